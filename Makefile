@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+CLASSES := $(VENV)/spark.jsa
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 PYTEST_ARGS ?=
 # The tests of the core, and the least share of its lines and branches that they must cover, in percent.
@@ -44,20 +45,26 @@ $(STAMP): pyproject.toml requirements.lock
 run: env  ## run the demo: a broker, some traffic, and its output
 	$(BIN)/magnetar demo
 
-test: env  ## run all tests (or some: PYTEST_ARGS="-k kafka -x"), JOBS=3 files at a time
-	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test: env $(CLASSES)  ## run all tests (or some: PYTEST_ARGS="-k kafka -x"), JOBS=3 files at a time
+	@test ! -e $(CLASSES) || export SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=$(CURDIR)/$(CLASSES) -Xlog:cds=off -Xlog:cds+dynamic=off"; \
+		set -x; $(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# Each of the hundred Sparks of the tests takes a third less processor time with it. They do without, where it can't be made.
+$(CLASSES): $(STAMP)
+	@echo "preparing Spark's classes for the tests"
+	@$(BIN)/python -m tools.spark_classes $@ >/dev/null 2>&1 || true
 
 coverage: env  ## run the core's tests; fail if its branch coverage falls below the floor
 	$(BIN)/python -m slipcover --branch --source streaming/broker --skip-covered --fail-under $(COVERAGE_FLOOR) \
 		-m pytest $(CORE_TESTS) $(PYTEST_ARGS)
 
-mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF: half of them where it changed since); fail if its tests notice fewer than the floor
+mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF: half of them where it changed since; COVERAGE=1: measure that, too); fail if its tests notice fewer than the floor
 	$(BIN)/python -m tools.mutants --count $(or $(N),60) $(if $(SEED),--seed $(SEED)) $(if $(SINCE),--since $(SINCE)) \
-		--jobs $(or $(JOBS),1) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
+		--jobs $(or $(JOBS),1) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(if $(COVERAGE),--coverage $(COVERAGE_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
 
 # What a change has no time for: new examples, many mutants, hours of fuzzing, each kind of scenario beside a real broker.
 nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity
-	MAGNETAR_EXAMPLES=$(or $(EXAMPLES),5) $(MAKE) test PYTEST_ARGS='--hypothesis-profile=nightly -m "slow or not slow" --timeout=3600'
+	MAGNETAR_EXAMPLES=$(or $(EXAMPLES),5) MAGNETAR_SAMPLES=all $(MAKE) test PYTEST_ARGS='--hypothesis-profile=nightly -m "slow or not slow" --timeout=3600'
 	$(MAKE) mutants N=300 PYTEST_ARGS='-m "not spark and not slow"'
 	$(MAKE) fuzz MINUTES=$(or $(MINUTES),120)
 	$(MAKE) fuzz FRAMES=1 MINUTES=30
@@ -116,7 +123,8 @@ format: env  ## fix and format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: env  ## write the reference in docs/ from the code
+docs: env  ## write the reference in docs/ and the expectation suites from the code
+	$(BIN)/python -m tools.suites
 	$(BIN)/python -m tools.reference
 
 bench: env  ## measure speed beside the identity function, the naive way and an echo (LONG=1: longer, and beside a real Pulsar; JSON in bench.json)

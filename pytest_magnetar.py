@@ -27,6 +27,22 @@ import pytest
 _START_SECONDS = 60
 _LOG = Path("commands", f"{0:020d}.jsonl")
 _FOREVER = 10**15
+_PROGRAM = """
+import os, shutil, signal, threading
+
+def end_with_pytest():
+    os.read(0, 1)  # nothing comes, until pytest has ended, killed or not
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=end_with_pytest, daemon=True).start()
+from streaming.cli import main
+try:
+    main()
+finally:
+    shutil.rmtree(os.getcwd(), ignore_errors=True)
+"""
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""The broker is on this machine, whatever proxy the environment names."""
 
 
 class BrokerError(RuntimeError):
@@ -170,9 +186,9 @@ class PulsarBroker:
         subscription: str,
         *,
         show: Literal["backlog", "inflight", "delayed", "holes"] = "backlog",
-        count: int = 100,
+        count: int = 1000,
     ) -> list[Message]:
-        """Stored messages of a subscription, in order.
+        """Stored messages of a subscription, in order: the first `count`, at most 1,000.
 
         backlog: not acknowledged. inflight: sent to a consumer, and not acknowledged. delayed: they wait for their delivery time.
         holes: acknowledged, while older ones are not.
@@ -223,7 +239,7 @@ class PulsarBroker:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.admin_url + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:
+            with _DIRECT.open(request, timeout=timeout) as response:
                 found = response.read()
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
@@ -256,12 +272,12 @@ def pulsar_broker_settings() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[PulsarBroker]:
     folder = Path(tempfile.mkdtemp(prefix="magnetar-"))
-    command = [sys.executable, "-P", "-c", "from streaming.cli import main; main()", "serve", "--test-double",
+    command = [sys.executable, "-P", "-c", _PROGRAM, "serve", "--test-double",
                "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(folder)]  # fmt: skip
     for name, value in pulsar_broker_settings.items():
         command += ["--set", f"{name}={value}"]
     # not in the application's folder, where packages may have the names of Magnetar's
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         service_url, admin_url = _urls(process)
         yield PulsarBroker(service_url, admin_url, folder / _LOG)
@@ -272,8 +288,9 @@ def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[P
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
+        for pipe in (process.stdin, process.stderr):
+            if pipe is not None:
+                pipe.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -305,7 +322,7 @@ def pulsar_broker(
         kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / "commands.jsonl"
         shutil.copyfile(broker.log, kept)
         request.node.add_report_section(
-            "teardown", "Pulsar broker", f"log of the broker: {kept}\nreplay it: magnetar replay {kept}"
+            "teardown", "Pulsar broker", f"log of the broker: {kept}\nask it: magnetar explain {kept} TOPIC"
         )
 
 

@@ -285,7 +285,7 @@ class Bench:
             )
             self.add(f"growth: backlog {entries:,}", "", [found[-1].microseconds], "µs per publish, delivery and ack (fold alone)",
                      peak_worker=behind.resident)  # fmt: skip
-        plot(found, Path("docs/growth.svg"))
+        plot(found, Path("docs/develop/growth.svg"))
 
 
 LABELS = {"payload": "bytes of payload", BACKLOG: "unread entries\n(delivered and acked elsewhere)"}

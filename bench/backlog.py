@@ -16,9 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.logs import PARTITIONS, publishes
 from bench.memory import Peaks, of_this_process
+from streaming.jobs.run import run_query
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
-from streaming.run import run_query
 
 
 def take(ingress: str, count: int, folder: Path) -> None:

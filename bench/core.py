@@ -27,8 +27,8 @@ from sinks.ledger_store import LedgerStore
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.managed_ledger import LedgerInfo
 from streaming.broker.position import Position
-from streaming.fold import PartitionFold, Records, StateRow
-from streaming.rows import concat
+from streaming.fold.columns import PartitionFold
+from streaming.fold.records import Records, StateRow
 
 PER_LEDGER = 50_000
 SIZE = 140
@@ -44,7 +44,7 @@ class Past:
         self.reads = 0
 
     def reader(self, partition: int) -> "Past":
-        """See `streaming.fold.Store`."""
+        """See `streaming.fold.records.Store`."""
         return self
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
@@ -127,7 +127,8 @@ def backlog(entries: int) -> Backlog:
     for _ in range(5):
         begun = time.process_time()
         fold = PartitionFold(0, store, state)
-        concat(fold.apply(records))
+        fold.apply(records)
+        fold.rows()
         after = fold.state()
         times.append(time.process_time() - begun)
     return Backlog(entries, min(times), len(after.broker), int(psutil.Process().memory_info().rss))
@@ -181,7 +182,8 @@ def reading(entries: int, folder: Path) -> Reading:
     log = logs.publishes(entries, topics=1, producers=1, partitions=1)
     first = PartitionFold(0, store, None)
     store.begin(0)
-    store.write(0, 0, concat(first.apply(Records(*(log[name].to_pylist() for name in COLUMNS)))))
+    first.apply(Records(*(log[name].to_pylist() for name in COLUMNS)))
+    store.write(0, 0, first.rows())
     state = first.state()
     now = logs.START + entries
     commands: list[Any] = [
@@ -191,11 +193,8 @@ def reading(entries: int, folder: Path) -> Reading:
     offsets = list(range(entries + 1, entries + 1 + len(commands)))
     begun = time.process_time()
     fold = PartitionFold(0, store, state)
-    rows = concat(
-        fold.apply(
-            Records(offsets, [now] * len(offsets), [TOPIC] * len(offsets), list(map(to_binary, commands)))
-        )
-    )
+    fold.apply(Records(offsets, [now] * len(offsets), [TOPIC] * len(offsets), list(map(to_binary, commands))))
+    rows = fold.rows()
     store.begin(1)
     store.write(1, 0, rows)
     fold.state()
@@ -217,7 +216,8 @@ def restart(entries: int, folder: Path) -> Restart:
         connection="c", consumer_id=1, request_id=1, subscription="stuck", subType="Exclusive", initialPosition="Earliest"
     )  # fmt: skip
     first = PartitionFold(0, store, None)
-    concat(first.apply(Records([0], [logs.START], [TOPIC], [to_binary(subscribe)])))
+    first.apply(Records([0], [logs.START], [TOPIC], [to_binary(subscribe)]))
+    first.rows()
     state = first.state()
     batch, written = 0, 0
     while written < entries:
@@ -226,7 +226,8 @@ def restart(entries: int, folder: Path) -> Restart:
         records = Records(list(numbers), [logs.START] * len(numbers), [TOPIC] * len(numbers), values)
         fold = PartitionFold(0, store, state)
         store.begin(batch)
-        store.write(batch, 0, concat(fold.apply(records)))
+        fold.apply(records)
+        store.write(batch, 0, fold.rows())
         state, batch, written = fold.state(), batch + 1, numbers[-1]
     one = Records(
         [written + 1], [logs.START], [TOPIC], [to_binary(Publish(producer="q", sequence_id=0, payload="x"))]
@@ -235,7 +236,8 @@ def restart(entries: int, folder: Path) -> Restart:
     again = LedgerStore(str(folder))
     again.begin(batch)
     fold = PartitionFold(0, again, state)
-    again.write(batch, 0, concat(fold.apply(one)))
+    fold.apply(one)
+    again.write(batch, 0, fold.rows())
     fold.state()
     seconds = time.process_time() - begun
     return Restart(entries, seconds, sum(1 for each in folder.rglob("*") if each.is_file()))
@@ -270,7 +272,8 @@ def growth(what: str, value: int, count: int) -> Growth:
         columns = [own[name].to_pylist() for name in COLUMNS]
         half = len(own) // 2
         first = PartitionFold(partition, Past(), None)
-        concat(first.apply(Records(*(column[:half] for column in columns))))
+        first.apply(Records(*(column[:half] for column in columns)))
+        first.rows()
         parts.append((partition, first.state(), Records(*(column[half:] for column in columns))))
         size += len(own) - half
     times, state = [], 0
@@ -278,7 +281,8 @@ def growth(what: str, value: int, count: int) -> Growth:
         begun, state = time.process_time(), 0
         for partition, before, records_of_it in parts:
             fold = PartitionFold(partition, Past(), before)
-            concat(fold.apply(records_of_it))
+            fold.apply(records_of_it)
+            fold.rows()
             state += len(fold.state().broker)
         times.append(time.process_time() - begun)
     return Growth(what, value, 1e6 * min(times) / size, state, int(psutil.Process().memory_info().rss))

@@ -29,8 +29,8 @@ from bench.memory import Cost, Meter
 from schemas.commands import decode_or_refuse, to_json
 from schemas.records import RECORD
 from sinks.parquet import options
+from streaming.jobs.replay import micro_batches, replay_log
 from streaming.log.table import slices
-from streaming.replay import micro_batches, replay_log
 from streaming.spark.keys import slot
 
 RECORDS = from_arrow_schema(RECORD)

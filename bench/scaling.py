@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from bench.logs import publishes
-from streaming.replay import replay_log
+from streaming.jobs.replay import replay_log
 from streaming.spark.session import spark_session
 from tests.cluster.standalone import EXECUTOR, Standalone
 

@@ -31,10 +31,10 @@ from bench.soak_client import CHECK_SECONDS, TOPICS, TTL_SECONDS
 from sinks.delta_log import DeltaLog
 from sinks.storage import Storage
 from sinks.tables import TABLES
+from streaming.jobs.run import run_query
 from streaming.kafka.local import LocalKafka
 from streaming.metrics.endpoint import Endpoint
 from streaming.metrics.query import QueryMetrics
-from streaming.run import run_query
 from streaming.spark.session import spark_session
 from streaming.spark.state import state, states_beside
 from streaming.ui.application import application

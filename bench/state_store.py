@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from bench.logs import publishes
 from sinks.ledger_store import LedgerStore
-from streaming.run import StateStore, state_settings
+from streaming.jobs.run import StateStore, state_settings
 from streaming.spark import query, source
 from streaming.spark.operator import FoldOptions
 from streaming.spark.session import spark_session

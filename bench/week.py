@@ -31,12 +31,12 @@ from schemas.commands import (
 )
 from schemas.effects import Message
 from schemas.records import RECORD
-from streaming.answers.whatif import PolicySet, whatif, write
-from streaming.answers.whatif_report import report
+from streaming.answers.whatif.compare import PolicySet, whatif, write
+from streaming.answers.whatif.report import report
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.jobs.replay import replay_in_process
 from streaming.log.table import LOGICAL, log_table, rank
-from streaming.replay import replay_in_process
 
 WEEK = 7 * 86_400_000
 NAMESPACE = "bench/week"

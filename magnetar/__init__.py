@@ -1,7 +1,7 @@
 """Magnetar from Python: Apache Pulsar's broker semantics, with Spark or without.
 
 This module has all that is public. What `__all__` does not name is private, also in the packages ``streaming``, ``sinks`` and
-``schemas`` that come with it, and may change with any version. docs/python.md is the guide.
+``schemas`` that come with it, and may change with any version. docs/reference/python.md is the guide.
 
 A *log* is a file of commands (``.jsonl``, ``.jsonl.gz`` or Parquet), or the Arrow table that `read_log` makes of it. Times are ms since
 the epoch, sizes are bytes. ::
@@ -28,8 +28,8 @@ a log show the same?
 **Read.** `read_log`, `read_rows` (outputs), `read_entries` (messages), `read_responses` (Kafka). `states_at` reads the states in a
 query's checkpoint; `views` and `spark_views` make tables of states. `spark_session` starts a Spark that suits Magnetar.
 
-**Errors** are `MagnetarError`, or Python's own: `FileNotFoundError` for a path at which nothing is, `ValueError` for arguments that
-contradict each other. A query of Spark's that fails raises ``pyspark.errors.StreamingQueryException``.
+**Errors** are `MagnetarError`, or Python's own: `FileNotFoundError` for a path at which nothing is, `TypeError` for an argument
+of another type than the function says, and `ValueError` for arguments that contradict each other and for a count below 1. A query of Spark's that fails raises ``pyspark.errors.StreamingQueryException``.
 
 ``import magnetar`` loads next to nothing. A name loads what it needs when it is first used.
 """
@@ -45,28 +45,30 @@ if TYPE_CHECKING:
     from schemas.commands import decode_or_refuse as decode
     from schemas.errors import MagnetarError
     from sinks.kafka import read_responses
+    from sinks.ledger_store import LedgerStore
     from sinks.lock import InUse
     from sinks.outputs import InTheWay
-    from streaming.answers.advise import Advice, advise
-    from streaming.answers.diff import diff
-    from streaming.answers.folders import NotFound, read_entries, read_rows
-    from streaming.answers.inspection import spark_views, states_at, views
-    from streaming.answers.life import Life, explain
-    from streaming.answers.minimize import KeepError, Minimized, minimize
-    from streaming.answers.scenario import ScenarioError
-    from streaming.answers.schedules import Checked, check
-    from streaming.answers.timeline import Timeline
-    from streaming.answers.whatif import WhatIf, whatif
+    from streaming.answers.advise.needs import Advice, advise
+    from streaming.answers.check.minimize import KeepError, Minimized, minimize
+    from streaming.answers.check.scenario import ScenarioError
+    from streaming.answers.check.schedules import Checked, check
+    from streaming.answers.explain.life import Life, explain
+    from streaming.answers.history.folders import NotFound, read_entries, read_rows
+    from streaming.answers.history.inspection import spark_views, states_at, views
+    from streaming.answers.history.timeline import Timeline
+    from streaming.answers.whatif.compare import WhatIf, whatif
+    from streaming.answers.whatif.diff import diff
+    from streaming.answers.whatif.projection import LiveState
     from streaming.broker.broker import Broker
+    from streaming.jobs.replay import ReplayResult, replay
+    from streaming.jobs.start import start
     from streaming.log.files import read_log
     from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
-    from streaming.replay import ReplayResult, replay
     from streaming.spark.dataframes import BadCommands, fold
     from streaming.spark.failure import QueryFailed
     from streaming.spark.query import Written
     from streaming.spark.session import spark_session
-    from streaming.start import start
 
 __all__ = [
     "Advice",
@@ -76,7 +78,9 @@ __all__ = [
     "InTheWay",
     "InUse",
     "KeepError",
+    "LedgerStore",
     "Life",
+    "LiveState",
     "LogError",
     "MagnetarError",
     "Minimized",
@@ -113,28 +117,30 @@ _HOMES = {
     "schemas.commands": "decode_or_refuse",
     "schemas.errors": "MagnetarError",
     "sinks.kafka": "read_responses",
+    "sinks.ledger_store": "LedgerStore",
     "sinks.lock": "InUse",
     "sinks.outputs": "InTheWay",
-    "streaming.answers.advise": "Advice advise",
-    "streaming.answers.diff": "diff",
-    "streaming.answers.folders": "NotFound read_entries read_rows",
-    "streaming.answers.inspection": "spark_views states_at views",
-    "streaming.answers.life": "Life explain",
-    "streaming.answers.minimize": "KeepError Minimized minimize",
-    "streaming.answers.scenario": "ScenarioError",
-    "streaming.answers.schedules": "Checked check",
-    "streaming.answers.timeline": "Timeline",
-    "streaming.answers.whatif": "WhatIf whatif",
+    "streaming.answers.advise.needs": "Advice advise",
+    "streaming.answers.whatif.diff": "diff",
+    "streaming.answers.whatif.projection": "LiveState",
+    "streaming.answers.history.folders": "NotFound read_entries read_rows",
+    "streaming.answers.history.inspection": "spark_views states_at views",
+    "streaming.answers.explain.life": "Life explain",
+    "streaming.answers.check.minimize": "KeepError Minimized minimize",
+    "streaming.answers.check.scenario": "ScenarioError",
+    "streaming.answers.check.schedules": "Checked check",
+    "streaming.answers.history.timeline": "Timeline",
+    "streaming.answers.whatif.compare": "WhatIf whatif",
     "streaming.broker.broker": "Broker",
     "streaming.log.files": "read_log",
     "streaming.log.policies": "PolicyError",
     "streaming.log.table": "LogError",
-    "streaming.replay": "ReplayResult replay",
+    "streaming.jobs.replay": "ReplayResult replay",
     "streaming.spark.dataframes": "BadCommands fold",
     "streaming.spark.failure": "QueryFailed",
     "streaming.spark.query": "Written",
     "streaming.spark.session": "spark_session",
-    "streaming.start": "start",
+    "streaming.jobs.start": "start",
 }
 """The names of each module, as above."""
 _RENAMED = {"decode_or_refuse": "decode"}

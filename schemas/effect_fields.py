@@ -23,7 +23,7 @@ class ProducerSuccessFields(Fields, frozen=True):
     schema_version: str | UnsetType = UNSET
     """The version of the producer's schema: 8 bytes, big-endian, in base64. Absent: it has no schema."""
     topic_epoch: int | UnsetType = UNSET
-    """The topic's epoch, which rises with each exclusive access. Absent: nobody had exclusive access yet."""
+    """The topic's epoch, which rises with each exclusive access. Absent: no producer has had exclusive access yet."""
 
 
 class ActiveConsumerChangeFields(Fields, frozen=True):

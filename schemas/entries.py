@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryNotFound(MagnetarError, LookupError):
-    """The store doesn't hold an entry that the broker's state says it wrote: the store and the checkpoint differ."""
+    """The store doesn't hold an entry that the broker's state says it wrote: store and checkpoint are from different points in time."""
 
 
 class EntryReader(Protocol):

@@ -5,5 +5,7 @@
 * `kafka`: responses to clients, in a Kafka topic
 * `quarantine`: records that were refused
 
+`begun` tells a micro-batch that is repeated from another one with its number.
+
 Shared modules: `storage` (atomic files on any pyarrow filesystem), `paths` (names in paths), `parquet` (encoding).
 """

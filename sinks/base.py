@@ -21,8 +21,8 @@ class Sink(Protocol):
     def begin(self, batch_id: int) -> None:
         """Called on the driver before the writes of a micro-batch.
 
-        Every batch below `batch_id` is committed. This one may have been attempted before. Raises `ForeignFiles` if the
-        stored files belong to another query.
+        Every batch below `batch_id` is committed. This one may have been attempted before, as the same one: `sinks.begun` sees to
+        that. Raises `ForeignFiles` if the stored files belong to another query.
         """
         ...
 
@@ -43,15 +43,31 @@ class CommittingSink(Sink, Protocol):
         ...
 
 
+@runtime_checkable
+class StoringSink(Sink, Protocol):
+    """A sink whose files must be there as long as the checkpoint says so. `sinks.begun` notes the places, and the last micro-batch that
+    wrote to each."""
+
+    def places(self, rows: Mapping[tuple[int, str], int]) -> set[str]:
+        """Where a micro-batch with so many rows by (ingress partition, kind) writes. Their number is bounded by that of the partitions."""
+        ...
+
+    def missing(self, wrote: Mapping[str, int], committed: int) -> dict[str, int]:
+        """What is not there of what each place was last written, and by which micro-batch. `committed`: the last committed one, which is
+        none before those. Reads only what the newest micro-batches wrote. Raises `Damaged`."""
+        ...
+
+
 class ForeignFiles(MagnetarError, RuntimeError):
-    """The folder has output of a later batch than the one that begins.
+    """The folder has output of a later batch than the one that begins, or of another one with its number.
 
     It belongs to another query, or the checkpoint was deleted or rolled back without the output.
     """
 
     @classmethod
     def found(cls, where: str, batch_id: int, found: int) -> "ForeignFiles":
-        """The error for a folder `where` with output of micro-batch `found`, when the query begins `batch_id` (−1: it is new)."""
+        """The error for a folder `where` with output of micro-batch `found`, when the query begins `batch_id`, or has planned
+        it last (−1: it is new)."""
         at = f"at micro-batch {batch_id}" if batch_id >= 0 else "new"
         return cls(
             f"{where} holds output of micro-batch {found}, but the query is {at}: it was written "

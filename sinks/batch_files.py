@@ -10,7 +10,7 @@ from sinks.storage import Storage
 _NAME = re.compile(r"(\d{9,})-(\d{5,})\.\w+")
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """The micro-batch and the ingress partition whose rows a file has."""
 
     batch: int
@@ -22,10 +22,10 @@ def path(folder: str, batch_id: int, partition: int, extension: str) -> str:
     return f"{folder}/{batch_id:09d}-{partition:05d}.{extension}"
 
 
-def of(path: str) -> Written | None:
+def of(path: str) -> WrittenFile | None:
     """What a file's name says, or None if it has another form, as those of compacted files do."""
     found = _NAME.fullmatch(path.rpartition("/")[2])
-    return None if found is None else Written(int(found[1]), int(found[2]))
+    return None if found is None else WrittenFile(int(found[1]), int(found[2]))
 
 
 def prepare(storage: Storage, folders: Iterable[str], batch_id: int) -> None:

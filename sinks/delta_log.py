@@ -8,6 +8,7 @@ micro-batch as Delta's application transaction, so a repeated micro-batch is com
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sinks.base import ForeignFiles
 from sinks.s3 import S3Url, failed
 from sinks.storage import Damaged, NotStored, Storage, plain
 
@@ -33,7 +35,21 @@ READABLE_HOURS = 1
 
 _LOG = "_delta_log"
 _COMMIT = re.compile(rf"{_LOG}/\d+\.json")
-_TO_DO = "Restore it from a copy, or move the folder of the table away: the query then begins a new one, without the rows so far"
+_TO_DO = (
+    "Restore it from a backup, or move the folder of the table away: the query then starts a new one, "
+    "without the rows so far"
+)
+
+_OWN = re.compile(
+    r"""
+    kind=[A-Z_]+/ (date=\d{4}-\d\d-\d\d/)? \d{9,}-\d{5,}\.parquet  # a micro-batch; version 0.1 had no days
+    | kind=[A-Z_]+/ date=\d{4}-\d\d-\d\d/ part-\d{5}-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-c\d{3}(\.\w+)?\.parquet
+    | _temporary/ [0-9a-f]{32}
+    """,
+    re.VERBOSE,
+)
+
+_DELETIONS_AT_ONCE = 8
 
 _PLAIN = re.compile(r"[\w/.=-]+", re.ASCII)
 _APPLICATION = "magnetar"
@@ -48,15 +64,26 @@ _PROPERTIES: dict[str, str | None] = {
 }
 
 
+def is_own(path: str) -> bool:
+    """Whether a file below the folder of a table has a name that a query or a compaction gives. All others are somebody else's."""
+    return _OWN.fullmatch(path) is not None
+
+
+def is_of_log(path: str) -> bool:
+    """Whether it is in the folder of the log, where a crash may leave more than commits."""
+    return path.startswith(f"{_LOG}/")
+
+
 class NotATable(RuntimeError):
     """A folder has no output table of a live query."""
 
 
 class File(NamedTuple):
-    """A file to add to a table. `rows`: their number, if it is known."""
+    """A file to add to a table. `size`: in bytes. `rows`: their number, if it is known."""
 
     kind: str
     day: date
+    size: int
     rows: int | None
 
 
@@ -119,6 +146,21 @@ class DeltaLog:
             storage_options=self._options,
         )
 
+    def check_absent(self, paths: Iterable[str]) -> None:
+        """Raises `Damaged` if a log that does not exist has commits after all, among the paths of all files in the folder."""
+        if any(map(_COMMIT.fullmatch, paths)):
+            raise Damaged(f"{self._storage.url}/{_LOG} lacks its first commit. {_TO_DO}")
+
+    def check_own(self) -> None:
+        """Raises `ForeignFiles` if the log is that of another table."""
+        table = self._current()
+        with self._damage():
+            partitions = table.metadata().partition_columns
+        if partitions != _PARTITIONS:
+            raise ForeignFiles(
+                f"{self._storage.url} holds a Delta table that no query wrote: move it away, or give this query a new folder"
+            )
+
     def last_batch(self) -> int | None:
         """The last micro-batch that was committed. Raises `Damaged`, as all that reads the log."""
         return self._current().transaction_version(_APPLICATION)
@@ -153,15 +195,14 @@ class DeltaLog:
         from deltalake.transaction import AddAction
 
         now = int(datetime.now(UTC).timestamp() * 1000)
-        for path, info in self._storage.infos(files).items():
-            kind, day, rows = files[path]
+        for path, file in files.items():
             yield AddAction(
                 path=path,
-                size=info.size,
-                partition_values={"kind": kind, "date": day.isoformat()},
+                size=file.size,
+                partition_values={"kind": file.kind, "date": file.day.isoformat()},
                 modification_time=now,
                 data_change=True,
-                stats=json.dumps({} if rows is None else {"numRecords": rows}),
+                stats=json.dumps({} if file.rows is None else {"numRecords": file.rows}),
             )
 
     def add_columns(self, schema: pa.Schema) -> None:
@@ -179,9 +220,12 @@ class DeltaLog:
 
     def files(self, kind: str) -> list[str]:
         """The paths of a kind's files in the storage, in no order."""
+        return [path for path in self.paths() if path.startswith(f"{_PARTITIONS[0]}={kind}/")]
+
+    def paths(self) -> list[str]:
+        """The paths of all files in the storage, in no order."""
         # Every file is in the folder of its kind. What comes before is the table's address, in a form of the library's own.
-        own = (uri[uri.rindex(f"{_PARTITIONS[0]}=") :] for uri in self._files())
-        return [path for path in own if path.startswith(f"{_PARTITIONS[0]}={kind}/")]
+        return [uri[uri.rindex(f"{_PARTITIONS[0]}=") :] for uri in self._files()]
 
     def _files(self) -> list[str]:
         table = self._current()
@@ -224,7 +268,10 @@ class DeltaLog:
                 ) from error
             # `full` also finds the files of micro-batches that were repeated after their compaction. Files that a micro-batch has
             # written and not committed are younger; if one should take longer, it fails in `commit` and is repeated.
-            table.vacuum(READABLE_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+            # It finds whatever else is in the folder, too, so it only lists.
+            unread = table.vacuum(READABLE_HOURS, dry_run=True, enforce_retention_duration=False, full=True)
+            with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as pool:
+                list(pool.map(self._storage.delete, filter(is_own, unread)))
             return Compacted(before, len(table.file_uris()))
 
     def _current(self) -> "DeltaTable":

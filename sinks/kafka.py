@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
+from schemas.arguments import checked
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, RESPONSES, AdminResponse, Message, SendReceipt
 from schemas.entries import EntryNotFound
@@ -135,9 +136,9 @@ class KafkaSink:
         # After a fatal error, an idempotent producer refuses everything. The next attempt needs a new one.
         _producers.pop((self._bootstrap, self._config), None)
         raise self._not_sent(
-            f"Kafka at {self._bootstrap} did not take {self._what} for topic {self._topic!r}: {error!r}. Check that "
-            "the broker is up and reachable from Spark's workers and that the topic exists; the query then goes on "
-            "where it stopped."
+            f"Kafka at {self._bootstrap} did not take {self._what} for topic {self._topic!r}: {error!r}. "
+            "Check that the broker is up and reachable from Spark's workers and that the topic exists; "
+            "the query then resumes where it stopped."
         ) from error
 
 
@@ -396,6 +397,7 @@ def drop_repeats(records: Iterable[Any]) -> Iterator[Any]:
             yield record
 
 
+@checked
 def read_responses(
     bootstrap: str, topic: str, *, timeout: float | None = None, config: ClientConfig | None = None
 ) -> Iterator[dict[str, Any]]:

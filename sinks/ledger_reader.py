@@ -14,11 +14,11 @@ from schemas.records import column
 from sinks import segments
 from sinks.entry_file import METADATA, SCHEMA, EntryFile, sort_entries
 from sinks.paths import escape
-from sinks.runs import Ledger, Run
+from sinks.runs import EntryRun, Ledger
 from sinks.storage import RESTORE, Storage
 
 T = TypeVar("T")
-Source = tuple[EntryFile, Run]
+Source = tuple[EntryFile, EntryRun]
 _decode = msgspec.msgpack.Decoder(MessageMetadata).decode
 
 
@@ -109,7 +109,7 @@ class LedgerReader:
         partition = "<partition>" if self._partition is None else f"{self._partition:05d}"
         return (
             f"entry {ledger[1]}:{entry} of {ledger[0]} is not in {self._storage.url}: a file is missing "
-            f"({sealed_path(*ledger)} or one of segments/{partition}), or the store and the checkpoint differ. "
+            f"({sealed_path(*ledger)} or one of segments/{partition}), or store and checkpoint are from different points in time. "
             f"{self._storage.restore or RESTORE}"
         )
 

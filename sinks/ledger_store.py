@@ -6,14 +6,57 @@
     <url>/ledgers/<topic, escaped>/<ledger>.parquet    a closed ledger, immutable
     <url>/deletions/<batch>-<partition>.json    what the next batch's `begin` will delete
 
-A topic name must never reuse a ledger id, not even after the topic was deleted and recreated.
+The problem
+    While Spark runs micro-batch N, the broker reads entries that earlier batches stored: for a consumer that replays a
+    backlog, or a subscription created at the earliest message. Spark may stop anywhere in N and run it again. The second
+    attempt must read what the first one read, or its rows would differ. So N must not change anything that N can read.
 
-Why attempts are equal: while batch N runs, the broker reads entries of batches before N. The `write` of N adds files and
-doesn't change existing ones. What N deletes is removed when N+1 begins, and merges drop only what batches before N sealed
-or deleted. So every attempt of N reads the same, whatever earlier attempts left.
+    A file per ledger would have to be rewritten for each batch that adds to it. A file per batch would never be deleted,
+    since one entry in it may be retained for years, and reads would have to search all of them.
+
+The data
+    An entry first goes to a *segment*: one Parquet file for each batch and ingress partition, with entries of all its
+    open ledgers. `segments.compact` merges segments, so an entry is rewritten once per level, and their number stays
+    small. When a ledger closes, its entries are *sealed*: copied from the segments into a file of its own. Deleting a
+    ledger is then deleting that file. Its rows in segments are obsolete, and merges leave them out.
+
+    `EntryFile` is an open file with the index of its runs (`sinks.runs`): which rows are entries first to last of a
+    ledger. `LedgerReader` finds entries by these indexes.
+
+In order
+    `begin(N)`, on the driver: deletes what batches before N noted in ``deletions/``. They are committed.
+    `write(N, partition, rows)`, in a task for each ingress partition:
+
+    1. merges segments of batches before N (`segments.compact`);
+    2. notes the ledgers that N deletes;
+    3. seals the ledgers that N closes, from earlier segments and N's own entries;
+    4. publishes N's segment: its other entries, and which ledgers N sealed and deleted.
+
+    A topic's entries over four batches::
+
+        batch 0    stores 1:0 to 1:4                          segments/00000/0-000000000-000000000-0
+        batch 1    stores 1:5 to 1:9, closes ledger 1,        ledgers/<topic>/000000001
+                   stores 2:0 to 2:2                          segments/00000/0-000000001-000000001-0
+        batch 2    stores 2:3 and 2:4, closes ledger 2,       ledgers/<topic>/000000002
+                   deletes ledger 1, stores 3:0 to 3:3        deletions/000000002-00000.json,
+                                                              segments/00000/0-000000002-000000002-0
+        batch 3    begins                                     deletes ledgers/<topic>/000000001 and the note
+
+Invariants
+    * Every attempt of N reads the same. `write` adds files and changes none, and what N deletes stays until N+1 begins.
+      Merges use segments of batches before N, and drop only entries that earlier batches sealed or deleted.
+    * A file appears whole or not at all (`Storage.publish`).
+    * Entries of a ledger are stored without gaps. Only at its end may some be missing, whose writes were not confirmed
+      when it closed. A gap means that the store and the checkpoint do not belong together: `EntryNotFound`.
+    * A topic name never reuses a ledger id, not even after the topic was deleted and recreated.
+
+What it costs
+    An entry is written for its batch (unless its ledger closes in it), for each level that it reaches, and when its
+    ledger closes. A merged segment in which most entries are obsolete is rewritten. A partition has at most 31 segments
+    per level. A read takes only the row groups it needs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,12 +76,18 @@ from sinks.storage import RESTORE, Storage
 
 _DELETIONS = "deletions"
 
+_STORED = frozenset(KINDS[each] for each in (SendReceipt, LedgerClosed, LedgerDeleted))
+"""The kinds of rows with which a micro-batch has a segment, though it is empty if all its receipts are those of duplicates."""
+
 
 class TopicLedgers(NamedTuple):
-    """What a topic has stored, as its state says. `partition`: its ingress partition in the store that has it.
+    """What a topic has stored, as its state says.
 
-    `ledgers`: the number of entries by ledger id, ascending, of which perhaps not all were confirmed; `confirmed`: how many
-    were, in all of them, and `size` their bytes. `closed`: the ledgers that get no more entries.
+    * `partition`: its ingress partition in the store that has it.
+    * `ledgers`: the number of entries by ledger id, ascending. Perhaps not all of them were confirmed.
+    * `closed`: the ledgers that get no more entries.
+    * `confirmed`: how many entries were confirmed, in all ledgers.
+    * `size`: the bytes of these.
     """
 
     name: str
@@ -98,21 +147,22 @@ class LedgerStore:
         Raises `EntryNotFound` if a ledger closes and the store lacks earlier entries of it (the store doesn't match the
         checkpoint), `Damaged`, or `NotStored`.
         """
-        own, closed, deleted = _select(rows)
-        if not (own.runs.num_rows or closed or deleted):
+        if _STORED.isdisjoint(rows):
             return
+        own, closed, deleted = _select(rows)
         earlier = segments.compact(self._storage, partition, batch_id)
         if deleted:
             path = batch_files.path(_DELETIONS, batch_id, partition, "json")
             self._storage.write_json(path, _Deleted(sorted(deleted)))
         # Ledgers closed and deleted in one batch are not worth sealing.
-        for ledger in sorted(closed.keys() - deleted):
-            self._seal(ledger, closed[ledger], earlier, own)
+        worthy = sorted(closed.keys() - deleted)
+        sealed = {ledger for ledger in worthy if self._seal(ledger, closed[ledger], earlier, own)}
         # Sealed entries don't need a segment.
         staying = own.without(deleted | closed.keys())
-        segments.append(self._storage, partition, batch_id, staying, set(closed), deleted)
+        segments.append(self._storage, partition, batch_id, staying, sealed, deleted)
 
-    def _seal(self, ledger: Ledger, closed: "_Closed", earlier: list[EntryFile], own: "_Own") -> None:
+    def _seal(self, ledger: Ledger, closed: "_Closed", earlier: list[EntryFile], own: "_Own") -> bool:
+        """Whether the ledger has entries, and so a file."""
         stored = [(file, run) for file in earlier for run in file.runs.find(ledger)]
         new = own.runs.find(ledger)
         found = 0
@@ -123,12 +173,12 @@ class LedgerStore:
             if first != found:
                 raise EntryNotFound(
                     f"ledger {ledger[1]} of {ledger[0]} closes, and {self._storage.url} lacks its entries "
-                    f"{found}..{first - 1}: a file of its segments is missing, or the store and the checkpoint differ. "
-                    f"{self._storage.restore or RESTORE}"
+                    f"{found}..{first - 1}: a segment file is missing, or store and checkpoint are from "
+                    f"different points in time. {self._storage.restore or RESTORE}"
                 )
             found = last + 1
         if not found:
-            return
+            return False
 
         def pieces() -> Iterator[pa.Table]:
             for file, run in stored:
@@ -142,6 +192,29 @@ class LedgerStore:
             write_entries(stream, pieces(), rows_per_group=rows_per_group, compression="zstd")
 
         self._storage.publish(sealed_path(*ledger), write)
+        return True
+
+    def places(self, rows: Mapping[tuple[int, str], int]) -> set[str]:
+        """See `StoringSink`: the folder of each partition's segments."""
+        return {segments.folder(partition) for partition, kind in rows if kind in _STORED}
+
+    def missing(self, wrote: Mapping[str, int], committed: int) -> dict[str, int]:
+        """See `StoringSink`. Reads the footer of each partition's newest segment, unless that was merged since."""
+        found: dict[str, list[segments.Segment]] = {}
+        for info in self._storage.files("segments", recursive=True):
+            folder = self._storage.relative(info).rpartition("/")[0]
+            found.setdefault(folder, []).append(segments.parse(info))
+        missing: dict[str, int] = {}
+        for folder, batch in wrote.items():
+            if not folder.startswith("segments/"):
+                continue
+            last = [each for each in found.get(folder, ()) if each.first <= batch <= each.last]
+            if not last:
+                missing[segments.path(int(folder.rpartition("/")[2]), 0, batch, batch)] = batch
+            for own in segments.opened(self._storage, (each for each in last if each.first == batch)):
+                sealed = {sealed_path(*ledger) for ledger in own.closed}
+                missing |= dict.fromkeys(sealed - self._storage.infos(sealed).keys(), batch)
+        return missing
 
     def _deletions(self) -> Iterator[tuple[int, str, list[Ledger]]]:
         """The pending deletions: (batch, file, ledgers)."""
@@ -182,8 +255,9 @@ class LedgerStore:
                     found += entries - max(left, 0)
                 if found < topic.confirmed:
                     raise EntryNotFound(
-                        f"{source._storage.url} has {found} entries of {topic.name}, and the state has {topic.confirmed}: a file is "
-                        "missing, or the store is of another time than the state. Restore it from a copy"
+                        f"{source._storage.url} has {found} entries of {topic.name}, and the state has "
+                        f"{topic.confirmed}: a file is missing, or store and state are from different "
+                        "points in time. Restore both from the same backup"
                     )
 
         rows_per_group = group_rows(sum(each.confirmed for each in topics), sum(each.size for each in topics))

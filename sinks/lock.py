@@ -345,8 +345,8 @@ def _keep(storage: Storage, mine: Holder, held: Exclusive, ended: threading.Even
             renewed = time.monotonic()
         except OSError as error:
             if time.monotonic() - renewed > EXPIRE_SECONDS - RENEW_SECONDS:
-                held._lose(f"the lease of {storage.url} could not be renewed: {plain(error)}. Nothing is lost: start this again when "
-                           "the store answers")  # fmt: skip
+                held._lose(f"the lease of {storage.url} could not be renewed: {plain(error)}. Nothing is "
+                           "lost: try again when the store answers")  # fmt: skip
                 return
 
 

@@ -62,7 +62,8 @@ def check_folder(
     foreign = (each for each in _files(path) if (path / each).is_symlink() or not own(each))
     if named := sorted(islice(foreign, _NAMED)):
         raise InTheWay(
-            f"{path} holds what no {writer} wrote ({', '.join(named)}): remove that by hand, or choose another folder"
+            f"{path} contains files that no {writer} wrote ({', '.join(named)}): remove them by hand, or "
+            "choose another folder"
         )
 
 
@@ -89,11 +90,11 @@ def _check_inputs(path: Path, inputs: Iterable[str | Path], kind: str) -> None:
             continue
         read = Path(os.path.realpath(own))
         if out == read or (out.exists() and read.exists() and out.samefile(read)):
-            raise InTheWay(f"{path} is what is read: choose another {kind}")
+            raise InTheWay(f"{path} is an input: choose another {kind}")
         if read in out.parents:
-            raise InTheWay(f"{path} is in {given}, which is read: choose another {kind}")
+            raise InTheWay(f"{path} is in {given}, which is an input: choose another {kind}")
         if out in read.parents and out.is_dir():
-            raise InTheWay(f"{path} holds {given}, which is read: choose another {kind}")
+            raise InTheWay(f"{path} holds {given}, which is an input: choose another {kind}")
 
 
 def local_path(given: str | Path) -> Path | None:

@@ -39,7 +39,7 @@ def rows_of(where: str, to_do: str | None = None) -> Iterator[None]:
                 raise
             if error.errno is not None:  # Arrow's text repeats itself, and its error has no name of a file
                 raise OSError(error.errno, os.strerror(error.errno), where) from error
-        to_do = to_do or "Restore it from a copy, or replay the log once more"
+        to_do = to_do or "Restore it from a backup, or replay the log again"
         raise Damaged(f"{where} (output rows) is damaged: {plain(error)}. {to_do}") from error
 
 

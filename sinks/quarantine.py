@@ -3,7 +3,7 @@
 ``<url>/quarantine/<batch>-<partition>.parquet``, columns `QUARANTINE`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,6 +63,21 @@ class QuarantineSink:
                 writer.write_table(table)
 
         self._storage.publish(batch_files.path(_FOLDER, batch_id, partition, "parquet"), write)
+
+    def places(self, rows: Mapping[tuple[int, str], int]) -> set[str]:
+        """See `StoringSink`: one place for each partition."""
+        return {f"{_FOLDER}/{partition:05d}" for partition, kind in rows if kind == KINDS[Quarantined]}
+
+    def missing(self, wrote: Mapping[str, int], committed: int) -> dict[str, int]:
+        """See `StoringSink`. Looks for files of the last micro-batch alone: somebody may have removed older ones, which are done."""
+        paths = {
+            batch_files.path(folder, batch, int(partition), "parquet")
+            for folder, _, partition, batch in (
+                (*place.partition("/"), batch) for place, batch in wrote.items()
+            )
+            if folder == _FOLDER and batch == committed
+        }
+        return dict.fromkeys(sorted(paths - self._storage.infos(paths).keys()), committed)
 
 
 def read_set_aside(url: str, filesystem: fs.FileSystem | None = None) -> dict[Coordinates, Refused]:

@@ -23,7 +23,7 @@ _OF_ROWS = ("tables", "quarantine")
 
 class Replayed(msgspec.Struct, kw_only=True):
     """What a folder is a replay of. `log`: the digest of the log's records, before other policies, of which there were `records`;
-    `shift`, `unmatched` and `rows` (output rows by kind) as in `streaming.replay.ReplayResult`. `files`: how many files of rows there are
+    `shift`, `unmatched` and `rows` (output rows by kind) as in `streaming.jobs.replay.ReplayResult`. `files`: how many files of rows there are
     below folders; those of earlier versions do not say."""
 
     log: str
@@ -66,14 +66,15 @@ def check_whole(out: Path) -> None:
         return
     if not (out / STATE / FILE).is_file():
         raise Damaged(
-            f"{out} is not whole: its replay did not finish, or {STATE}/{FILE} was removed. Replay the log once more, with --overwrite"
+            f"{out} is incomplete: its replay did not finish, or {STATE}/{FILE} was removed. Replay the "
+            "log again, with --overwrite"
         )
     replayed, found = read_replayed(out / STATE), count_files(out)
     for name, count in {} if replayed is None else replayed.files.items():
         if found.get(name, 0) < count:
             raise Damaged(
-                f"{out} is not whole: {name} has {found.get(name, 0):,} files of the {count:,} that the replay wrote. Replay the log once "
-                "more, with --overwrite"
+                f"{out} is incomplete: {name} has {found.get(name, 0):,} files of the {count:,} that the "
+                "replay wrote. Replay the log again, with --overwrite"
             )
 
 

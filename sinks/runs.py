@@ -16,7 +16,7 @@ RawRun = tuple[str, int, int, int]
 """Topic, ledger id, and first and last entry of a run. Its row follows from the runs before it."""
 
 
-class Run(NamedTuple):
+class EntryRun(NamedTuple):
     """Consecutive entries of a ledger. Entry `first` is in row `row`, entry `last` in the row before `stop`."""
 
     first: int
@@ -71,10 +71,12 @@ class RunIndex:
             for ledger in self._ledger[self._start[i] : self._start[i + 1]].tolist():
                 yield topic, ledger
 
-    def find(self, ledger: Ledger) -> list[Run]:
+    def find(self, ledger: Ledger) -> list[EntryRun]:
         """A ledger's runs in order, empty if it has no entry here."""
         begin, end = self._range(ledger)
-        return [Run(int(self._first[i]), int(self._last[i]), int(self._row[i])) for i in range(begin, end)]
+        return [
+            EntryRun(int(self._first[i]), int(self._last[i]), int(self._row[i])) for i in range(begin, end)
+        ]
 
     def _range(self, ledger: Ledger) -> tuple[int, int]:
         topic = bisect_left(self._topics, ledger[0])

@@ -19,12 +19,13 @@ from sinks.sums import is_whole, sealed
 T = TypeVar("T")
 
 RESTORE = (
-    "Restore it from a copy. Or begin with a new store and a new checkpoint: the log, if all of it is still there, "
-    "recreates both"
+    "Restore it from a backup, or start with a new store and a new checkpoint: the log, if it is still "
+    "complete, recreates both"
 )
 """What to do about a store that differs from what was written. A clause of a sentence."""
 
 _TEMPORARY = "_temporary"  # readers of data folders skip names that start with an underscore
+_DRAFT = re.compile("[0-9a-f]{32}")
 _TRIES = 100
 _PIECE = 8 << 20
 _ONE_REQUEST = 4 << 20
@@ -104,6 +105,12 @@ class Storage:
         filesystem, path = self._at(folder)
         found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
         return sorted((i for i in found if i.type == fs.FileType.File), key=lambda i: str(i.path))
+
+    def has_folders(self) -> bool:
+        """Whether there is a folder in it."""
+        filesystem, path = self._at("")
+        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        return any(info.type == fs.FileType.Directory for info in found)
 
     def path(self, path: str) -> str:
         """The path of a file on `filesystem`."""
@@ -262,9 +269,10 @@ class Storage:
             return
 
     def sweep(self) -> None:
-        """Delete the remains of killed publications. Call it only while none is in progress."""
-        filesystem, full = self._at(_TEMPORARY)
-        filesystem.delete_dir_contents(full, missing_dir_ok=True)
+        """Delete the remains of killed publications, which have names of ours. Call it only while none is in progress."""
+        for info in self.files(_TEMPORARY):
+            if _DRAFT.fullmatch(info.base_name):
+                self.delete(f"{_TEMPORARY}/{info.base_name}")
         self._tidy()
 
 

@@ -21,7 +21,7 @@ from schemas import effects
 from schemas.outputs import IDENTITY, OUTPUT, SCHEMAS, Rows
 from sinks import batch_files
 from sinks.base import ForeignFiles
-from sinks.delta_log import BATCH, DeltaLog, File, today
+from sinks.delta_log import BATCH, DeltaLog, File, is_of_log, is_own, today
 from sinks.parquet import fragment, options
 from sinks.storage import BadUrl, NotStored, Storage, plain
 
@@ -46,6 +46,11 @@ _ALL = pa.schema(
 )
 
 _DAY = timedelta(days=1)
+
+_TABLE = "tables"
+
+_NAMED = 5
+"""Foreign files that an error names at most."""
 
 _logger = logging.getLogger(__name__)
 
@@ -101,10 +106,13 @@ class DeltaSink(TableSink):
         super().__init__(url)
         if self._storage.folder is not None and "%" in self._storage.url:
             raise BadUrl(
-                f"{url}: Delta Lake's library can't use a folder with a percent sign in its name; take another, or no tables"
+                f"{url}: Delta Lake's library can't use a folder with a percent sign in its name; use "
+                "another one, or no tables"
             )
         self._keep = keep
         self._log = DeltaLog(self._storage)
+        self._last: int | None = None
+        """The last micro-batch that the table had when the query began, −1: none, None: not known. Only that one may be repeated."""
         self._open = False
         self._commits = 0
         self._counted = False
@@ -112,24 +120,74 @@ class DeltaSink(TableSink):
         """How many files the table has, after a commit."""
         self._upkeep: threading.Thread | None = None
 
-    def __getstate__(self) -> str:
-        return self._storage.url  # what the tasks need
+    def __getstate__(self) -> tuple[str, int | None]:
+        return self._storage.url, self._last  # what the tasks need
 
-    def __setstate__(self, state: str) -> None:
-        DeltaSink.__init__(self, state)
+    def __setstate__(self, state: tuple[str, int | None]) -> None:
+        DeltaSink.__init__(self, state[0])
+        self._last = state[1]
 
     def begin(self, batch_id: int) -> None:
         """Check the table and clear what killed writes left, at the first call. Raises `ForeignFiles`."""
         if self._checked:
             return
         if self._log.exists:
+            self._log.check_own()
             last = self._log.last_batch()
             if last is not None and last > batch_id:
                 raise ForeignFiles.found(self._storage.url, batch_id, last)
+            self._last = -1 if last is None else last
             self._storage.sweep()
         else:
+            self._check_new()
             batch_files.prepare(self._storage, map(_folder, TABLES), batch_id)
+            self._last = -1
         self._checked = True
+
+    def _check_new(self) -> None:
+        """A table begins in a folder of its own: to those who read it by its files, all of them are its rows."""
+        paths = [*map(self._storage.relative, self._storage.files("", recursive=True))]
+        self._log.check_absent(paths)
+        if foreign := [path for path in paths if not (is_own(path) or is_of_log(path))]:
+            named = ", ".join(foreign[:_NAMED])
+            raise ForeignFiles(
+                f"{self._storage.url} holds what no query wrote ({named}): move that away, or give this query a new folder"
+            )
+
+    def write(self, batch_id: int, partition: int, rows: Rows) -> None:
+        """Write one file per kind, unless the table has it: the log knows its size, so it is never replaced.
+
+        Raises `KeyError` for a kind that `schemas.effects` doesn't have, and `ForeignFiles` if the table has other rows of this
+        micro-batch.
+        """
+        if self._last is not None and self._last < batch_id:  # it saves S3 a request for each file
+            super().write(batch_id, partition, rows)
+            return
+        paths = {self._path(kind, batch_id, partition): kind for kind in rows}
+        there = self._storage.infos(paths)
+        if there and self._is_committed(batch_id):
+            for path in there:
+                self._check_same(path, self._columns(batch_id, paths[path], rows[paths[path]]))
+            left = {kind: rows[kind] for path, kind in paths.items() if path not in there}
+        else:
+            left = dict(rows)
+        super().write(batch_id, partition, left)
+
+    def _is_committed(self, batch_id: int) -> bool:
+        log = DeltaLog(self._storage)
+        last = log.last_batch() if log.exists else None
+        return last is not None and last >= batch_id
+
+    def _check_same(self, path: str, table: pa.Table) -> None:
+        with fragment(self._storage, path) as file:
+            there = file.to_table()
+        # An earlier version may have had fewer columns.
+        names = [name for name in there.column_names if name in table.column_names]
+        if not there.select(names).equals(table.select(names).cast(there.select(names).schema)):
+            raise ForeignFiles(
+                f"{self._storage.url}/{path} has other rows than the query would write: its checkpoint is an older copy. Restore checkpoint and "
+                "store of the same time together, or give this query a new checkpoint and a new store"
+            )
 
     def _path(self, kind: str, batch_id: int, partition: int) -> str:
         return batch_files.path(_of_day(kind, today()), batch_id, partition, "parquet")
@@ -144,12 +202,11 @@ class DeltaSink(TableSink):
             if self._log.exists:
                 self._log.add_columns(_ALL)
             else:  # the files that are there were written by a query of version 0.1
-                found = (
-                    (kind, self._storage.relative(info))
-                    for kind in TABLES
-                    for info in self._storage.files(_folder(kind))
-                )
-                self._log.create(_ALL, {path: File(kind, today(), None) for kind, path in found})
+                found = ((kind, info) for kind in TABLES for info in self._storage.files(_folder(kind)))
+                files = {
+                    self._storage.relative(info): File(kind, today(), info.size, None) for kind, info in found
+                }
+                self._log.create(_ALL, files)
             self._open = True
         added = self._log.commit(batch_id, self._written(batch_id, rows))
         if self._counted:
@@ -171,15 +228,32 @@ class DeltaSink(TableSink):
                 batch_files.path(_of_day(kind, day), batch_id, partition, "parquet"): (partition, kind)
                 for partition, kind in left
             }
-            for path in self._storage.infos(paths):
+            for path, info in self._storage.infos(paths).items():
                 partition, kind = paths[path]
-                files[path] = File(kind, day, left.pop((partition, kind)))
+                files[path] = File(kind, day, info.size, left.pop((partition, kind)))
         if left:
             partition, kind = next(iter(left))
             raise NotStored(
                 f"{self._storage.url}: the rows of micro-batch {batch_id}, partition {partition} and kind {kind} are not there"
             )
         return files
+
+    def places(self, rows: Mapping[tuple[int, str], int]) -> set[str]:
+        """See `StoringSink`: the table."""
+        return {_TABLE} if rows else set()
+
+    def missing(self, wrote: Mapping[str, int], committed: int) -> dict[str, int]:
+        """See `StoringSink`. A folder without anything in it was moved away: then a new table begins."""
+        if (batch := wrote.get(_TABLE)) is None:
+            return {}
+        if not self._log.exists:
+            self._check_new()
+            return {f"{_TABLE}/_delta_log": batch} if self._storage.has_folders() else {}
+        last = self._log.last_batch()
+        if last is None or last < batch:
+            return {f"the newest commit of {_TABLE}/_delta_log": batch}
+        own = {path for path in self._log.paths() if (of := batch_files.of(path)) and of.batch == batch}
+        return {f"{_TABLE}/{path}": batch for path in sorted(own - self._storage.infos(own).keys())}
 
     def _compact(self) -> None:
         try:

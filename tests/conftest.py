@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,9 +52,45 @@ FIRST = (
 """Tests that take long begin first, so that no process is left with one when the others have ended."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever names a path gets all cases of the tests there. The processes of xdist get a path, and this variable."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+        os.environ.setdefault("MAGNETAR_SAMPLES", "all" if named else _commit())
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    return done.stdout.strip() or "0"
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
+def pytest_draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of tests that are marked as `sampled`: others after each commit."""
+    if (commit := os.environ["MAGNETAR_SAMPLES"]) == "all":
+        return
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        number = int(commit[:8], 16) + zlib.crc32(item.nodeid.encode())
+        (left_out if mark is not None and number % mark.args[0] else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """See `FIRST`."""
+    """See `FIRST`. Processes must find the same tests under the same names, so no name may come from a set's order."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        for value in () if parameters is None else parameters.params.values():
+            if isinstance(value, set | frozenset) and value and str(value) in item.name:
+                raise pytest.UsageError(
+                    f"{item.nodeid} is named after a set, which has no order: give it `ids`"
+                )
     here = Path(__file__).parent
     order = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(item.path.relative_to(here).parts[0], len(FIRST)))

@@ -13,9 +13,9 @@ import pytest
 import typer.main
 
 from streaming.cli.app import app
-from streaming.dump import Header, write_dump
-from streaming.replay import replay_in_process
-from streaming.states import read_states
+from streaming.jobs.replay import replay_in_process
+from streaming.state.dump import Header, write_dump
+from streaming.state.saved import read_states
 
 UNREACHABLE = "kafka://127.0.0.1:1/t"
 RUN = ("run", "--ingress", UNREACHABLE, "--checkpoint", "{w}/c", "--store", "{w}/s")
@@ -65,7 +65,7 @@ NO_FOLDER = "can't be written: it is not a folder"
 NO_KAFKA = "no Kafka answered at 127.0.0.1:1 within "
 NO_NAME = "expected a name ending in .jsonl, .jsonl.gz or .parquet"
 NO_LOG = "no such log"
-NOT_EACH = "need a topic each"
+NOT_EACH = "need separate topics"
 TOO_SMALL = "1"
 
 
@@ -94,7 +94,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         ("{w}/full", "isn't empty: choose another folder"),
     ),
     ("replay", "overwrite"): [
-        Wrong((*REPLAY, "--out", "{w}/full", "--overwrite"), "holds what no replay wrote (thesis.txt)")
+        Wrong((*REPLAY, "--out", "{w}/full", "--overwrite"), "contains files that no replay wrote (thesis.txt)")
     ],
     ("replay", "policies"): others(
         REPLAY, "--policies", ("{w}/nope.jsonl", NO_LOG), ("{w}/log.txt", NO_NAME)
@@ -149,7 +149,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("replay", "quarantined"): others(REPLAY, "--quarantined", ("{w}/nope", "no such folder"), ("ftp://h/x", "can't be opened")),
     ("run", "metrics"): others(RUN, "--metrics", ("x", "HOST:PORT"), ("99999", "99999")),
     ("run", "ui"): others(RUN, "--ui", ("x", "--ui x: expected HOST:PORT"), ("0.0.0.0:0", "other machines reach this address"), ("192.0.2.1:0", "add --insecure")),
-    ("ui", "folder"): [Wrong(("ui", "{w}/nope"), "not the --out of a replay"), Wrong(("ui", "{w}/full"), "not the --out of a replay"),
+    ("ui", "folder"): [Wrong(("ui", "{w}/nope"), "neither the --out of a replay"), Wrong(("ui", "{w}/full"), "neither the --out of a replay"),
                        Wrong(("ui", "ftp://h/x"), "can't be opened"), Wrong(("ui", "{w}/served"), "has neither the states of a finished replay nor")],
     ("ui", "checkpoint"): others(("ui", "{w}/replayed/store"), "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query"), ("{w}/planned", "has no committed micro-batch")),
     ("ui", "listen"): others(("ui", "{w}/replayed"), "--listen", ("x", "--listen x: expected HOST:PORT"), ("127.0.0.1:99999", "99999"), ("0.0.0.0:0", "other machines reach this address")),
@@ -198,12 +198,12 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         Wrong(("whatif", "{w}/log.jsonl", "--from", "{w}/full"), "give --from and --store together"),
         Wrong(
             ("whatif", "{w}/log.jsonl", "--from", "{w}/full", "--store", "{w}/full", "--clients", "reactive"),
-            "give --from or --clients reactive",
+            "give either --from or --clients reactive",
         ),
     ],
     ("whatif", "store"): [Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--store", "{w}/full"), "give --from and --store together")],
     ("whatif", "with_spark"): [
-        Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--processes", "2"), "give --spark or --processes"),
+        Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--processes", "2"), "give either --spark or --processes"),
         Wrong(("whatif", "{w}/nope.jsonl", "--profile", "2.x", "--spark"), NO_LOG),
     ],
     ("diff", "before"): [
@@ -219,17 +219,17 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("advise", "out"): others(("advise", "{w}/log.jsonl"), "--out", ("{w}/file", "it is not a folder"), ("{w}/full", "isn't empty")),
     ("advise", "partitions"): others(("advise", "{w}/log.jsonl"), "--partitions", ("0", TOO_SMALL)),
     ("advise", "processes"): others(("advise", "{w}/log.jsonl"), "--processes", ("0", TOO_SMALL)),
-    ("explain", "folder"): [Wrong(("explain", "{w}/nope"), "not the --out of a replay"), Wrong(("explain", "{w}/full"), "not the --out of a replay")],
+    ("explain", "folder"): [Wrong(("explain", "{w}/nope"), "neither the --out of a replay"), Wrong(("explain", "{w}/full"), "neither the --out of a replay")],
     ("explain", "topic"): [Wrong(("explain", "{w}/replayed", "tt"), "there is no topic tt: there is persistent://public/default/t")],
     ("explain", "message"): [Wrong(("explain", "{w}/replayed", "t", "one"), "LEDGER:ENTRY"),
-                             Wrong(("explain", "{w}/replayed", "t", "1:0", "--retention"), "leave out message and subscription")],
+                             Wrong(("explain", "{w}/replayed", "t", "1:0", "--retention"), "omit the message and the subscription")],
     ("explain", "producer"): [Wrong(("explain", "{w}/replayed", "t", "--producer", "p"), "together")],
     ("explain", "sequence_id"): [Wrong(("explain", "{w}/replayed", "t", "--sequence-id", "1"), "together")],
     ("explain", "subscription"): [Wrong(("explain", "{w}/replayed", "t", "--subscription", "x"), "no subscription"),
-                                  Wrong(("explain", "{w}/replayed", "t", "--quota", "--subscription", "s"), "leave out message and subscription")],
+                                  Wrong(("explain", "{w}/replayed", "t", "--quota", "--subscription", "s"), "omit the message and the subscription")],
     ("explain", "checkpoint"): [Wrong(("explain", "{w}/log.jsonl", "--checkpoint", "{w}/nope"), "a log has no --checkpoint"),
                                 *others(("explain", "{w}/replayed", "t"), "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query"))],
-    ("peek", "folder"): [Wrong(("peek", "{w}/nope", "t", "s"), "not the --out of a replay")],
+    ("peek", "folder"): [Wrong(("peek", "{w}/nope", "t", "s"), "neither the --out of a replay")],
     ("peek", "topic"): [Wrong(("peek", "{w}/replayed", "tt", "s"), "there is no topic tt: there is persistent://public/default/t")],
     ("peek", "subscription"): [Wrong(PEEK, "no subscription")],
     ("peek", "number"): others(PEEK, "-n", ("0", TOO_SMALL)),
@@ -250,10 +250,10 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("minimize", "out"): others(MINIMIZE, "--out", ("{w}/new.txt", "expected a name ending in .jsonl"), ("{w}/file/new.jsonl", "it is not a folder")),
     ("minimize", "tries"): others(MINIMIZE, "--tries", ("0", TOO_SMALL)),
     ("inspect", "checkpoint"): [Wrong(("inspect", "{w}/nope"), "is not the --checkpoint of a query")],
-    ("inspect", "topic"): [Wrong(("inspect", "{w}/checkpoint", "t", "--diff", "0", "1"), "leave out the topic")],
+    ("inspect", "topic"): [Wrong(("inspect", "{w}/checkpoint", "t", "--diff", "0", "1"), "omit the topic")],
     ("inspect", "batch"): others(("inspect", "{w}/checkpoint"), "--batch", ("7", "there are 0 to 1"), ("-1", "0")),
     ("inspect", "diff"): [Wrong(("inspect", "{w}/log.jsonl", "--batch", "1"), "a log has no micro-batches"),
-                          Wrong(("inspect", "{w}/checkpoint", "--at", "1", "--diff", "0", "1"), "leave out the topic"),
+                          Wrong(("inspect", "{w}/checkpoint", "--at", "1", "--diff", "0", "1"), "omit the topic"),
                           Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "7"), "there are 0 to 1"),
                           Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "x"), "integer")],
     ("run", "shuffle_partitions"): others(RUN, "--shuffle-partitions", ("0", TOO_SMALL)),
@@ -288,7 +288,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("serve", "trigger"): [
         Wrong((*SERVE, *QUERY, "--engine", "spark", "--data", "{w}/d", "--trigger", "soon"), "expected a number and a unit")
     ],
-    ("serve", "profile"): others(SERVE, "--profile", ("3.x", "expected 2.x or 4.x")),
+    ("serve", "profile"): others(SERVE, "--profile", ("3.x", "'3.x' is not one of '2.x', '3.0', '4.0', '4.2', '4.x', '5.0'")),
     ("serve", "setting"): others(
         SERVE, "--set", ("x", "NAME=VALUE"), ("wings=2", "unknown broker settings: wings"),
         ("backlogQuotaCheckIntervalInSeconds=soon", "backlogQuotaCheckIntervalInSeconds"),
@@ -360,7 +360,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ),
     ("quarantine resubmit", "out"): others(
         (*RESUBMIT, "{w}/coordinates.jsonl", "--log", "{w}/log.jsonl"), "--out", ("{w}/new.txt", NO_NAME),
-        ("{w}/log.jsonl", "is what is read"),
+        ("{w}/log.jsonl", "is an input"),
         ("{w}/trace.jsonl", "already exists"),
     ),
     ("quarantine resubmit", "partitions"): others(
@@ -372,8 +372,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         for option, cases in {
             "at": others((*line, "--snapshots", "{w}/replayed/state"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 commands"),
                          ("9:9", "no record 9:9"))
-                  + [Wrong((line[0], of_run, *line[2:], "--at", "1"), "--at is of a log, and") for of_run in ("{w}/replayed", "{w}/checkpoint", "{w}/query")],
-            "snapshots": [Wrong((line[0], "{w}/full", *line[2:], "--snapshots", "{w}/s"), "--snapshots are of a log"),
+                  + [Wrong((line[0], of_run, *line[2:], "--at", "1"), "--at applies to a log, and") for of_run in ("{w}/replayed", "{w}/checkpoint", "{w}/query")],
+            "snapshots": [Wrong((line[0], "{w}/full", *line[2:], "--snapshots", "{w}/s"), "--snapshots applies to a log"),
                           Wrong((line[0], "{w}/nope.jsonl", *line[2:], "--snapshots", "{w}/s"), NO_LOG)],
         }.items()
     },
@@ -401,7 +401,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("skip", "subscription"): [Wrong(("skip", "t", *NEW_LOG), "Missing argument")],
     ("skip", "count"): [Wrong(("skip", "t", "s", "0", *NEW_LOG), TOO_SMALL)],
     ("clear-backlog", "where"): [Wrong(("clear-backlog", "a", *NEW_LOG), "expected TENANT/NAMESPACE")],
-    ("clear-backlog", "subscription"): [Wrong(("clear-backlog", "persistent://a/b/c", *NEW_LOG), "give the subscription")],
+    ("clear-backlog", "subscription"): [Wrong(("clear-backlog", "persistent://a/b/c", *NEW_LOG), "give the topic's subscription")],
     ("expire", "topic"): [Wrong(("expire", "a//b", "--older-than", "1h", *NEW_LOG), "expected a topic")],
     ("expire", "subscription"): [Wrong(("expire", "t", "--position", "1:2", *NEW_LOG), "needs a subscription")],
     ("expire", "older_than"): [Wrong(("expire", "t", "s", *NEW_LOG), "either --older-than or --position"),
@@ -462,7 +462,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         MOVE, "--to-ingress", ("kafka://h", NO_URL), (UNREACHABLE, "is the topic of the query: choose another one")
     ),
     ("state move", "to_store"): others(
-        MOVE, "--to-store", ("{w}/file", NO_FOLDER), ("{w}/query", "is the store of a query: take a new one")
+        MOVE, "--to-store", ("{w}/file", NO_FOLDER), ("{w}/query", "is the store of a query: use a new one")
     ),
     ("state move", "partitions"): others(MOVE, "--partitions", ("0", TOO_SMALL)),
     ("state move", "kafka_config"): others(MOVE, "--kafka-config", ("{w}/nope", "No such file")),
@@ -559,6 +559,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Wrong, Any]:
     return dict(zip(every, map(json.loads, ran.stdout.splitlines()), strict=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=" ".join(case.arguments)) for cases in CASES.values() for case in cases]
 )

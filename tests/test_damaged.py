@@ -18,16 +18,16 @@ from sinks.ledger_store import LedgerStore
 from sinks.replayed import read_replayed
 from sinks.storage import Damaged, Storage
 from sinks.tables import read_table
-from streaming.answers.diff import diff
-from streaming.answers.folders import Budget, Folders
-from streaming.answers.timeline import Timeline
-from streaming.dump import BadDump, Header, read_dump, write_dump
+from streaming.answers.history.folders import Budget, Folders
+from streaming.answers.history.timeline import Timeline
+from streaming.answers.whatif.diff import diff
+from streaming.jobs.replay import replay_in_process
+from streaming.jobs.summary import what_happened
 from streaming.log.table import LogError
 from streaming.quarantine.store import Quarantine
-from streaming.replay import replay_in_process
-from streaming.seed import NotWhole, Origin, Seed, SeedWriter, read_seed
-from streaming.states import read_states
-from streaming.summary import what_happened
+from streaming.state.dump import BadDump, Header, read_dump, write_dump
+from streaming.state.saved import read_states
+from streaming.state.seed import NotWhole, Origin, Seed, SeedWriter, read_seed
 from streaming.ui.output_rows import latest
 from tests.sinks.helpers import TOPIC, closed, deleted, output, receipts
 
@@ -220,7 +220,9 @@ def test_a_file_that_is_not_whole_is_named(kind: str, tmp_path: Path) -> None:
     data = path.read_bytes()
     for _, damaged in islice(damages(data, Random(24)), FLIPS, None):
         path.write_bytes(damaged)
-        with pytest.raises(Damaged, match=f"{path} .output rows. is damaged: .*. Restore it from a copy, or"):
+        with pytest.raises(
+            Damaged, match=f"{path} .output rows. is damaged: .*. Restore it from a backup, or"
+        ):
             look(tmp_path)
 
 

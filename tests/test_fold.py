@@ -27,12 +27,12 @@ from streaming.broker.context import ROW_BYTES
 from streaming.broker.errors import StateVersionError
 from streaming.cli.app import app
 from streaming.cli.options import milliseconds
-from streaming.fold import Fold, FoldError, NoSuchRecord, PartitionFold, Records, set_aside_by_name
+from streaming.fold.columns import Fold, PartitionFold
+from streaming.fold.records import FoldError, NoSuchRecord, Records, set_aside_by_name
+from streaming.jobs.replay import replay_in_process
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from streaming.quality.gate import decode_only
-from streaming.replay import replay_in_process
-from streaming.rows import concat
 from tests.spark.helpers import START, Nowhere, log_of, traffic
 
 T = "persistent://a/b/t"
@@ -48,7 +48,7 @@ class Absent:
 
 tried = set()
 sys.meta_path.insert(0, Absent())
-from streaming.replay import replay_in_process
+from streaming.jobs.replay import replay_in_process
 result = replay_in_process(sys.argv[1], sys.argv[2])
 print(result.records, sorted(result.rows.items()))
 print(sorted(tried), sorted({"pandas", "pyspark", "great_expectations", "kafka"} & sys.modules.keys()))
@@ -72,10 +72,11 @@ def test_a_fold_is_freed_without_the_garbage_collector() -> None:
     gc.disable()
     try:
         fold = PartitionFold(0, Nowhere(), None)
-        list(fold.apply(Records([0], [1], [T], [b'{"producer": "p", "sequence_id": 0, "payload": "x"}'])))
-        list(fold.tick(2))
+        fold.apply(Records([0], [1], [T], [b'{"producer": "p", "sequence_id": 0, "payload": "x"}']))
+        fold.tick(2)
+        fold.rows()
         fold.state()
-        broker = weakref.ref(fold._broker)
+        broker = weakref.ref(fold._records.broker)
         del fold
         assert broker() is None
     finally:
@@ -163,7 +164,7 @@ def test_a_record_puts_out_any_number_of_rows_and_few_wait(
     log = partition_log(log_of(*rows), 1)
     whole = [own for _, own in Fold(Nowhere()).apply(log)]
     monkeypatch.setattr("streaming.broker.context.ROWS", 16)
-    monkeypatch.setattr("streaming.rows.SPOOL_BYTES", 1 << 12)
+    monkeypatch.setattr("sinks.rows.SPOOL_BYTES", 1 << 12)
     Watched.most_rows = 0
     pieces = [own for _, own in Fold(Nowhere(), broker=Watched).apply(log)]
     assert pieces == whole
@@ -396,7 +397,8 @@ def test_records_ahead_of_time_do_not_take_the_clock_along(tmp_path: Path) -> No
     times = [START + n + {3: 5000, 4: 5001, 5: 10**15}.get(n, 0) for n in range(10)]
     log = LOG.set_column(2, LOG.schema.field("timestamp"), pa.array(times))
     fold = PartitionFold(0, Nowhere(), None, latest=START + 5003)
-    rows = concat(fold.apply(Records(*(log[name].to_pylist() for name in RECORDS))))
+    fold.apply(Records(*(log[name].to_pylist() for name in RECORDS)))
+    rows = fold.rows()
     bad = rows["QUARANTINED"].to_pylist()
     assert [(row["offset"], row["rule"]) for row in bad] == [(4, "timestamp_ahead"), (5, "timestamp")]
     assert (

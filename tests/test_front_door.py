@@ -21,10 +21,10 @@ import pytest
 import magnetar
 from schemas.outputs import IDENTITY
 from schemas.records import RECORD
+from streaming.jobs.replay import replay_log
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
-from streaming.replay import replay_log
 from tests.e2e.processes import wait_until
 from tests.spark.helpers import traffic
 
@@ -68,7 +68,7 @@ def test_what_is_public_is_what_type_checkers_see_and_what_is_loaded() -> None:
 
 
 def test_the_guide_names_all() -> None:
-    guide = (ROOT / "docs" / "python.md").read_text()
+    guide = (ROOT / "docs" / "reference" / "python.md").read_text()
     assert {name for name in magnetar.__all__ if f"`{name}`" not in guide} == set()
 
 
@@ -138,7 +138,10 @@ def test_a_replay_and_its_rows(log: Path, tmp_path: Path) -> None:
     ]
     with pytest.raises(magnetar.NotFound, match="no kind EXPIRD: there are EXPIRED"):
         magnetar.read_rows(tmp_path / "out", "EXPIRD")
-    with pytest.raises(magnetar.NotFound, match="is not the --out of a replay"):
+    assert len(magnetar.read_entries(tmp_path / "out", "shop/day/orders")) == 2
+    with pytest.raises(magnetar.NotFound, match="there is no topic shop/day/order: there is"):
+        magnetar.read_entries(tmp_path / "out", "shop/day/order")
+    with pytest.raises(magnetar.NotFound, match="is neither the --out of a replay"):
         magnetar.read_entries(tmp_path / "nowhere")
     with pytest.raises(magnetar.InTheWay, match="isn't empty"):
         magnetar.replay(log, tmp_path / "out")
@@ -472,8 +475,10 @@ def test_other_mistakes(spark: SparkSession, tmp_path: Path) -> None:
         magnetar.fold(good)
     with pytest.raises(magnetar.BadCommands, match="no kind EXPIRD"):
         magnetar.fold(at_rest, "EXPIRD")
-    with pytest.raises(magnetar.BadCommands, match="0 partitions"):
+    with pytest.raises(ValueError, match="partitions is 0"):
         magnetar.fold(at_rest, partitions=0)
+    with pytest.raises(magnetar.BadCommands, match="1000000 partitions: expected 1 to"):
+        magnetar.fold(at_rest, partitions=1_000_000)
     with pytest.raises(magnetar.MagnetarError, match="expected a number and a unit"):
         magnetar.start(good, **places, trigger="often")
     assert {each.name for each in tmp_path.iterdir()} == {"in"}
@@ -506,6 +511,6 @@ def test_the_types_are_those_of_the_functions() -> None:
     """A type checker follows the imports of the module, which is part of a typed package."""
     assert (ROOT / "magnetar" / "py.typed").exists()
     assert (
-        get_type_hints(magnetar.explain, vars(sys.modules["streaming.answers.life"]))["return"]
+        get_type_hints(magnetar.explain, vars(sys.modules["streaming.answers.explain.life"]))["return"]
         == list[magnetar.Life]
     )

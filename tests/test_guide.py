@@ -1,4 +1,4 @@
-"""docs/python.md, run from top to bottom in one process, prints what it shows; and so does what other pages do with `magnetar`."""
+"""docs/reference/python.md, run from top to bottom in one process, prints what it shows; and so does what other pages do with `magnetar`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from tests.commands import Step, shows, steps
 
 ROOT = Path(__file__).parent.parent
-OTHERS = ("answers.md", "check.md", "outputs.md")
+OTHERS = ("idea.md", "guide/answers.md", "guide/check.md", "reference/outputs.md")
 END = "\x00\n"
 
 
 def examples() -> list[Step]:
     """The Python of the guide, and then that of other pages, which finds what the guide wrote."""
-    found = [*steps((ROOT / "docs" / "python.md").read_text())]
+    found = [*steps((ROOT / "docs" / "reference" / "python.md").read_text())]
     for name in OTHERS:
         found += [
             each

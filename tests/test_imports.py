@@ -1,10 +1,11 @@
 """The order of imports: each room imports only what it is allowed to, and no files import each other in a circle.
 
-docs/architecture.md explains the order. What is not listed here fails, wherever the import stands.
+docs/develop/architecture.md explains the order. What is not listed here fails, wherever the import stands.
 """
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -27,96 +28,121 @@ class Room(NamedTuple):
 
 ROOMS = {
     "tools": Room(
-        "streaming.replay streaming.traces streaming.server streaming.log streaming.broker streaming.runtime streaming sinks schemas",
-        "msgspec pyarrow pytest",
+        "streaming.jobs streaming.server streaming.traces streaming.quality streaming.log streaming.broker sinks streaming.runtime "
+        "schemas streaming magnetar",
+        "msgspec pyarrow pyspark pytest slipcover",
     ),
     "magnetar": Room(
-        "streaming.answers streaming.replay streaming.start streaming.spark streaming.log streaming.broker sinks schemas streaming"
+        "streaming.answers.advise streaming.answers.whatif streaming.answers.explain streaming.answers.history "
+        "streaming.answers.check streaming.jobs streaming.spark streaming.log streaming.broker sinks schemas streaming"
     ),
     "streaming.cli": Room(
-        "streaming.ui streaming.record streaming.demo streaming.answers streaming.replay streaming.summary streaming.run streaming.spark streaming.quarantine streaming.server "
-        "streaming.traces "
-        "streaming.kafka streaming.move streaming.dump streaming.seed streaming.states streaming.spread streaming.fold streaming.quality streaming.log "
-        "streaming.metrics streaming.broker sinks streaming.runtime streaming schemas",
+        "streaming.ui streaming.record streaming.answers.advise streaming.answers.whatif streaming.answers.explain "
+        "streaming.answers.history streaming.answers.check streaming.jobs streaming.server streaming.state streaming.spark "
+        "streaming.fold streaming.quarantine streaming.traces streaming.kafka streaming.quality streaming.log "
+        "streaming.metrics streaming.broker sinks streaming.runtime schemas streaming",
         "typer rich msgspec",
     ),
     "streaming.ui": Room(
-        "streaming.answers streaming.fold streaming.metrics streaming.broker sinks schemas",
+        "streaming.answers.whatif streaming.answers.explain streaming.answers.history streaming.fold streaming.metrics "
+        "streaming.broker sinks schemas",
         "msgspec numpy pyarrow",
     ),
     "streaming.record": Room(
         "streaming.server streaming.traces streaming.protocol streaming.broker sinks schemas",
         "msgspec starlette",
     ),
-    "streaming.demo": Room("streaming.replay streaming.traces streaming.broker sinks schemas"),
-    "streaming.summary": Room("sinks schemas", "pyarrow"),
-    "streaming.answers": Room(
-        "streaming.replay streaming.spark streaming.states streaming.fold streaming.quality streaming.log "
-        "streaming.publish_columns streaming.broker sinks streaming.runtime schemas streaming",
+    "streaming.answers.advise": Room(
+        "streaming.answers.whatif streaming.jobs streaming.log streaming.broker schemas",
+        "msgspec numpy pyarrow",
+    ),
+    "streaming.answers.whatif": Room(
+        "streaming.answers streaming.answers.history streaming.jobs streaming.state streaming.fold streaming.quality streaming.log "
+        "streaming.broker sinks schemas",
         "msgspec numpy pyarrow pyspark",
     ),
-    "streaming.replay": Room(
-        "streaming.spark streaming.states streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming.runtime",
+    "streaming.answers.explain": Room(
+        "streaming.answers streaming.answers.history streaming.broker schemas", "msgspec pyarrow"
+    ),
+    "streaming.answers.history": Room(
+        "streaming.jobs streaming.state streaming.spark streaming.fold streaming.log streaming.broker sinks "
+        "streaming.runtime schemas streaming",
+        "msgspec numpy pyarrow pyspark",
+    ),
+    "streaming.answers.check": Room(
+        "streaming.quality streaming.log streaming.broker sinks schemas", "msgspec pyarrow"
+    ),
+    "streaming.answers": Room("schemas"),
+    "streaming.jobs": Room(
+        "streaming.state streaming.spark streaming.fold streaming.traces streaming.kafka streaming.quality streaming.log "
+        "streaming.metrics streaming.broker sinks streaming.runtime schemas",
         "pyarrow",
     ),
-    "streaming.run": Room(
-        "streaming.live_sinks streaming.spark streaming.seed streaming.fold streaming.kafka streaming.log streaming.metrics "
-        "streaming.broker sinks schemas streaming.runtime"
-    ),
-    "streaming.start": Room(
-        "streaming.live_sinks streaming.spark streaming.kafka streaming.log sinks streaming.runtime"
-    ),
-    "streaming.live_sinks": Room("streaming.spark streaming.quality sinks"),
     "streaming.spark": Room(
-        "streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker streaming.rows "
-        "sinks schemas streaming.runtime streaming",
+        "streaming.fold streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker sinks schemas "
+        "streaming.runtime",
         "pyspark py4j pandas pyarrow numpy",
+    ),
+    "streaming.server": Room(
+        "streaming.fold streaming.protocol streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker "
+        "sinks schemas streaming.runtime",
+        "cryptography jwt kafka msgspec prometheus_client starlette uvicorn",
     ),
     "streaming.quarantine": Room(
         "streaming.kafka streaming.quality streaming.log streaming.broker sinks schemas",
         "kafka pyarrow numpy msgspec",
     ),
-    "streaming.server": Room(
-        "streaming.fold streaming.protocol streaming.kafka streaming.quality streaming.log streaming.metrics streaming.broker "
-        "streaming.rows sinks schemas streaming.runtime",
-        "cryptography jwt kafka msgspec prometheus_client starlette uvicorn",
+    "streaming.state": Room(
+        "streaming.fold streaming.kafka streaming.log streaming.broker sinks schemas", "msgspec pyarrow"
     ),
-    "streaming.move": Room(
-        "streaming.seed streaming.spread streaming.kafka streaming.log streaming.broker sinks schemas",
-        "pyarrow",
-    ),
-    "streaming.seed": Room("streaming.fold streaming.broker sinks", "msgspec pyarrow"),
-    "streaming.spread": Room("streaming.broker", "msgspec"),
-    "streaming.dump": Room("streaming.broker", "msgspec"),
-    "streaming.states": Room("streaming.fold sinks", "msgspec pyarrow"),
-    "streaming.fold": Room(
-        "streaming.quality streaming.publish_columns streaming.plain_publishes streaming.broker streaming.rows schemas",
-        "pyarrow numpy",
-    ),
+    "streaming.fold": Room("streaming.quality streaming.broker sinks schemas", "msgspec pyarrow numpy"),
     "streaming.traces": Room("streaming.protocol streaming.broker sinks schemas", "msgspec"),
     "streaming.protocol": Room("streaming.broker schemas", "crc32c google msgspec pyarrow"),
     "streaming.kafka": Room("streaming.log sinks schemas streaming.runtime", "kafka psutil pyarrow msgspec"),
     "streaming.quality": Room(
-        "streaming.log streaming.rows sinks schemas",
-        "great_expectations grpc pandas pyarrow numpy msgspec",
+        "streaming.log sinks schemas", "great_expectations grpc pandas pyarrow numpy msgspec"
     ),
     "streaming.metrics": Room("schemas", "msgspec prometheus_client"),
     "streaming.log": Room("streaming.broker sinks schemas", "pyarrow numpy msgspec ruamel"),
-    "streaming.publish_columns": Room(
-        "streaming.plain_publishes streaming.broker schemas", "pyarrow numpy msgspec"
-    ),
     "streaming.broker": Room("schemas", "msgspec mmh3"),
-    "streaming.rows": Room("schemas", "pyarrow msgspec"),
-    "streaming.plain_publishes": Room("", "pyarrow numpy"),
     "sinks": Room("schemas", "cachetools deltalake kafka pyarrow numpy msgspec"),
-    "streaming.runtime": Room("schemas", "filelock platformdirs"),
+    "streaming.runtime": Room("schemas", "filelock platformdirs psutil"),
     "schemas": Room("", "pyarrow msgspec"),
-    "streaming": Room("", "psutil"),
+    "streaming": Room(),
 }
 """From the top: a room imports only rooms further down."""
 
-WINGS = ("non_persistent", "persistent", "producer", "dispatch", "subscription", "ledger", "policies")
-"""The core's folders, from the top: a wing imports only wings further down."""
+WINGS = [
+    "admin_calls",
+    "broker",
+    "topics",
+    "periodic_checks",
+    "state",
+    "admin",
+    "non_persistent",
+    "persistent",
+    "lookup",
+    "topic",
+    "dispatch",
+    "schema",
+    "subscription",
+    "admin_requests",
+    "ledger",
+    "context",
+    "producer",
+    "bundles",
+    "rates",
+    "deleted_topics",
+    "policies",
+    "admin_table",
+    "config",
+    "entries",
+    "names",
+    "entry_filters",
+    "errors",
+    "position",
+]
+"""The core's folders and the modules beside them, from the top: each imports only what is further down."""
 
 STANDARD_LIBRARY = {
     "streaming.broker": (
@@ -204,15 +230,23 @@ def test_rooms_are_in_order(tree: Tree) -> None:
 
 
 def test_wings_of_the_core_are_in_order(tree: Tree) -> None:
-    wings = {f"streaming.broker.{wing}": place for place, wing in enumerate(WINGS)}
-    place_of = {module: wings.get(module, wings.get(module.rpartition(".")[0], -1)) for module in tree.files}
-    assert set(place_of.values()) == {-1, *wings.values()}
+    place_of = {
+        module: WINGS.index(parts[2])
+        for module in tree.files
+        if (parts := module.split("."))[:2] == ["streaming", "broker"] and len(parts) > 2
+    }
+    assert sorted(set(place_of.values())) == list(range(len(WINGS)))
     upwards = [
         f"{each.module}: {each.name}"
         for each in tree.imports()
-        if (target := tree.file_of(each.name)) is not None and -1 < place_of[target] < place_of[each.module]
+        if (target := tree.file_of(each.name)) in place_of
+        and place_of.get(each.module, -1) > place_of[target]
     ]
     assert upwards == []
+
+
+def test_the_package_has_no_loose_modules() -> None:
+    assert [path.name for path in sorted((ROOT / "streaming").glob("*.py"))] == ["__init__.py"]
 
 
 def test_nothing_is_allowed_in_vain(tree: Tree) -> None:
@@ -295,7 +329,7 @@ def test_the_core_may(tmp_path: Path, text: str) -> None:
         ("streaming/traces/a", "import importlib\nimportlib.import_module('pyspark')"),
         ("streaming/traces/a", "from importlib import import_module as load"),
         ("streaming/traces/a", "__import__('pyspark')"),
-        ("streaming/run", "from streaming.cli.app import app"),
+        ("streaming/jobs/run", "from streaming.cli.app import app"),
         ("schemas/a", "import sinks"),
         ("tools/a", "from tests.imports import Tree"),
     ],
@@ -334,3 +368,20 @@ def test_a_package_that_hands_names_on_is_no_circle(tmp_path: Path) -> None:
         },
     )
     assert tree.circles() == []
+
+
+def test_a_type_name_has_one_meaning() -> None:
+    """Names that begin with an underscore are a module's own. A few of Pulsar's stand for a command and for what it is about."""
+    found: dict[str, list[str]] = {}
+    for module in sorted(
+        path for top in ("magnetar", "schemas", "sinks", "streaming") for path in (ROOT / top).rglob("*.py")
+    ):
+        for node in ast.parse(module.read_text()).body:
+            names = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign):
+                names = [each.id for each in node.targets if isinstance(each, ast.Name)]
+            for name in names:
+                if name[0].isupper() and not name.isupper():
+                    found.setdefault(name, []).append(str(module.relative_to(ROOT)))
+    several = {name: modules for name, modules in found.items() if len(modules) > 1}
+    assert set(several) == {"CloseConsumer", "CloseProducer", "Producer", "Tick"}, several

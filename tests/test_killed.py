@@ -17,23 +17,23 @@ from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import new_file
 from sinks.replayed import read_replayed
-from streaming.answers.minimize import Minimized, write
-from streaming.answers.timeline import Timeline
-from streaming.broker.codec import decode_state
+from streaming.answers.check.minimize import Minimized, write
+from streaming.answers.history.timeline import Timeline
+from streaming.broker.state.codec import decode_state
 from streaming.cli.app import app
 from streaming.cli.errors import FAILED
-from streaming.demo import make_log
-from streaming.dump import Header, read_dump, write_dump
-from streaming.fold import Fold
+from streaming.fold.columns import Fold
+from streaming.jobs.demo import make_log
+from streaming.jobs.replay import load, replay_in_process
 from streaming.log.files import read_log, write_log
 from streaming.log.table import digest, slices
 from streaming.quarantine.store import Quarantine
-from streaming.replay import load, replay_in_process
-from streaming.seed import Origin, Seed, SeedWriter, read_seed
 from streaming.server import data_folder
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
-from streaming.states import read_states
+from streaming.state.dump import Header, read_dump, write_dump
+from streaming.state.saved import read_states
+from streaming.state.seed import Origin, Seed, SeedWriter, read_seed
 from tests.server.test_data import START, publish
 from tests.steps import KILLED, fails, in_process
 
@@ -220,6 +220,7 @@ WORKS: dict[str, Work] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WORKS)
 def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
     work = WORKS[name]
@@ -243,6 +244,7 @@ def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
     raise AssertionError("there are more steps")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["whatif", "diff", "advise", "check"])
 def test_an_answer_that_fails_at_any_step_can_be_asked_for_again(name: str, tmp_path: Path) -> None:
     work = WORKS[name]
@@ -282,6 +284,7 @@ WRITERS = {
     "sinks/ledger_store.py:_seal": _ONE,
     "sinks/ledger_store.py:begin": "micro-batches",
     "sinks/ledger_store.py:take": "by `state move` that is killed, in tests/kafka/test_move.py",
+    "sinks/begun.py:_write": _TRIED,
     "sinks/ledger_store.py:write": "micro-batches",
     "sinks/lock.py:_lock": _LOCK,
     "sinks/lock.py:_locked": _LOCK,
@@ -301,20 +304,19 @@ WRITERS = {
     "sinks/storage.py:_tidy": "micro-batches",
     "sinks/storage.py:_upload": "by a store on S3, in tests/sinks/test_s3.py",
     "sinks/storage.py:delete": "state import and move",
-    "sinks/storage.py:sweep": "micro-batches",
     "sinks/storage.py:take": "by `state move` that is killed, in tests/kafka/test_move.py",
     "sinks/storage.py:write_json": "state import and move",
     "sinks/tables.py:_publish": "replay",
     "sinks/tables.py:begin": _TRIED,
     "sinks/tables.py:write": "replay",
-    "streaming/answers/advise.py:write": "advise",
-    "streaming/answers/timeline.py:_claim": "snapshots of a log",
-    "streaming/answers/timeline.py:_fold": "snapshots of a log",
-    "streaming/answers/timeline.py:_locked": "snapshots of a log",
-    "streaming/answers/timeline.py:_used": "snapshots of a log",
-    "streaming/answers/timeline.py:_touch": _CACHE,
-    "streaming/answers/timeline.py:forget": _CACHE,
-    "streaming/answers/whatif.py:write": "whatif",
+    "streaming/answers/advise/needs.py:write": "advise",
+    "streaming/answers/history/timeline.py:_claim": "snapshots of a log",
+    "streaming/answers/history/timeline.py:_fold": "snapshots of a log",
+    "streaming/answers/history/timeline.py:_locked": "snapshots of a log",
+    "streaming/answers/history/timeline.py:_used": "snapshots of a log",
+    "streaming/answers/history/timeline.py:_touch": _CACHE,
+    "streaming/answers/history/timeline.py:forget": _CACHE,
+    "streaming/answers/whatif/compare.py:write": "whatif",
     "streaming/cli/advise.py:advise_command": "advise",
     "streaming/cli/check.py:_written": "check",
     "streaming/cli/check.py:check_command": "check",
@@ -323,8 +325,8 @@ WRITERS = {
     "streaming/cli/record.py:record_command": _KEPT,
     "streaming/cli/state.py:export_command": _ONE,
     "streaming/cli/whatif.py:_write": "whatif",
-    "streaming/answers/minimize.py:write": "minimize",
-    "streaming/demo.py:make_log": "demo",
+    "streaming/answers/check/minimize.py:write": "minimize",
+    "streaming/jobs/demo.py:make_log": "demo",
     "streaming/kafka/ingress.py:claim": _ONE,
     "streaming/kafka/ingress.py:ensure_dataframe": _ONE,
     "streaming/kafka/ingress.py:ensure_ingress": _ONE,
@@ -338,15 +340,15 @@ WRITERS = {
     "streaming/quarantine/store.py:write": "quarantine resubmit",
     "streaming/record/capture.py:capture": _ONE,
     "streaming/record/recording.py:__enter__": _APPENDS,
-    "streaming/replay.py:_clear": "replay --overwrite",
-    "streaming/replay.py:_translation": _TEMPORARY,
-    "streaming/replay.py:fold": "by a replay with Spark, whose folder the next one clears, as `replay --overwrite` does",
-    "streaming/rows.py:_write": "into a buffer in memory",
+    "streaming/jobs/replay.py:_clear": "replay --overwrite",
+    "streaming/jobs/replay.py:_translation": _TEMPORARY,
+    "streaming/jobs/replay.py:fold": "by a replay with Spark, whose folder the next one clears, as `replay --overwrite` does",
+    "sinks/rows.py:_write": "into a buffer in memory",
     "streaming/runtime/jars.py:_fetch_into": _CACHE,
     "streaming/runtime/java.py:make_shim": _CACHE,
-    "streaming/seed.py:_publish": "state import and move",
-    "streaming/seed.py:begin": "state import and move",
-    "streaming/seed.py:finish": "state import and move",
+    "streaming/state/seed.py:_publish": "state import and move",
+    "streaming/state/seed.py:begin": "state import and move",
+    "streaming/state/seed.py:finish": "state import and move",
     "streaming/server/data_folder.py:__enter__": "serve, first start",
     "streaming/server/data_folder.py:_checked": "by files that end anywhere, in tests/server/test_damage.py",
     "streaming/server/data_folder.py:_open": "serve, first start",
@@ -358,7 +360,7 @@ WRITERS = {
     "streaming/spark/source.py:stage": _TEMPORARY,
     "streaming/spark/source.py:write": _TEMPORARY,
     "sinks/replayed.py:write_replayed": "replay",
-    "streaming/states.py:write_states": "replay",
+    "streaming/state/saved.py:write_states": "replay",
     "streaming/traces/importer.py:import_traces": "demo",
 }
 """Every function that changes files, and the work that is killed in it, or why there is none."""
@@ -402,9 +404,9 @@ def _writers() -> Iterator[str]:
 
 
 _OTHERS = {
-    "sinks/delta_log.py:_uri", "streaming/answers/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/fold.py:_fold",
-    "streaming/record/capture.py:_write", "streaming/signals.py:_leave", "streaming/spread.py:_unused",
-    "streaming/answers/diff.py:_moved", "streaming/cli/errors.py:main",
+    "sinks/delta_log.py:_uri", "streaming/answers/whatif/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/fold/record_fold.py:fold",
+    "streaming/record/capture.py:_write", "streaming/runtime/signals.py:_leave", "streaming/state/spread.py:_unused",
+    "streaming/answers/whatif/diff.py:_moved", "streaming/cli/errors.py:main",
 }  # fmt: skip
 """Calls of other things that have such a name."""
 

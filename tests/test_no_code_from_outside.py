@@ -100,7 +100,7 @@ DECODERS = {"ast", "configparser", "csv", "json", "plistlib", "struct", "tomllib
     [
         "schemas",
         "streaming/broker",
-        "streaming/fold.py",
+        "streaming/fold",
         "streaming/spark/state.py",
         "streaming/spark/operator.py",
     ],

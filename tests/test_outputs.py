@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from sinks.lock import LOCK, Holder
 from sinks.outputs import InTheWay, check_folder, check_new_file, new_file, new_lines
 from streaming.cli.app import app
-from streaming.cli.outputs import USES, Command, Use, use
-from streaming.replay import replay_in_process
+from streaming.cli.outputs import USES, CheckedCommand, Use, use
+from streaming.jobs.replay import replay_in_process
 
 CREATED = '{"timestamp":1,"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n'
 NO_PULSAR = (
@@ -45,7 +45,7 @@ def test_every_argument_is_in_the_table() -> None:
     """A new option needs a line there, unless it is a number, a flag or a choice."""
     unknown, known = [], set()
     for path, command in commands().items():
-        assert isinstance(command, Command), path
+        assert isinstance(command, CheckedCommand), path
         for param in command.params:
             known.add((path, param.name))
             text = not getattr(param, "is_flag", False) and str(
@@ -199,7 +199,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
         (
             "magnetar whatif",
             "thesis.txt",
-            "holds what no magnetar whatif wrote (thesis.txt): remove that by hand",
+            "contains files that no magnetar whatif wrote (thesis.txt): remove them by hand",
         ),
         ("", None, "isn't empty: choose another folder"),
         ("magnetar whatif", None, ""),

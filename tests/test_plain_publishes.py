@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.commands import Publish, Refused, Tick, decode, decode_or_refuse, to_binary
-from streaming import plain_publishes as plain
+from streaming.fold import plain_layout as plain
 from streaming.quality.gate import judge, passes
 
 NUMBERS = st.one_of(st.integers(-3, 300), st.sampled_from([2**16, 2**31, 2**32, 2**63 - 1, -(2**63)]))

@@ -18,7 +18,11 @@ from schemas import effect_fields
 from schemas.effects import KINDS, Tick
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
+from streaming.broker import admin_table
+from streaming.broker.admin_calls import CALLS
+from streaming.broker.admin_table import Call
 from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
+from streaming.broker.policies.admin_calls import NAMESPACE_CALLS, TOPIC_CALLS
 from streaming.broker.policies.hierarchy import (
     BacklogQuota,
     DispatchRate,
@@ -27,15 +31,17 @@ from streaming.broker.policies.hierarchy import (
     RetentionPolicies,
     SubscribeRate,
 )
-from streaming.replay import replay_in_process
+from streaming.jobs.replay import replay_in_process
+from streaming.quality.suites import FOLDER
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 from tests.broker.kit import START
 from tests.state.lives import lives
 from tools import example
-from tools.descriptions import descriptions, fields
+from tools.descriptions import descriptions, doc, fields
 from tools.json_schema import COORDINATES, command_schema
-from tools.reference import FILES, PARTS, ROOT
+from tools.reference import FILES, PARTS, ROOT, commands
+from tools.suites import suites
 
 COMMANDS = [c.Publish, *get_args(c.AnyCommand)]
 STRUCTURES = [
@@ -76,6 +82,27 @@ def test_every_kind_has_a_description_and_describes_no_other_columns(effect: typ
     assert descriptions(effect).keys() <= set(effect._fields) <= set(OUTPUT.names)
 
 
+def test_every_admin_call_has_a_description_and_is_on_the_page() -> None:
+    page, policies = commands(), {*NAMESPACE_CALLS.calls, *TOPIC_CALLS.calls}
+    assert [call[:2] for call in CALLS if not doc(call.handler).endswith(".")] == []
+    assert [
+        call[:2]
+        for call in CALLS
+        if not (
+            re.search(rf"[`/]{call.path.rpartition('/')[2]}`", page)
+            if call in policies
+            else any(f"`{each}`" in page for each in _written(call))
+        )
+    ] == []
+
+
+def _written(call: Call[Any]) -> Iterator[str]:
+    """A call as the page may have it, whole or below what its section is about."""
+    for below in ("", admin_table.NAMESPACE, admin_table.TOPIC, admin_table.SCHEMAS):
+        if call.path.startswith(below):
+            yield f"{call.method} {call.path.removeprefix(below)}".strip()
+
+
 @pytest.mark.parametrize("column", [*OUTPUT, *RECORD], ids=lambda column: column.name)
 def test_every_column_has_a_description(column: Any) -> None:
     assert column.metadata[b"doc"].endswith(b".") or column.metadata[b"doc"].endswith("…".encode())
@@ -90,9 +117,11 @@ def test_every_part_of_a_command_is_on_the_page() -> None:
 
 
 def documented() -> dict[tuple[str, str], str]:
-    """(Kind, column) → when docs/outputs.md says that it is filled."""
+    """(Kind, column) → when docs/reference/outputs.md says that it is filled."""
     found: dict[tuple[str, str], str] = {}
-    for section in re.split(r"^### ", (ROOT / "docs" / "outputs.md").read_text(), flags=re.MULTILINE)[1:]:
+    for section in re.split(
+        r"^### ", (ROOT / "docs" / "reference" / "outputs.md").read_text(), flags=re.MULTILINE
+    )[1:]:
         kind, _, text = section.partition("\n")
         for head, *rows in tables(text):
             if "filled" in head:
@@ -189,7 +218,7 @@ def test_columns_are_filled_as_documented(
 
 def test_settings_have_the_documented_defaults() -> None:
     """The pages' defaults are those of the configurations that a broker gets."""
-    page = (ROOT / "docs" / "settings.md").read_text()
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
     said: dict[str, dict[str, Any]] = {profile: {} for profile in PROFILES}
     for head, *rows in tables(page):
         if not {*PROFILES} <= {*head}:
@@ -306,3 +335,9 @@ def test_an_error_names_the_field_alone() -> None:
         TOPIC | {"command": "FLOW", "consumer_id": 0, "messagePermits": "many"}
     )
     assert (error.json_path, error.message) == ("$.messagePermits", "'many' is not of type 'integer'")
+
+
+def test_the_expectation_suites_are_made_of_the_rules() -> None:
+    """`make docs` writes them. A new kind of command or row has its suite by itself."""
+    found = {path.relative_to(FOLDER): path.read_text() for path in FOLDER.rglob("*.json")}
+    assert found == suites()

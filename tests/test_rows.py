@@ -20,7 +20,7 @@ from schemas.effects import (
     Tick,
 )
 from schemas.outputs import SCHEMAS
-from streaming.rows import SpooledRows, concat, pack, to_tables, unpack
+from sinks.rows import SpooledRows, concat, pack, to_tables, unpack
 
 LARGEST, SMALLEST = 2**63 - 1, -(2**63)
 METADATA = MessageMetadata(
@@ -108,7 +108,7 @@ def test_many_rows_wait_in_a_file_and_come_back_in_order(monkeypatch: pytest.Mon
     whole = concat([to_tables(1, ROWS)] * 20)
     size = sum(table.nbytes for table in to_tables(1, ROWS).values())
     for limit in (0, 3 * size, 100 * size):
-        monkeypatch.setattr("streaming.rows.SPOOL_BYTES", limit)
+        monkeypatch.setattr("sinks.rows.SPOOL_BYTES", limit)
         rows = spooled(20)
         in_memory = sum(
             each.nbytes for chunk in rows._chunks for each in chunk.values() if isinstance(each, pa.Table)
@@ -118,13 +118,13 @@ def test_many_rows_wait_in_a_file_and_come_back_in_order(monkeypatch: pytest.Mon
         assert concat(rows.take()) == whole
         assert not rows
         assert list(rows.take()) == []
-    monkeypatch.setattr("streaming.rows.SPOOL_BYTES", 0)
+    monkeypatch.setattr("sinks.rows.SPOOL_BYTES", 0)
     assert concat([to_tables(1, ROWS)] * 20) == whole
 
 
 @pytest.mark.feature("J5")
 def test_waiting_rows_leave_no_file_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("streaming.rows.SPOOL_BYTES", 0)
+    monkeypatch.setattr("sinks.rows.SPOOL_BYTES", 0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rows = spooled(2)
     assert list(tmp_path.iterdir()) == []

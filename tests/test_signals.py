@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from streaming.kafka.local import is_gone
-from streaming.signals import ENDING, TOGETHER_SECONDS, stop_signals
+from streaming.runtime.signals import ENDING, TOGETHER_SECONDS, stop_signals
 from tests.e2e.processes import kill_session, no_nohup, session, wait_until
 
 WORK = """
 import sys, time
-from streaming.signals import ending_signals, late_signals, stop_signals
+from streaming.runtime.signals import ending_signals, late_signals, stop_signals
 print("ready", flush=True)
 """
 GRACEFUL = (
@@ -226,7 +226,7 @@ def test_a_signal_at_any_moment_of_a_command(tmp_path: Path, log: Path) -> None:
 
 SWALLOWED = """
 import os, signal, time
-from streaming.signals import before_end, ending_signals
+from streaming.runtime.signals import before_end, ending_signals
 class Finalized:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
@@ -245,7 +245,7 @@ def test_a_signal_in_a_finalizer_is_not_lost() -> None:
 
 CHILDREN = """
 import subprocess, time
-from streaming.signals import ending_signals
+from streaming.runtime.signals import ending_signals
 with ending_signals():
     own = subprocess.Popen(["sleep", "600"], process_group=0, stdout=subprocess.DEVNULL)
     apart = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
@@ -267,7 +267,7 @@ def test_what_the_command_started_ends_with_it_but_for_daemons() -> None:
 
 TOGETHER = """
 import os, signal, sys, time
-from streaming import signals
+from streaming.runtime import signals
 signals.before_end(lambda: time.sleep(1.1))
 with signals.ending_signals():
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
@@ -282,6 +282,7 @@ def test_signals_that_come_together_are_one_however_long_the_end_takes() -> None
     assert (process.returncode, process.stderr) == (130, "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
 @pytest.mark.parametrize("moment", ["Java starts", "the query runs"])

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from schemas.records import RECORD
 from sinks.tables import TABLES, read_table
 from streaming.cli.app import app
+from streaming.jobs.replay import ReplayResult, replay_in_process
+from streaming.jobs.summary import SHOWN, what_happened
 from streaming.log.table import LOGICAL, log_table
-from streaming.replay import ReplayResult, replay_in_process
-from streaming.summary import SHOWN, what_happened
 from tests.state.lives import lives
 
 START = 1_767_225_600_000

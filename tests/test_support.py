@@ -1,4 +1,4 @@
-"""`docs/support.md` agrees with the marks of the tests (test_reference.py checks that it is current)."""
+"""`docs/reference/support.md` agrees with the marks of the tests (test_reference.py checks that it is current)."""
 
 import subprocess
 import sys
@@ -47,10 +47,10 @@ def test_ttl_quotas_and_retention_have_several_traces() -> None:
 def test_the_page() -> None:
     text = page(SMALL, MARKS)
     assert "Of 3 features, 1 are supported.\nPartly: A2.\nNot yet: A3.\n" in text
-    cases = "[broker/x_cases](../tests/broker/test_x_cases.py) 1, 3–5"
-    others = "[sinks/y](../tests/sinks/test_y.py) 2 of x (article 003)"
+    cases = "[broker/x_cases](../../tests/broker/test_x_cases.py) 1, 3–5"
+    others = "[sinks/y](../../tests/sinks/test_y.py) 2 of x (article 003)"
     assert f"| A1 | first | supported | {cases}; {others} | {', '.join(sorted(TRACES))} |\n" in text
-    assert "| A2 | second | **partly**: no end | [z](../tests/test_z.py) | all: frames |\n" in text
+    assert "| A2 | second | **partly**: no end | [z](../../tests/test_z.py) | all: frames |\n" in text
     assert "| A3 | third | **not yet**: no time |  |  |\n" in text
 
 

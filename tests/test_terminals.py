@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from streaming.cli import console
 from streaming.cli.app import app
-from streaming.replay import replay_in_process
+from streaming.jobs.replay import replay_in_process
 
 CLI = Path(console.__file__).parent
 EVIL = "a\x1b]0;owned\x07\x1b[2J\r\nmagnetar: all is well\x9b31m\u202eb[red]c[/]"

@@ -25,11 +25,12 @@ from schemas.effects import KINDS, Quarantined
 from schemas.records import RECORD, TopicAside
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink, read_quarantine, read_topics_set_aside
-from streaming.broker.codec import decode_state, encode_state
+from streaming.broker.state.codec import decode_state, encode_state
 from streaming.cli.app import app
-from streaming.fold import Fold, FoldError, StateRow, set_aside_by_name
+from streaming.fold.columns import Fold
+from streaming.fold.records import FoldError, StateRow, set_aside_by_name
+from streaming.jobs.replay import replay_in_process
 from streaming.quarantine.store import Quarantine
-from streaming.replay import replay_in_process
 from streaming.server.clock import HeldClock
 from streaming.server.data_folder import CHECKPOINT, _Checkpoint
 from streaming.server.embedded import EmbeddedEngine

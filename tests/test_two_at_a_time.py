@@ -22,15 +22,15 @@ from typer.testing import CliRunner
 from schemas.records import Coordinates
 from sinks.lock import exclusive
 from sinks.storage import Storage
-from streaming.answers.timeline import Timeline, forget
+from streaming.answers.history.timeline import Timeline, forget
 from streaming.cli.app import app
 from streaming.cli.outputs import USES, Use
-from streaming.dump import Header, write_dump
+from streaming.jobs.replay import replay_in_process
 from streaming.quarantine.store import Quarantine
-from streaming.replay import replay_in_process
 from streaming.server import data_folder
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from streaming.state.dump import Header, write_dump
 from tests.server.test_data import START, publish
 from tests.steps import count_steps, together
 
@@ -171,6 +171,7 @@ PAIRS = [
 """All but two that only read."""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("thing", "one", "other"), PAIRS, ids=[" - ".join(each) for each in PAIRS])
 def test_two_at_a_time(
     thing: str, one: str, other: str, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

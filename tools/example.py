@@ -15,7 +15,7 @@ from schemas.effects import KINDS, Tick
 from schemas.outputs import IDENTITY
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
-from streaming.replay import replay_in_process
+from streaming.jobs.replay import replay_in_process
 
 LOG = Path(__file__).parents[1] / "docs" / "example.jsonl"
 SHORT_FORM = "PUBLISH"

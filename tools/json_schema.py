@@ -9,7 +9,7 @@ import msgspec
 
 from schemas import commands as c
 from schemas.records import RECORD
-from streaming.broker.config import PROFILES, ServiceConfiguration
+from streaming.broker.config import PROFILE_OF, ServiceConfiguration
 from streaming.broker.policies.hierarchy import Policies
 from streaming.log.policy_files import POLICIES
 from tools.descriptions import fields
@@ -102,7 +102,7 @@ def policies_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             "profile": {
-                "enum": [*PROFILES],
+                "enum": [*PROFILE_OF],
                 "description": "The broker's defaults are those of this Pulsar version.",
             },
             "broker": {

@@ -5,9 +5,9 @@ A test fails when a file differs from what this module writes.
 
 from __future__ import annotations
 
-import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,18 @@ from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
 from sinks.tables import TABLES
-from streaming.broker import schema_registry
+from streaming.broker import broker
+from streaming.broker.admin import (
+    dynamic_settings,
+    namespaces,
+    partitioned_topics,
+    permissions,
+    resources,
+    tenants,
+)
+from streaming.broker.admin_table import NAMESPACE, SCHEMAS, TOPIC, Call
 from streaming.broker.config import LONGEST, PROFILES, RANGES, WITHOUT_EFFECT, ServiceConfiguration
-from streaming.broker.persistent.admin_operations import ROUTES
+from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
     AutoSubscriptionCreationOverride,
@@ -36,10 +45,11 @@ from streaming.broker.policies.hierarchy import (
     SubscribeRate,
 )
 from streaming.broker.policies.kept import KEPT
-from streaming.broker.resources import CALLS as CLUSTER_CALLS
+from streaming.broker.schema import schema_registry
 from tools import example
 from tools.descriptions import Field, descriptions, doc, fields, first_sentence, sections
 from tools.json_schema import command_schema, policies_schema
+from tools.picture import picture
 from tools.support import support
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +72,7 @@ COMMANDS = """\
 
 A command log is a sequence of **records**. Each holds one **command**: what a client, an operator or a test sends to the
 broker. Commands and their fields have the names of Pulsar's binary protocol (`PulsarApi.proto`), so if you know the
-protocol, you know most of this page. The examples are records of [example.jsonl](example.jsonl), a small log with every
+protocol, you know most of this page. The examples are records of [example.jsonl](../example.jsonl), a small log with every
 command. Replay it with `magnetar replay docs/example.jsonl --out example`; [outputs.md](outputs.md) shows the rows that
 come out.
 
@@ -144,7 +154,7 @@ The schema knows the form of records. Rules that it does not know, such as the n
 
 
 def commands() -> str:
-    """``docs/commands.md``: every command and its fields."""
+    """``docs/reference/commands.md``: every command and its fields."""
     coordinates = table(
         ("field", "type", "default", "unit", "description"),
         (
@@ -197,9 +207,17 @@ def _example(command: str) -> str:
     return f"\n```json\n{example.commands()[command]}\n```\n"
 
 
-def _path(pattern: re.Pattern[str]) -> str:
-    """The pattern of a path for people: ``/subscription/{name}``."""
-    return re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", pattern.pattern)
+def _calls(below: str, *calls: Call[Any]) -> str:
+    """The calls below a path. Those of one handler are one row, since its docstring says what they do."""
+    paths: dict[Callable[..., object], list[str]] = {}
+    for call in calls:
+        paths.setdefault(call.handler, []).append(
+            f"`{f'{call.method} {call.path.removeprefix(below)}'.strip()}`"
+        )
+    return table(
+        ("call", "what it does"),
+        ((", ".join(found), " ".join(doc(handler).split())) for handler, found in paths.items()),
+    )
 
 
 _PUBLISH_RATES = """
@@ -228,38 +246,13 @@ def _admin_calls() -> str:
             if policy in names
         ),
     )
-    cluster_calls = table(
-        ("path", "methods"),
-        (
-            (f"`{path}`", ", ".join(f"`{method}`" for method, other, _ in CLUSTER_CALLS if other == path))
-            for path in dict.fromkeys(path for _, path, _ in CLUSTER_CALLS)
-        ),
-    )
-    schemas = table(
-        ("call", "what it does"),
-        (
-            (f"`{method} {_path(pattern)}`", " ".join(doc(handler).split()))
-            for method, pattern, handler in schema_registry.ROUTES
-        ),
-    )
     kept = ", ".join(
         f"`{name}`" for name in KEPT if name not in ("entryFilters", "shadowTopics", "removeOffloadPolicies")
     )
-    calls = table(
-        ("call", "what it does"),
-        [
-            *(
-                (f"`{method} {_path(pattern)}`", " ".join(doc(handler).split()))
-                for method, pattern, handler in ROUTES
-            ),
-            ("`DELETE`", "Delete the topic with its subscriptions, ledgers, policies and schema. With `?force=true`, also one that has producers or consumers, which are disconnected. Ledger ids are never used again."),
-            ("`GET /permissions`, `POST /permissions/{role}`, `DELETE /permissions/{role}`", "As those of a namespace."),
-            ("`GET /partitions`", "The number of partitions, 0 for a topic that is not partitioned."),
-            ("`PUT /partitions`", "Create a partitioned topic. The body is the number of partitions, or an object with `partitions` and `properties`."),
-            ("`DELETE /partitions`", "Delete a partitioned topic. With `?force=true`, also partitions that have producers or consumers. Without it, those stay, and the answer is 412; each ingress partition decides on its own partitions."),
-            ("`POST /partitions`", "Give a partitioned topic more partitions. The body is the new number of partitions."),
-        ],
-    )  # fmt: skip
+    topic_calls = (
+        table_.calls
+        for table_ in (admin_operations.CALLS, broker.CALLS, permissions.CALLS, partitioned_topics.CALLS)
+    )
     return f"""
 ## Admin calls
 
@@ -275,7 +268,8 @@ precedence over the namespace's, which takes precedence over the broker's [setti
 
 {policies}
 The type of a backlog quota is a parameter, `?backlogQuotaType=destination_storage` (the default) or `message_age`;
-`GET …/backlogQuotaMap` shows both. A topic's TTL may be a parameter, too: `?messageTTL=3600`.
+`GET …/backlogQuotaMap` shows both. A topic's TTL may be a parameter, too: `?messageTTL=3600`. `DELETE …/policies` removes all
+policies of a topic, and `DELETE …/removeOffloadPolicies` the offload policies of a namespace.
 
 `GET …?applied=true` on a topic shows the value of the first level that sets the policy. As in Pulsar, it does so for
 `messageTTL`, `retention`, `backlogQuotaMap`, `deduplicationEnabled`, `maxProducers`, `maxConsumers`, the limits of
@@ -355,63 +349,36 @@ a consumer by its host, its name and its id. A log has no hosts, so the name and
 
 Tenants and namespaces need not be created, unless the setting [namespacesMustExist](settings.md) is true.
 
-| call | what it does |
-|---|---|
-| `GET /tenants` | The names of the tenants. |
-| `GET /tenants/TENANT` | The tenant's `adminRoles` and `allowedClusters`. Neither has an effect; there is one cluster, `standalone`. |
-| `PUT /tenants/TENANT` | Create a tenant. The body has its roles and clusters. |
-| `POST /tenants/TENANT` | Replace the tenant's roles and clusters by those in the body. |
-| `DELETE /tenants/TENANT` | Delete a tenant without namespaces. |
-| `GET /namespaces/TENANT` | The names of the tenant's namespaces. |
-
+{_calls("", *tenants.CALLS.calls)}
 ### Calls on a namespace
 
-Below `/namespaces/TENANT/NAMESPACE`. They concern all topics of the namespace. Those on its only bundle,
-`/0x00000000_0xffffffff/…`, are the same calls.
+Below `/namespaces/TENANT/NAMESPACE`. Those that do something to topics concern all topics of the namespace, or those of a
+bundle.
 
-| call | what it does |
-|---|---|
-| `PUT` | Create the namespace. The body may have its policies, as the answer to `GET` has. |
-| `GET` | All policies of the namespace, in one object. |
-| `DELETE` | Delete the namespace. With `?force=true`, also its topics. Without it, an ingress partition with topics refuses. |
-| `GET /permissions` | Which roles may do what. Nothing enforces it. |
-| `POST /permissions/{{role}}` | Permit the actions in the body. |
-| `DELETE /permissions/{{role}}` | Permit the role nothing any more. |
-| `POST /unsubscribe/{{subscription}}` | Delete the subscriptions of this name, if none has consumers. |
-| `PUT /unload` | Close the topics and load them again. |
-| `POST /clearBacklog` | Clear the backlog of every subscription. |
-| `POST /clearBacklog/{{subscription}}` | Clear the backlog of the subscriptions of this name. |
-| `GET /bundles`, `PUT /{{bundle}}/split` | The ranges of hashes by which brokers share topics. There is one broker, so they only name topics: `unload`, `clearBacklog` and `unsubscribe` may follow `/{{bundle}}`. |
-| `GET /properties`, `PUT /properties`, `DELETE /properties` | Any texts by name. `/property/{{key}}` and `PUT /property/{{key}}/{{value}}` are those of one. |
-| `GET /permissions/subscription`, `POST /permissions/subscription/{{subscription}}`, `DELETE /permissions/{{subscription}}/{{role}}` | Which roles may use a subscription. Nothing enforces it. |
-| `GET /topics` | The names of the persistent topics. `?mode=NON_PERSISTENT`: of those that store nothing. `?mode=ALL`: of all. |
+{_calls(NAMESPACE, *namespaces.CALLS)}
+These list namespaces and topics. `{{domain}}` is `persistent` or `non-persistent`. Each ingress partition answers with its own
+topics.
 
-`GET /persistent/TENANT/NAMESPACE` lists the persistent topics of a namespace, and `GET /non-persistent/TENANT/NAMESPACE` those
-that store nothing. Followed by `/partitioned`, both list the partitioned topics instead. Each ingress partition answers with
-its own topics.
-
-
-
+{_calls("", *namespaces.LISTS.calls)}
 ### Calls on the cluster
 
-All but the dynamic settings is kept and returned without effect. Below `/brokers/configuration`: `GET` lists the settings that can change while the broker runs, `POST /{{name}}/{{value}}` changes one, `DELETE /{{name}}` takes that back, `GET /values` shows what was
-changed, and `GET /runtime` all settings in force. A setting that Magnetar does not have, or a bad value, has no effect.
+All but the dynamic settings is kept and returned without effect.
 
-{cluster_calls}
+{_calls("", *dynamic_settings.CALLS.calls, *resources.CALLS.calls)}
 ### Calls on a topic
 
 Below `/persistent/TENANT/NAMESPACE/TOPIC`. On a `/non-persistent/…` topic, only its policies, `PUT`, `GET /stats`,
-`GET /subscriptions`, `PUT /unload`, `DELETE` and `DELETE /subscription/{{name}}` are allowed; other calls are answered with 405. A position in a body is an object with
+`GET /subscriptions`, `PUT /unload`, `DELETE` and `DELETE /subscription/{{subscription}}` are allowed; other calls are answered with 405. A position in a body is an object with
 `ledgerId` and `entryId`, and optionally `batchIndex` and `excluded` (true: the message after it); absent ids mean the
 latest message.
 
-{calls}
+{_calls(TOPIC, *chain.from_iterable(topic_calls))}
 ### Calls on schemas
 
 Below `/schemas/TENANT/NAMESPACE/TOPIC`. The partitions of a topic share its schemas. A schema in a body is an object with
 `type`, such as `JSON`, `schema`, its definition, and `properties`.
 
-{schemas}
+{_calls(SCHEMAS, *schema_registry.CALLS.calls)}
 ### Calls on a partitioned topic
 
 The partitions of a topic are in several ingress partitions. So the calls on a partitioned topic as a whole that change
@@ -428,11 +395,11 @@ OUTPUTS = """\
 # Output rows
 
 Everything the broker does is a row: an answer to a client, a delivered message, an expiry, a deleted ledger. Each row has a
-**kind**, and each kind has its own columns. `magnetar replay` and `magnetar run` write one table per kind,
-`tables/kind=KIND/*.parquet`. [Reading them](#reading-the-tables) shows how to query one kind or all of them. A table has the
+**kind**, and each kind has its own columns. `magnetar replay` writes one table per kind,
+`tables/kind=KIND/*.parquet`, and `magnetar run` [one Delta table](#the-table-of-a-live-query) of all kinds. [Reading them](#reading-the-tables) shows how to query one kind or all of them. A table has the
 [columns of every row](#columns-of-every-row) and those listed for its kind. One that is not always filled may be null.
 
-The examples are rows of [example.jsonl](example.jsonl), a small log with every command. "Line 12" is the line of the record
+The examples are rows of [example.jsonl](../example.jsonl), a small log with every command. "Line 12" is the line of the record
 that caused the row.
 
 * [The folder of a replay](#the-folder-of-a-replay)
@@ -452,7 +419,7 @@ that caused the row.
 | `store/` | the ledger store: the entries that the topics still hold |
 | `quarantine/` | refused records, see [quality.md](quality.md#quarantine-inspect-repair-resubmit) |
 | `quality/` | counts of rows that broke a rule of the output suites, if there are any, and the Data Docs of `magnetar quality` |
-| `state/` | the brokers' states at the end, see [answers.md](answers.md), and `replay.json`: what was replayed, see [whatif.md](whatif.md#two-finished-replays) |
+| `state/` | the brokers' states at the end, see [answers.md](../guide/answers.md), and `replay.json`: what was replayed, see [whatif.md](../guide/whatif.md#two-finished-replays) |
 | `checkpoint/` | Spark's offsets and the brokers' states. `--no-spark` writes none |
 
 The `--store` of `magnetar run` has the same `tables/`, `quarantine/` and `quality/`; the ledger store's `segments/`,
@@ -509,7 +476,8 @@ table, too.
 
 Every 64 micro-batches with rows, the query compacts the table in the background, so that it has few files: one per kind and day,
 or one per 64 MiB. `--keep-outputs 30d` removes rows on the day when they are older than that. Files that were replaced or
-removed stay for an hour, for readers that opened the table before. `magnetar compact STORE` does the same at once.
+removed stay for an hour, for readers that opened the table before. `magnetar compact STORE` does the same at once. Only files with the names
+that the query and its compaction give are deleted; a table does not begin in a folder that has others.
 
 ## The printed table
 
@@ -616,7 +584,7 @@ In Python with Magnetar installed, `sinks.kafka.read_responses` does the same.
 
 
 def outputs() -> str:
-    """``docs/outputs.md``: every kind of output row and its columns."""
+    """``docs/reference/outputs.md``: every kind of output row and its columns."""
     common = [*IDENTITY, "clock", "kind"]
     identity = table(
         ("column", "type", "unit", "description"),
@@ -726,7 +694,7 @@ quarantine (rule `broker_config`), with a cause that names the setting.
 
 
 def settings() -> str:
-    """``docs/settings.md``: the broker's settings and their defaults by profile."""
+    """``docs/reference/settings.md``: the broker's settings and their defaults by profile."""
     titles = sections(ServiceConfiguration)
     page, rows = [NOTE, SETTINGS.format(longest=f"{LONGEST:,}")], list[Sequence[str]]()
     heads = ("setting", "range", "unit", *PROFILES, "description")
@@ -747,8 +715,8 @@ def settings() -> str:
         allowed = str(RANGES.get(setting.name, ""))
         rows.append((f"`{setting.name}`", allowed, setting.unit, *texts, setting.description))
     page.append(table(heads, rows))
-    page.append("\n## Settings without effect\n\nA real broker has these, and here they change nothing. They are accepted, "
-                "so that a `broker.conf` need not be edited: "
+    page.append("\n## Settings without effect\n\nA real broker has these settings. Here they are "
+                "accepted and have no effect: "
                 + ", ".join(f"`{name}`" for name in sorted(WITHOUT_EFFECT)) + ".\n"
                 "`transactionCoordinatorEnabled` must be false. Any other name is refused.\n")  # fmt: skip
     return "".join(page)
@@ -810,10 +778,11 @@ def schema_of_policies() -> str:
 
 
 FILES: dict[str, Callable[[], str]] = {
-    "docs/commands.md": commands,
-    "docs/outputs.md": outputs,
-    "docs/settings.md": settings,
-    "docs/support.md": support,
+    "docs/reference/commands.md": commands,
+    "docs/reference/outputs.md": outputs,
+    "docs/reference/settings.md": settings,
+    "docs/reference/support.md": support,
+    "docs/idea.svg": picture,
     "schemas/command.schema.json": schema,
     "schemas/policies.schema.json": schema_of_policies,
 }

@@ -6,7 +6,8 @@
   jars that Magnetar fetches, and those in pyspark;
 * the notes, which are the version's entry in CHANGELOG.md, and SHA256SUMS.
 
-Before anything is built, the entry must be there, and nothing may be left under "Unreleased". ``--draft`` builds whatever there is.
+Before anything is built, the entry must be there, nothing may be left under "Unreleased", and every file must be as it was committed.
+``--draft`` builds whatever there is.
 """
 
 import argparse
@@ -145,6 +146,10 @@ def write_bill(target: Path, tools: Path) -> None:
 def build(folder: Path, tools: Path, *, draft: bool) -> list[Path]:
     """Everything, into an empty folder. Raises `NotReady`."""
     text = notes((ROOT / "CHANGELOG.md").read_text(), __version__, draft=draft)
+    if not draft and (edited := _output("git", "status", "--porcelain")):
+        raise NotReady(
+            f"these files are not as they were committed:\n{edited}commit them, or build a draft (make release DRAFT=1)"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     stem = f"magnetar-{__version__}"

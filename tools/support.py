@@ -1,4 +1,4 @@
-"""Generates ``docs/support.md``: each feature, whether it is supported, and the tests and traces that prove it.
+"""Generates ``docs/reference/support.md``: each feature, whether it is supported, and the tests and traces that prove it.
 
 ``features.toml`` lists the features and their gaps. Tests are marked with ``@pytest.mark.feature("A1", "A7")``, and this
 module is also the pytest plugin that collects these marks.
@@ -17,11 +17,14 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from streaming.server.admin.routes import LOCAL, ROUTES, UNSUPPORTED, Route
+from streaming.broker.admin_calls import CALLS
+from streaming.broker.admin_table import TOPIC, Call
+from streaming.server.admin.absent import UNSUPPORTED
+from streaming.server.admin.application import OWN
 from streaming.traces import RECORDED
 from streaming.traces.conform import known_gaps
 
@@ -85,7 +88,8 @@ def marked() -> Marks:
         ran = subprocess.run(
             [*command, "-p", "tools.support", "--write-feature-marks", str(file)],
             cwd=ROOT,
-            env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+            env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+            | {"MAGNETAR_SAMPLES": "all"},
             capture_output=True,
             text=True,
         )
@@ -129,10 +133,10 @@ HEAD = """\
 # What is supported
 
 {summary}
-The [README](../README.md#what-it-does-not-do) lists what is out of scope.
+The [README](../../README.md#what-it-does-not-do) lists what is out of scope.
 
 * **Tests** are files in `tests/`. A number is a worked case, computed by hand. An article is one of those on older
-  Pulsar with an example, see [articles.md](rules/articles.md).
+  Pulsar with an example, see [articles.md](../rules/articles.md).
 * **Traces** are recordings of a real Pulsar 4.0.7 with its official clients (`streaming/traces/recorded/`).
   `magnetar conform` compares them frame by frame, and so do the tests.
 
@@ -145,7 +149,7 @@ A test fails if a feature has no test, or if this page is out of date. To run th
 
 
 def support() -> str:
-    """The text of ``docs/support.md``."""
+    """The text of ``docs/reference/support.md``."""
     return page(features(), marked())
 
 
@@ -185,16 +189,16 @@ _WORDS = {
 
 
 def _admin_calls() -> Iterator[str]:
-    """The routes, one row per path."""
+    """The calls, one row per path."""
     yield ADMIN_HEAD
-    by_path: dict[str, list[Route]] = {}
-    for route in (*LOCAL, *ROUTES):
-        by_path.setdefault(route.path, []).append(route)
-    for path, routes in by_path.items():
-        methods = ", ".join(f"`{route.method}`" for route in routes)
+    by_path: dict[str, dict[str, Call[Any]]] = {}
+    for call in (*OWN, *CALLS):
+        by_path.setdefault(call.path, {})[call.method] = call
+    for path, calls in by_path.items():
+        methods = ", ".join(f"`{method}`" for method in calls)
         words = (
-            dict.fromkeys("405" if route.refusal else _WORDS[route.on_partitioned] for route in routes)
-            if path.startswith("/{domain}/{tenant}/{namespace}/{topic}")
+            dict.fromkeys("405" if call.refusal else _WORDS[call.on_partitioned] for call in calls.values())
+            if path.startswith(TOPIC)
             else {}
         )
         yield f"| `{path}` | {methods} | {'; '.join(words)} |\n"
@@ -229,7 +233,7 @@ def _tests(names: Iterable[str]) -> str:
     cells = []
     for file, group in groupby(sorted(names), key=lambda name: name.partition("::")[0]):
         functions = [name.rpartition("::")[2] for name in group]
-        text = f"[{file.removeprefix('tests/').removesuffix('.py').replace('test_', '')}](../{file})"
+        text = f"[{file.removeprefix('tests/').removesuffix('.py').replace('test_', '')}](../../{file})"
         cases = {found.groups() for name in functions if (found := re.match(r"test_(\w+)_case_(\d+)", name))}
         for spec, numbers in groupby(sorted(cases), key=lambda case: case[0]):
             own = file.endswith(f"/test_{spec}_cases.py")

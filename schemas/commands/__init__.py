@@ -42,7 +42,7 @@ from schemas.commands.codec import (
     to_binary,
     to_json,
 )
-from schemas.commands.control import Admin, BrokerConfig, Fault, Restart, RunCheck, Tick
+from schemas.commands.control import Admin, BrokerConfig, Fault, Profile, Restart, RunCheck, Tick
 from schemas.commands.parts import (
     AccessMode,
     EncryptionKeys,
@@ -90,6 +90,7 @@ __all__ = [
     "Part",
     "PartitionedMetadata",
     "Producer",
+    "Profile",
     "Publish",
     "RedeliverUnacknowledgedMessages",
     "Refused",

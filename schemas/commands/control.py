@@ -31,6 +31,10 @@ class Admin(Command, tag="ADMIN"):
     """The request's body, as JSON. Arrays and objects nest at most five deep."""
 
 
+Profile = Literal["2.x", "3.0", "4.0", "4.2", "4.x", "5.0"]
+"""The versions of Pulsar that Magnetar knows."""
+
+
 class BrokerConfig(Command, tag="BROKER_CONFIG"):
     """Configure the broker: usually the first record of each ingress partition. It has no answer.
 
@@ -38,7 +42,7 @@ class BrokerConfig(Command, tag="BROKER_CONFIG"):
     and the configuration stays. Without any, profile 4.x applies.
     """
 
-    profile: Literal["2.x", "4.x"] = "4.x"
+    profile: Profile = "4.x"
     """The Pulsar version whose defaults and whose behaviour apply, see [profiles.md](profiles.md)."""
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     """Settings that differ from the profile's defaults, by Pulsar's names, see [settings.md](settings.md). Values may be

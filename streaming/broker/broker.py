@@ -24,25 +24,16 @@ from schemas.effects import (
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
 from schemas.metrics import PartitionMetrics
-from streaming.broker import (
-    admin,
-    bundles,
+from streaming.broker import admin_requests, bundles, lookup
+from streaming.broker.admin import (
     dynamic_settings,
-    lookup,
     namespaces,
     partitioned_topics,
+    permissions,
     resources,
-    schema_registry,
     tenants,
-    topic_commands,
 )
-from streaming.broker.abstract_topic import AbstractTopic
-from streaming.broker.codec import (
-    PartitionState,
-    TopicBlock,
-    decode_state,
-    encode_state,
-)
+from streaming.broker.admin_table import TOPIC, Call, Table
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Acked, Context, namespace_of
 from streaming.broker.deleted_topics import DeletedTopics
@@ -58,7 +49,10 @@ from streaming.broker.names import (
     why_not_topic_name,
 )
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.persistent import lifecycle, rate_limits, send_run, unacked_limit
+from streaming.broker.persistent import lifecycle, rate_limits, unacked_limit
+from streaming.broker.persistent.cleanup import backlog_quota, trimming
+from streaming.broker.persistent.cleanup.backlog_quota import Eviction, Quotas
+from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import (
     Delivery,
     EntryState,
@@ -67,21 +61,19 @@ from streaming.broker.persistent.delivery import (
     entry_state,
     explain_delivery,
 )
-from streaming.broker.persistent.publish_run import Publishes, PublishRun, Receipts, Run
-from streaming.broker.persistent.send_run import Sends
+from streaming.broker.persistent.publish import send_run
+from streaming.broker.persistent.publish.publish_run import Publishes, PublishRun, Receipts, Run
+from streaming.broker.persistent.publish.send_run import Sends
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.arguments import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, HierarchyTopicPolicies, Policies, max_topics
 from streaming.broker.position import Position
-from streaming.broker.quota_and_retention import (
-    Eviction,
-    Quotas,
-    Retention,
-    explain_quotas,
-    explain_retention,
-)
-from streaming.broker.rate import seconds_of_interval
-from streaming.broker.topic_commands import TopicCommand
+from streaming.broker.rates.rate import seconds_of_interval
+from streaming.broker.schema import schema_registry
+from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state, encode_state
+from streaming.broker.topic import topic_commands
+from streaming.broker.topic.abstract_topic import AbstractTopic
+from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 
 LATEST_TIME = 10**14
@@ -160,8 +152,8 @@ class Broker:
         ctx = self._ctx
         if offset <= ctx.offset:
             raise LogOrderError(
-                f"partition {self._state.partition}: offset {offset} after {ctx.offset}; "
-                "the source must give every record once, in order"
+                f"partition {self._state.partition}: offset {offset} after {ctx.offset}; the source must "
+                "deliver every record once, in order"
             )
         ctx.offset, ctx.ordinal = offset, 0
         if timestamp > LATEST_TIME:
@@ -319,12 +311,12 @@ class Broker:
             case c.ConnectionLost():
                 self._ctx.lost += self._lost(command)
                 return None
-            case c.Admin() if not name and admin.topic_of(command.path) is None:
+            case c.Admin() if not name and admin_requests.topic_of(command.path) is None:
                 self._call_namespace(command)
                 return None
             case c.Admin() if not name and partitioned_topics.is_for_whole(command):
-                whole = admin.topic_of(command.path)
-                if whole in self._ctx.partitioned or admin.call_of(command) == "/partitions":
+                whole = admin_requests.topic_of(command.path)
+                if whole in self._ctx.partitioned or admin_requests.call_of(command) == "/partitions":
                     name = whole
         return self._fold_topic(name, command)
 
@@ -350,7 +342,7 @@ class Broker:
         ctx = self._ctx
         if not name:
             return Refused("no_topic", "the command needs a topic: give the record a key")
-        if isinstance(command, c.Admin) and admin.topic_of(command.path) != name:
+        if isinstance(command, c.Admin) and admin_requests.topic_of(command.path) != name:
             return Refused("wrong_topic", f"{command.path} is not about the record's topic {name}")
         exists = name in self._state.topics
         if not exists:
@@ -368,17 +360,17 @@ class Broker:
         if (
             isinstance(command, c.Admin)
             and ctx.config.namespacesMustExist
-            and admin.is_policy_call(command)
+            and admin_requests.is_policy_call(command)
             and whole_of(name) in ctx.partitioned
         ):
-            admin.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")
+            admin_requests.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")
             return None
-        if isinstance(command, c.Admin) and admin.is_schema_call(command):
+        if isinstance(command, c.Admin) and admin_requests.is_schema_call(command):
             schema_registry.call_schemas(ctx, name, command, self._own_policies(name))
             return None
-        if isinstance(command, c.Admin) and admin.call_topic_permissions(ctx, name, command):
+        if isinstance(command, c.Admin) and permissions.call_topic_permissions(ctx, name, command):
             return None
-        if isinstance(command, c.Admin) and admin.call_of(command) == "/partitions":
+        if isinstance(command, c.Admin) and admin_requests.call_of(command) == "/partitions":
 
             def delete(force: bool) -> bool:
                 return self._delete_partitions(name, force)
@@ -396,15 +388,15 @@ class Broker:
             own = self._own_policies(name) if isinstance(command, c.GetOrCreateSchema) else NO_POLICIES
             lookup.answer(ctx, name, command, exists=exists or self._awaits_use(name), own=own)
             return None
-        if isinstance(command, c.Admin) and admin.deletes_topic(command):
+        if isinstance(command, c.Admin) and admin_requests.deletes_topic(command):
             self._delete(name, command)
             return None
         if (
             isinstance(command, c.Admin)
-            and admin.creates_only(command)
+            and admin_requests.creates_only(command)
             and (refusal := self._refuse_creation(name, exists)) is not None
         ):
-            admin.refuse(ctx, command, *refusal)
+            admin_requests.refuse(ctx, command, *refusal)
             return None
         if exists:
             self._domain(name).carry_out(name, command)
@@ -412,7 +404,7 @@ class Broker:
         if self._creates(name, command):
             if self._is_full(name):
                 if isinstance(command, c.Admin):
-                    admin.refuse(ctx, command, 412, TOO_MANY_TOPICS)
+                    admin_requests.refuse(ctx, command, 412, TOO_MANY_TOPICS)
                     return None
                 refused = topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS)
                 return None if refused else Refused("too_many_topics", TOO_MANY_TOPICS)
@@ -420,17 +412,21 @@ class Broker:
             if self._topics_of is not None:
                 self._topics_of[namespace_of(name)] += 1
         elif isinstance(command, c.Admin):
-            admin.refuse(ctx, command, 404, f"Topic {name} not found")
+            admin_requests.refuse(ctx, command, 404, f"Topic {name} not found")
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
             self._domain(name).answer_missing(name, command)
         return None
 
     def _creates(self, name: str, command: TopicCommand) -> bool:
         """Does a command create its topic, which does not exist?"""
-        if isinstance(command, c.Admin) and admin.creates_only(command):
+        if isinstance(command, c.Admin) and admin_requests.creates_only(command):
             return True
         ctx, config = self._ctx, self._ctx.config
-        if isinstance(command, c.Admin) and config.namespacesMustExist and not admin.subscribes(command):
+        if (
+            isinstance(command, c.Admin)
+            and config.namespacesMustExist
+            and not admin_requests.subscribes(command)
+        ):
             return False
         return (
             topic_commands.creates_topic(command)
@@ -458,7 +454,7 @@ class Broker:
         """Answer a command on a topic whose namespace does not exist. False: this command gets no answer."""
         ctx = self._ctx
         if isinstance(command, c.Admin):
-            admin.refuse(ctx, command, 404, "Namespace not found")
+            admin_requests.refuse(ctx, command, 404, "Namespace not found")
         elif isinstance(command, LOOKUPS):
             lookup.refuse_as_missing(ctx, name, command)
         else:
@@ -500,28 +496,29 @@ class Broker:
         return all(deleted)
 
     def _delete(self, name: str, command: c.Admin) -> None:
-        """DELETE of a topic. `?force=true` disconnects its clients first; without it, there must be none."""
+        """Delete the topic with its subscriptions, ledgers, policies and schema. With `?force=true`, also one that has producers
+        or consumers, which are disconnected. Ledger ids are never used again."""
         ctx = self._ctx
         if name in ctx.partitioned:
             reason = f"{name} is a partitioned topic: delete it with DELETE …/partitions"
-            admin.refuse(ctx, command, 409, reason)
+            admin_requests.refuse(ctx, command, 409, reason)
         elif name not in self._state.topics:
             if is_non_persistent(name):  # quirk: Pulsar does not look for it
-                admin.respond(ctx, name, command, 204)
+                admin_requests.respond(ctx, name, command, 204)
             else:
-                admin.refuse(ctx, command, 404, f"Topic {name} not found")
+                admin_requests.refuse(ctx, command, 404, f"Topic {name} not found")
         elif users := self._domain(name).delete(name, force=query(command.path).get("force") == "true"):
-            admin.refuse(ctx, command, 412, f"Topic has {users} connected producers/consumers")
+            admin_requests.refuse(ctx, command, 412, f"Topic has {users} connected producers/consumers")
         else:
             if self._topics_of is not None:
                 self._topics_of[namespace_of(name)] -= 1
-            admin.respond(ctx, name, command, 204)
+            admin_requests.respond(ctx, name, command, 204)
 
     def _refuse_name(self, name: str, command: TopicCommand | LookupCommand) -> Refused | None:
         """Answer a command for what is not a topic name. It is refused if no answer can say so."""
         ctx, cause = self._ctx, why_not_topic_name(name)
         if isinstance(command, c.Admin):
-            admin.refuse(ctx, command, 412, "Topic name is not valid")
+            admin_requests.refuse(ctx, command, 412, "Topic name is not valid")
         elif isinstance(command, c.GetSchema | c.GetOrCreateSchema):
             lookup.refuse(ctx, name, command, "InvalidTopicName", cause)
         elif isinstance(command, LOOKUPS):
@@ -618,8 +615,7 @@ class Broker:
             dynamic_settings.call_settings(ctx, command, self._reconfigure)
             or resources.call_resources(ctx, command)
             or tenants.call_tenants(ctx, command)
-            or namespaces.list_namespaces(ctx, command)
-            or namespaces.list_topics(ctx, command, state.topics, ctx.deleted)
+            or namespaces.call_lists(ctx, command, state.topics, ctx.deleted)
         ):
             return
         found = namespaces.call_namespace(ctx, command, self._touch_all, self._delete_all)
@@ -659,9 +655,10 @@ class Broker:
 
         A `timestamp` of 0 or less is none.
         """
+        ctx, topics = self._ctx, self._persistent
+        ctx.begin(max(timestamp, ctx.clock))
         if timestamp <= 0:
             return
-        ctx, topics = self._ctx, self._persistent
         if self._state.origin < 0:
             self._state.origin = ctx.clock = timestamp
             topics.configured()
@@ -728,6 +725,10 @@ class Broker:
         """Whether nothing has used a topic since the broker restarted."""
         return name in self._state.topics and self._state.topics[name].closed
 
+    def fan_out(self, name: str) -> int:
+        """The subscriptions that a message of a topic goes to, as far as it is known without loading the topic."""
+        return self._domain(name).fan_out(name)
+
     def topic(self, name: str) -> PersistentTopic:
         """The live state of a persistent topic, for inspection and tests. Raises `KeyError`."""
         if is_non_persistent(name) or name not in self._state.topics:
@@ -753,7 +754,7 @@ class Broker:
 
         It goes on to the next check to see what that deletes, so use a broker that was decoded for this.
         """
-        found = explain_retention(self._ctx, self.topic(name))
+        found = trimming.explain(self._ctx, self.topic(name))
         found.next_check, found.unchecked = self._next_check(name, "consumedLedgers", found.unchecked)
         effects = self._effects_until(found.next_check)
         found.deletes = [
@@ -766,7 +767,7 @@ class Broker:
 
         It goes on to the next check to see what that evicts, so use a broker that was decoded for this.
         """
-        found = explain_quotas(self._ctx, self.topic(name))
+        found = backlog_quota.explain(self._ctx, self.topic(name))
         found.next_check, found.unchecked = self._next_check(name, "backlogQuota", found.unchecked)
         for each in self._effects_until(found.next_check):
             if isinstance(each, Evicted) and each.topic == name:
@@ -848,3 +849,7 @@ class Broker:
     def stats(self) -> list[dict[str, Any]]:
         """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""
         return [row for name in self.topic_names() for row in self._domain(name).stats_rows(name)]
+
+
+CALLS = Table(TOPIC, (Call("DELETE", "", Broker._delete, "one"),))
+"""The call on a topic that none but the broker can answer."""

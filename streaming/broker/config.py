@@ -3,10 +3,12 @@
 Names are Pulsar's. A difference between versions is a setting here, never a test of the version elsewhere.
 """
 
+import re
 from typing import Annotated, Any, Literal, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 
+from schemas.commands.control import Profile
 from schemas.commands.parts import LARGEST_BATCH
 from streaming.broker import entry_filters
 
@@ -89,9 +91,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     retentionCheckIntervalInSeconds: Annotated[int, between(0, MOST, "s")] = 120
     """The interval of the retention check (`consumedLedgers`), which trims ledgers. 0: off."""
     defaultRetentionTimeInMinutes: Annotated[int, between(-1, MOST, "min")] = 0
-    """How long ledgers are kept after every subscription has acknowledged them, unless a policy says so. −1: forever."""
+    """How long ledgers are kept after every subscription has acknowledged them, unless a policy sets it. −1: forever."""
     defaultRetentionSizeInMB: Annotated[int, between(-1, MOST, "MiB")] = 0
-    """How much is kept after every subscription has acknowledged it, unless a policy says so. −1: everything."""
+    """How much is kept after every subscription has acknowledged it, unless a policy sets it. −1: everything."""
 
     # Cursors
     managedLedgerDefaultMarkDeleteRateLimit: Annotated[float, between(-1, 1_000_000)] = 1.0
@@ -100,8 +102,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     managedLedgerCursorPositionFlushSeconds: Annotated[int, between(0, MOST, "s")] = 60
     """The interval of the check (`cursorFlush`) that writes the delayed positions. 0: off."""
     managedLedgerMaxUnackedRangesToPersist: Annotated[int, between(0, 10_000_000)] = 10000
-    """So many runs of individual acks of a subscription, and one more, survive an unload. Messages acknowledged beyond them are
-    delivered again."""
+    """At most this many runs of a subscription's individual acks, plus one, survive an unload. Messages acknowledged beyond them are redelivered."""
     managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis: Annotated[
         int, between(-1, MOST, "ms")
     ] = 60000
@@ -122,19 +123,18 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     encryptionRequireOnProducer: bool = False
     """Whether producers must encrypt."""
     brokerDeleteInactiveTopicsEnabled: bool = True
-    """Whether the check (`inactiveTopics`) runs that deletes topics nobody uses, as their inactiveTopicPolicies say."""
+    """Whether the check (`inactiveTopics`) runs that deletes inactive topics, according to their inactiveTopicPolicies."""
     brokerDeleteInactiveTopicsFrequencySeconds: Annotated[int, between(1, MOST, "s")] = 60
     """The interval of that check."""
     brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: Annotated[int, between(0, MOST, "s", or_=-1)] = -1
-    """How long nobody must have used a topic, unless a policy says so. −1: as long as the interval."""
+    """How long a topic must be inactive before it is deleted, unless a policy sets it. −1: as long as the interval."""
     brokerDeleteInactiveTopicsMode: InactiveTopicDeleteMode = "delete_when_no_subscriptions"
-    """Which topics are deleted, unless a policy says so: delete_when_no_subscriptions, or delete_when_subscriptions_caught_up."""
+    """Which topics are deleted, unless a policy sets it: delete_when_no_subscriptions, or delete_when_subscriptions_caught_up."""
     brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = False
-    """Whether a partitioned topic is deleted when its last partition was deleted because nobody used it. It must have all of its
+    """Whether a partitioned topic is deleted when its last partition was deleted for inactivity. It must have all of its
     partitions in one ingress partition."""
     keepAliveIntervalSeconds: Annotated[int, between(0, 86_400, "s")] = 30
-    """For this long after the broker closed a producer, what its client still sends is ignored. After it, a SEND closes
-    the connection."""
+    """For this long after the broker closed a producer, commands that its client still sends to it are ignored. After that, a SEND closes the connection."""
 
     # Deduplication
     brokerDeduplicationEnabled: bool = False
@@ -158,11 +158,11 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     allowAutoSubscriptionCreation: bool = True
     """Whether SUBSCRIBE creates a subscription that does not exist. If not, it is refused (SubscriptionNotFound)."""
     allowAutoTopicCreation: bool = True
-    """Whether use creates a topic that does not exist. If not, it is refused (TopicNotFound)."""
+    """Whether the first use of a topic creates it. If not, it is refused (TopicNotFound)."""
     allowAutoTopicCreationType: Literal["non-partitioned", "partitioned"] = "non-partitioned"
-    """What use creates: a topic, or a partitioned topic once a client asks for its partitions."""
+    """What the first use creates: a topic, or a partitioned topic once a client asks for its partitions."""
     defaultNumPartitions: Annotated[int, between(1, MOST_PARTITIONS, "partitions")] = 1
-    """The number of partitions of a partitioned topic that use creates."""
+    """The number of partitions of a partitioned topic that its first use creates."""
     isAllowAutoUpdateSchemaEnabled: bool = True
     """Whether producers may add a schema to a topic. If not, they are refused (IncompatibleSchema)."""
     schemaCompatibilityStrategy: SchemaCompatibilityStrategy = "ALWAYS_COMPATIBLE"
@@ -216,7 +216,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """How long after a filter rescheduled an entry it judges the entry again. At least 1."""
     entryFilterNames: str = ""
     """The entry filters in force, separated by commas. `PropertyFilter` is built in: a subscription with a property
-    ``filter.NAME`` gets only messages whose property NAME has the same value. `entry_filters.register` adds others."""
+    ``filter.NAME`` receives only messages whose property NAME has the same value. `entry_filters.register` adds others."""
     maxUnackedMessagesPerBroker: Annotated[int, between(-1, MOST, "messages")] = 0
     """With this many unacknowledged messages in the ingress partition, the subscriptions that have most of them get no
     more, until there are less than half. 0: no limit."""
@@ -225,26 +225,26 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     # Rate limits
     maxPublishRatePerTopicInMessages: Annotated[int, between(-1, MOST, "messages/s")] = 0
-    """How many messages per second a topic may be sent, unless a policy says otherwise. 0 or less: no limit."""
+    """How many messages per second may be published to a topic, unless a policy sets it. 0 or less: no limit."""
     maxPublishRatePerTopicInBytes: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
-    """How many bytes per second a topic may be sent, unless a policy says otherwise. 0 or less: no limit."""
+    """How many bytes per second may be published to a topic, unless a policy sets it. 0 or less: no limit."""
     brokerPublisherThrottlingMaxMessageRate: Annotated[int, between(-1, MOST, "messages/s")] = 0
-    """How many messages per second the topics of an ingress partition may be sent. 0 or less: no limit."""
+    """How many messages per second may be published to the topics of an ingress partition. 0 or less: no limit."""
     brokerPublisherThrottlingMaxByteRate: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
-    """How many bytes per second the topics of an ingress partition may be sent. 0 or less: no limit."""
+    """How many bytes per second may be published to the topics of an ingress partition. 0 or less: no limit."""
     dispatchThrottlingRateInMsg: Annotated[int, between(-1, MOST, "messages/s")] = 0
     """How many messages per second the consumers of an ingress partition get. 0 or less: no limit."""
     dispatchThrottlingRateInByte: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
     """How many bytes per second the consumers of an ingress partition get. 0 or less: no limit."""
     dispatchThrottlingRatePerTopicInMsg: Annotated[int, between(-1, MOST, "messages/s")] = 0
-    """How many messages per second the consumers of a topic get, unless a policy says otherwise. 0 or less: no limit."""
+    """How many messages per second the consumers of a topic get, unless a policy sets it. 0 or less: no limit."""
     dispatchThrottlingRatePerTopicInByte: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
-    """How many bytes per second the consumers of a topic get, unless a policy says otherwise. 0 or less: no limit."""
+    """How many bytes per second the consumers of a topic get, unless a policy sets it. 0 or less: no limit."""
     dispatchThrottlingRatePerSubscriptionInMsg: Annotated[int, between(-1, MOST, "messages/s")] = 0
-    """How many messages per second the consumers of a subscription get, unless a policy says otherwise. 0 or less: no
+    """How many messages per second the consumers of a subscription get, unless a policy sets it. 0 or less: no
     limit."""
     dispatchThrottlingRatePerSubscriptionInByte: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
-    """How many bytes per second the consumers of a subscription get, unless a policy says otherwise. 0 or less: no limit."""
+    """How many bytes per second the consumers of a subscription get, unless a policy sets it. 0 or less: no limit."""
     dispatchThrottlingOnBatchMessageEnabled: bool = False
     """Whether a batch counts as one message in the dispatch rates. If not, its messages count."""
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = True
@@ -253,7 +253,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     managedLedgerCursorBackloggedThreshold: Annotated[int, between(-1, MOST, "entries")] = 1000
     """See `dispatchThrottlingOnNonBacklogConsumerEnabled`."""
     subscribeThrottlingRatePerConsumer: Annotated[int, between(-1, MOST, "times")] = 0
-    """How often per `subscribeRatePeriodPerConsumerInSecond` a consumer may subscribe, unless a policy says otherwise. 0 or
+    """How often per `subscribeRatePeriodPerConsumerInSecond` a consumer may subscribe, unless a policy sets it. 0 or
     less: no limit."""
     subscribeRatePeriodPerConsumerInSecond: Annotated[int, between(0, MOST, "s")] = 30
     """The period of `subscribeThrottlingRatePerConsumer`. 0: no limit."""
@@ -282,7 +282,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """AppendBrokerTimestampMetadataInterceptor, with or without its package: entries get the broker's time, which takes
     precedence over the client's publish time. Empty: none."""
     ttlDurationDefaultInSeconds: Annotated[int, between(0, MOST, "s")] = 0
-    """Messages older than this expire, unless a policy says otherwise. 0: never."""
+    """Messages older than this expire, unless a policy sets another TTL. 0: never."""
     messageExpiryCheckIntervalInMinutes: Annotated[float, between(0.01, MOST, "min", or_=0)] = 5
     """The interval of the check (`messageExpiry`). 0: off."""
 
@@ -292,16 +292,21 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     backlogQuotaCheckIntervalInSeconds: Annotated[float, between(1, MOST, "s", or_=0)] = 60
     """The interval of the check (`backlogQuota`). 0: off."""
     backlogQuotaDefaultLimitGB: Annotated[float, between(-1, 1_000_000, "GiB")] = -1
-    """The largest backlog of a topic, unless a policy says so. 0 or less: `backlogQuotaDefaultLimitBytes` applies."""
+    """The largest backlog of a topic, unless a policy sets it. 0 or less: `backlogQuotaDefaultLimitBytes` applies."""
     backlogQuotaDefaultLimitBytes: Annotated[int, between(-1, 10**15, "bytes")] = -1
-    """The largest backlog of a topic, unless a policy says so. Less than 0: no limit."""
+    """The largest backlog of a topic, unless a policy sets it. Less than 0: no limit."""
     backlogQuotaDefaultLimitSecond: Annotated[int, between(-1, MOST, "s")] = -1
-    """The maximum age of a topic's oldest unacknowledged message, unless a policy says so. 0 or less: no limit."""
+    """The maximum age of a topic's oldest unacknowledged message, unless a policy sets it. 0 or less: no limit."""
     backlogQuotaDefaultRetentionPolicy: QuotaPolicy = "producer_request_hold"
     """What happens when those limits are exceeded. producer_request_hold and producer_exception close producers and refuse
     new ones. consumer_backlog_eviction removes the oldest messages from the backlog."""
     preciseTimeBasedBacklogQuotaCheck: bool = False
     """Whether the age is that of the oldest message itself. If not, it is the time since its ledger closed."""
+
+    # What one command costs: Pulsar has no setting for this, so the name is Magnetar's.
+    maxEffectsPerCommand: Annotated[int, between(0, MOST, "effects")] = 0
+    """After so many effects of one command, and of what became due with it, dispatchers put their next reads off until
+    the millisecond after it, so that nobody waits long behind it. 0: no limit, as a log that is replayed has nobody who waits."""
 
     # Differences between Pulsar versions: Pulsar has no settings for these, so the names are Magnetar's.
     activeConsumerFailoverRingForNonPartitioned: bool = True
@@ -340,8 +345,37 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """If TTL, a skip or an eviction moves a mark-delete position, the entries it passes no longer count as unacknowledged
     by consumers (later than 4.0)."""
     moveCursorOverConsumedLedger: bool = False
-    """At a rollover, a cursor that is acknowledged to the end of its ledger moves to before the next one (later than
-    4.0). If false, it stays."""
+    """At a rollover, and when its topic is loaded, a cursor that is acknowledged to the end of its ledger moves to before
+    the next one (later than 4.0). If false, it stays."""
+    messageExpiryThroughCursor: bool = True
+    """Expiry by age first passes ledgers by their closing times, then searches each subscription's cursor, and an age of 0
+    expires nothing (4.0). If false, it searches all stored entries as TTL does, and an age of 0 expires everything (4.2)."""
+    countsEntriesOfDeletedLedgers: bool = True
+    """A backlog counts the entries of a deleted ledger if its range ends there: on a topic whose ledgers are all deleted, a
+    new subscription at Earliest has one (4.0). If false, it counts stored entries only (4.2). Takes effect when a ledger opens."""
+    seekCountsConsumedAnew: bool = False
+    """A seek sets a cursor's messagesConsumedCounter anew, so that the backlog is exact after it (4.2). If false, it goes
+    on (4.0)."""
+    refusedCumulativeAckIsAnError: bool = False
+    """A cumulative ack that the cursor refuses, as it would move the mark-delete position back or past the end, gets an error
+    if it asks for a response (5.0). If false, it gets none (4.0)."""
+    keySharedSpreadsKeyless: bool = True
+    """Key_Shared: messages without a key spread over the consumers, by producer and sequence id (4.0). If false, they all
+    have one key (3.0)."""
+    keySharedRangesByPoint: bool = False
+    """Key_Shared: stats show a range of hashes for each point on the hash ring, from 0 (3.0). If false, neighbours of one
+    consumer are one range, and the first begins at 1 (4.0)."""
+    keySharedModesMustAgree: bool = True
+    """Key_Shared: a consumer with another mode than the connected ones, or that allows out-of-order delivery where they
+    don't, is refused as busy (4.0). If false, only one without hash ranges among those that have some is refused (3.0)."""
+    passedEntriesStayPending: bool = False
+    """Entries that TTL or a skip passes stay with their consumer until it acknowledges them (3.0). If false, they are only
+    left in its count of unacknowledged messages once the dispatcher reads again (4.0)."""
+    closesOnAckOfNoEntry: bool = False
+    """An ACK of the message id −1:−1 closes the connection (3.0). If false, it has no effect (4.0)."""
+    unblocksConsumerOneAckLate: bool = False
+    """maxUnackedMessagesPerConsumer: an ack unblocks a consumer that had at most half of the limit before it (3.0). If false,
+    after it (4.0)."""
     keepOldestPositionWhenUnknown: bool = True
     """Age quota: if the age becomes unknown, the last known age applies until there is no backlog (4.0). If false, no age
     applies (later)."""
@@ -378,8 +412,43 @@ RANGES: dict[str, Range] = {
 _SHOWN = 60
 """Characters of a bad value in an error."""
 
-PROFILES: dict[str, dict[str, Any]] = {
-    "4.x": {},
+_FROM_4_2: dict[str, Any] = {
+    "acknowledgmentAtBatchIndexLevelEnabled": True,
+    "removePendingAcksOnMarkDeleteMove": True,
+    "moveCursorOverConsumedLedger": True,
+    "keepOldestPositionWhenUnknown": False,
+    "delayedDeliveryRoundsTimes": True,
+    "messageExpiryThroughCursor": False,
+    "countsEntriesOfDeletedLedgers": False,
+    "seekCountsConsumedAnew": True,
+}
+
+_BEFORE_4_0: dict[str, Any] = {
+    "subscriptionKeySharedUseClassicPersistentImplementation": True,
+    "keepOldestPositionWhenUnknown": False,
+    "backlogQuotaSkipByFactor": True,
+    "backlogQuotaSkipsFencedTopics": False,
+    "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": -1,
+    "messageExpirySharedPosition": False,
+    "keySharedSpreadsKeyless": False,
+    "keySharedRangesByPoint": True,
+    "keySharedModesMustAgree": False,
+    "unblocksConsumerOneAckLate": True,
+    "passedEntriesStayPending": True,
+    "closesOnAckOfNoEntry": True,
+}
+
+PROFILES: dict[Profile, dict[str, Any]] = {
+    "3.0": _BEFORE_4_0,
+    "4.0": {},
+    "4.2": _FROM_4_2,
+    "5.0": _FROM_4_2
+    | {
+        "refusedCumulativeAckIsAnError": True,
+        "keySharedLookAheadMsgInReplayThresholdPerConsumer": 4000,
+        "keySharedLookAheadMsgInReplayThresholdPerSubscription": 40_000,
+        "managedLedgerMaxUnackedRangesToPersist": 200_000,
+    },
     "2.x": {
         "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": -1,
         "subscriptionKeySharedUseClassicPersistentImplementation": True,
@@ -398,6 +467,11 @@ PROFILES: dict[str, dict[str, Any]] = {
     },
 }
 
+"""What each profile sets, beyond the defaults. All but 2.x are release lines of Pulsar; 5.0 is a preview of one."""
+
+PROFILE_OF: dict[str, Profile] = {**{profile: profile for profile in PROFILES}, "4.x": "4.0"}
+"""The profile that each name stands for."""
+
 WITHOUT_EFFECT = frozenset(
     {"managedLedgerCacheEvictionTimeThresholdMillis",
      "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
@@ -411,6 +485,20 @@ WITHOUT_EFFECT = frozenset(
 0.1.0."""
 
 
+def profile_of(version: str) -> Profile:
+    """The profile for a broker's version, such as ``4.0.7`` or ``5.0.0-M1``: that of its release line, else the nearest. 4.0 for
+    what is no version of Pulsar 2 or later."""
+    major, minor, *_ = map(int, (*re.findall(r"\d+", version), 0, 0))
+    if major < 2:
+        return "4.0"
+
+    def distance(profile: str) -> tuple[int, int]:
+        line = profile.split(".")
+        return abs(major - int(line[0])), abs(minor - int(line[1]))
+
+    return min((each for each in PROFILES if each != "2.x"), key=distance)
+
+
 def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguration:
     """The defaults of `profile`, overridden by `settings`. Values may be strings, as in broker.conf.
 
@@ -419,7 +507,7 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
     known = ServiceConfiguration.__struct_fields__
     given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
     if "profile" in given:
-        raise BadSetting("the profile is no setting: give it beside the settings")
+        raise BadSetting("the profile is not a setting: give it separately")
     if unknown := sorted(set(given) - set(known)):
         raise BadSetting(f"unknown broker settings: {', '.join(unknown)}")
     if str(settings.get("transactionCoordinatorEnabled", "false")).lower() == "true":
@@ -437,7 +525,9 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
         raise BadSetting(f"unknown entry filters: {', '.join(missing)}")
     try:
         config = msgspec.convert(
-            {**PROFILES[profile], **given, "profile": profile}, ServiceConfiguration, strict=False
+            {**PROFILES[PROFILE_OF[profile]], **given, "profile": profile},
+            ServiceConfiguration,
+            strict=False,
         )
     except msgspec.ValidationError as error:
         cause, _, path = str(error).rpartition(" - at `$.")

@@ -13,7 +13,6 @@ from schemas.effects import CloseConnection, Effect, Row
 from schemas.entries import EntryReader
 from streaming.broker.config import MOST_PARTITIONS_IN_ALL, ServiceConfiguration, configuration
 from streaming.broker.deleted_topics import DeletedTopics
-from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.entries import Entries
 from streaming.broker.names import whole_of
 from streaming.broker.policies.hierarchy import (
@@ -26,7 +25,11 @@ from streaming.broker.policies.hierarchy import (
     resolve,
 )
 from streaming.broker.position import Position, from_tuple
-from streaming.broker.publish_rate_limiter import PublishRateLimiter
+from streaming.broker.rates.dispatch_rate_limiter import DispatchRateLimiter
+from streaming.broker.rates.publish_rate_limiter import PublishRateLimiter
+
+NEVER = 1 << 62
+"""A time (ms) that does not come: nothing happens before the next command."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -39,10 +42,6 @@ def namespace_of(topic: str) -> str:
 def tenant_of(namespace: str) -> str:
     """The tenant of ``tenant/namespace``."""
     return namespace.partition("/")[0]
-
-
-CLUSTER = "standalone"
-"""The name of the only cluster."""
 
 
 class TenantInfo(msgspec.Struct):
@@ -87,7 +86,9 @@ class Acked(NamedTuple):
 
 
 class Context:
-    """`clock` is in ms. `at_work`: the topic that something was last done with. Each effect has the `offset` of the record that causes it and an `ordinal` within it, from 0."""
+    """`clock` is in ms, and is moved to `until` before a command. `at_work`: the topic that something was last done with. Each
+    effect has the `offset` of the record that causes it and an `ordinal` within it, from 0. From the ordinal `spent_at` on, dispatchers
+    put their reads off (maxEffectsPerCommand)."""
 
     __slots__ = (
         "_policies",
@@ -118,8 +119,10 @@ class Context:
         "rows",
         "schema_times",
         "schemas",
+        "spent_at",
         "tenants",
         "timers",
+        "until",
     )
 
     def __init__(self, reader: EntryReader) -> None:
@@ -129,6 +132,8 @@ class Context:
         self.clock = 0
         self.offset = -1
         self.ordinal = 0
+        self.spent_at = maxsize
+        self.until = 0
         self.config: ServiceConfiguration = configuration("4.x", {})
         self.tenants: dict[str, TenantInfo] = {}
         self.namespaces: dict[str, Policies] = {}
@@ -153,6 +158,11 @@ class Context:
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
         self._policies: dict[str, HierarchyTopicPolicies] = {}
+
+    def begin(self, until: int) -> None:
+        """A command begins, or a trigger, at `until` (ms): as many effects as may be follow."""
+        self.until = until
+        self.spent_at = self.ordinal + (self.config.maxEffectsPerCommand or maxsize)
 
     def emit(self, effect: Effect) -> None:
         """Append an effect to the output rows."""

@@ -15,12 +15,12 @@ from schemas.effects import (
     LookupResponse,
     PartitionedMetadataResponse,
 )
-from streaming.broker import schema_registry
 from streaming.broker.config import MOST_PARTITIONS_IN_ALL
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import BrokerError
 from streaming.broker.names import PARTITION
 from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.schema import schema_registry
 
 TOO_MANY_PARTITIONS = f"Partitioned topics may have {MOST_PARTITIONS_IN_ALL} partitions in all"
 

@@ -12,6 +12,9 @@ from streaming.broker.errors import BrokerError
 DEDUP_CURSOR = "pulsar.dedup"
 """The cursor of deduplication. It is among the cursors of a topic, so no subscription can have its name."""
 
+CLUSTER = "standalone"
+"""The name of the only cluster."""
+
 REPLICATOR_PREFIX = "pulsar.repl"
 """So begin the names of the cursors and the producers of replicators."""
 

@@ -2,57 +2,71 @@
 
 Each check is due at the multiples of its interval after the partition's first record: these are its rounds. An interval
 of 0 turns it off. A round of a check in which it has no effect on a topic is skipped there.
+
+The problem
+    Eight checks run on each topic, some of them every minute: TTL, quotas, retention, snapshots, and others. A log may be
+    silent for a year, and a broker may have 100,000 topics that nobody uses. Running each round on each topic would cost
+    time times topics. But a check must run in exactly the rounds in which it changes something, since its rows show when
+    it did.
+
+The idea
+    A topic changes only by commands, by its timers and by checks. So in between, when a check will next do something
+    follows from the state: the oldest entry exceeds the TTL at its publish time plus the TTL. `Check.next_effect` is a
+    function that computes this time. `Rounds.next_effect` takes the first round of any check at or after its time, and
+    `streaming.broker.topics` keeps the topics in a heap by that round. Rounds before it are skipped on this topic.
+
+    What a round leaves behind although it has no effect (a time or a count in stats) `Check.skipped` makes up for, when
+    something next happens on the topic.
+
+In order
+    A topic has a TTL of 60 s, a subscription without consumers, and one message of 12:00:10. The TTL is checked each
+    minute, from 12:00:00 on, and all other checks are off::
+
+        12:00:10    publish. The topic was busy since the last round, so the next round runs
+        12:01:00    the check has no effect. Its next effect is at 12:01:10, so the next round is that of 12:02:00
+        12:02:00    the message expires
+
+    After a round of a busy topic, the next round runs, too: it is probably busy again, and looking ahead would be in
+    vain (`topics._run_checks`).
+
+Invariants
+    * A time may be too early, but never too late. A time that is not after the clock means the next round.
+    * It may be too early only finitely often, such as once for each message that expires. Otherwise skipping would save
+      nothing.
+    * Rows, states and stats are those of running every round (``tests/broker/test_silence.py``).
+
+    So whoever changes a check changes its `next_effect`. An effect that it does not foresee comes too late.
+
+What it costs
+    A look at the topic after a round in which it was not busy: at its producers, subscriptions and cursors, and, for the
+    TTL, a search for the first entry to expire.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streaming.broker import inactive_topics, next_effect
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.context import Context
-from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.persistent import (
+from streaming.broker.context import NEVER, Context
+from streaming.broker.persistent.cleanup import (
     backlog_quota,
-    deduplication_snapshots,
+    cursor_flush,
+    inactive_subscriptions,
     inactivity,
-    leaving,
+    ledger_rollover,
     message_expiry,
     trimming,
 )
+from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge
 from streaming.broker.persistent.topic import PersistentTopic
-
-
-def _flush_cursors(ctx: Context, topic: PersistentTopic) -> None:
-    """Write the cursor positions that the mark-delete rate limiter held back (docs/rules/cursors.md §11)."""
-    for cursor in topic.cursors.values():
-        if cursor.persisted is not None:
-            _flush(ctx, topic, cursor)
-
-
-def _flush(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor) -> None:
-    former = cursor.key
-    cursor.persisted = None
-    cursor.next_ledger = 0
-    trimming.free_ledgers(ctx, topic, cursor, former if former.ledger != cursor.mark_delete.ledger else None)
-
-
-def _consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
-    trimming.check_inactive_ledger(ctx, topic)
-    if trimming.is_checked(ctx, topic):
-        trimming.trim(ctx, topic)
-
-
-def _inactive_subscriptions(ctx: Context, topic: PersistentTopic) -> None:
-    """Delete the subscriptions that were unused for subscriptionExpirationTime (docs/rules/subscriptions.md §11), and what is
-    left of those whose reader did not come back (docs/rules/subscriptions.md §4)."""
-    for subscription in [each for each in topic.subscriptions.values() if not each.consumers]:
-        minutes = next_effect.expires_after(ctx, topic, subscription)
-        if minutes > 0 and ctx.clock - subscription.last_active > minutes * 60_000:
-            leaving.delete(ctx, topic, subscription, f"unused for {minutes} min")
+from streaming.broker.topic import inactive_producers, inactive_topics
 
 
 class Check(NamedTuple):
-    """A periodic check: its interval (ms), what it does to a topic, and when it next has an effect there (ms).
+    """A periodic check: its interval (ms), what a round does to a topic, and when a round next has an effect there (ms).
+
+    An effect is anything that a row or a later record can show, except for what `skipped` makes up for. Until that time no round of
+    the check runs on the topic. A time that is not after the clock means the next round. A time may be too early, but only finitely
+    often: as each message expires, say.
 
     `skipped`: what skipped rounds would have left behind, given their number, with the clock at the last one. None: nothing.
     `deletes`: whether the topic is deleted after the check. None: never.
@@ -65,39 +79,73 @@ class Check(NamedTuple):
     deletes: Callable[[Context, PersistentTopic], bool] | None = None
 
 
+def _check_consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:
+    ledger_rollover.check(ctx, topic)
+    trimming.check(ctx, topic)
+
+
+def _next_consumed_ledgers(ctx: Context, topic: PersistentTopic) -> int:
+    return min(ledger_rollover.next_effect(ctx, topic), trimming.next_effect(ctx, topic))
+
+
 CHECKS: dict[str, Check] = {
     "cursorFlush": Check(
-        lambda c: c.managedLedgerCursorPositionFlushSeconds * 1000, _flush_cursors, next_effect.cursor_flush,
+        lambda c: c.managedLedgerCursorPositionFlushSeconds * 1000, cursor_flush.check, cursor_flush.next_effect,
     ),
     "messageExpiry": Check(
-        lambda c: c.messageExpiryCheckIntervalInMinutes * 60_000, message_expiry.check, next_effect.message_expiry,
-        lambda ctx, topic, _: message_expiry.check(ctx, topic),  # it expires nothing, but its time is in the stats
+        lambda c: c.messageExpiryCheckIntervalInMinutes * 60_000, message_expiry.check, message_expiry.next_effect,
+        message_expiry.skipped,
     ),
     "backlogQuota": Check(
         lambda c: c.backlogQuotaCheckIntervalInSeconds * 1000 if c.backlogQuotaCheckEnabled else 0, backlog_quota.check,
-        next_effect.backlog_quota, backlog_quota.count_skipped,
+        backlog_quota.next_effect, backlog_quota.skipped,
     ),
     "consumedLedgers": Check(
-        lambda c: c.retentionCheckIntervalInSeconds * 1000, _consumed_ledgers, next_effect.consumed_ledgers,
+        lambda c: c.retentionCheckIntervalInSeconds * 1000, _check_consumed_ledgers, _next_consumed_ledgers,
     ),
     "deduplicationSnapshot": Check(
-        lambda c: c.brokerDeduplicationSnapshotFrequencyInSeconds * 1000, deduplication_snapshots.timed_snapshot,
-        next_effect.deduplication_snapshot,
+        lambda c: c.brokerDeduplicationSnapshotFrequencyInSeconds * 1000, deduplication_snapshots.check,
+        deduplication_snapshots.next_effect,
     ),
-    "inactiveProducers": Check(
-        lambda c: c.brokerDeduplicationProducerInactivityTimeoutMinutes * 20_000, deduplication_snapshots.purge_inactive_producers,
-        next_effect.inactive_producers,
-    ),
+    "inactiveProducers": Check(inactive_producers.interval, producer_purge.check, producer_purge.next_effect),
     "inactiveSubscriptions": Check(
-        lambda c: c.subscriptionExpiryCheckIntervalInMinutes * 60_000, _inactive_subscriptions,
-        next_effect.inactive_subscriptions,
+        lambda c: c.subscriptionExpiryCheckIntervalInMinutes * 60_000, inactive_subscriptions.check,
+        inactive_subscriptions.next_effect,
     ),
     "inactiveTopics": Check(
-        lambda c: inactive_topics.interval(c), inactivity.check, next_effect.inactive_topics,
-        lambda ctx, topic, _: inactivity.check(ctx, topic), inactivity.deletes,
+        inactive_topics.interval, inactivity.check, inactivity.next_effect, inactivity.skipped, inactivity.deletes,
     ),
 }  # fmt: skip
-"""The checks by name. Those that are due at the same time run in this order."""
+"""The checks by name. Those that are due at the same time run in this order. What a check does stands in its module, beside when it
+next does so, from the same conditions."""
+
+
+def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
+    """Can no periodic check change anything until a command, a policy or the configuration touches the topic?"""
+    return (
+        not topic.cursors
+        and len(topic.ledger.ledgers) == 1
+        and topic.oldest is None
+        and inactivity.next_effect(ctx, topic) == NEVER
+        and topic.dedup.inactive_since() is None
+        and topic.short_form.first() is None
+        and not (topic.producers and ctx.policies_of(topic).destination_storage_quota.value.limitSize == 0)
+        and not (ledger_rollover.closes_inactive(ctx) and topic.ledger.current_entries)
+    )
+
+
+def takes_only_snapshots(ctx: Context, topic: PersistentTopic) -> bool:
+    """Whether checks have no effect on a topic but snapshots of its sequence ids, as long as nothing but publishes of its producers
+    happens there. Before its producers are purged, that is."""
+    return not (
+        topic.subscriptions
+        or topic.oldest is not None
+        or not topic.producers
+        or len(topic.ledger.ledgers) > 1
+        or ledger_rollover.closes_inactive(ctx)
+        or ctx.policies_of(topic).destination_storage_quota.value.limitSize >= 0
+        or cursor_flush.holds_back(topic)
+    )
 
 
 class Rounds:
@@ -108,15 +156,13 @@ class Rounds:
         self._config, self._origin = config, origin
         intervals = ((check, int(check.interval(config))) for check in CHECKS.values())
         self._checks = [(check, interval) for check, interval in intervals if interval > 0 and origin >= 0]
-        self._between = (next_effect.NEVER, next_effect.NEVER)  # a time, and the first round after it
+        self._between = (NEVER, NEVER)  # a time, and the first round after it
 
     def first_after(self, time: int) -> int:
         """The first round of any check after `time`, or `NEVER`."""
         since, until = self._between
         if not since <= time < until:
-            until = min(
-                (self._next(interval, time) for _, interval in self._checks), default=next_effect.NEVER
-            )
+            until = min((self._next(interval, time) for _, interval in self._checks), default=NEVER)
             self._between = time, until
         return until
 
@@ -131,7 +177,7 @@ class Rounds:
 
     def next_effect(self, ctx: Context, topic: PersistentTopic, after: int) -> int:
         """The first round after `after` in which a check has an effect on the topic, or `NEVER`."""
-        soonest = next_effect.NEVER
+        soonest = NEVER
         for check, interval in self._checks:
             if (effect := check.next_effect(ctx, topic)) < soonest:
                 soonest = min(soonest, self._next(interval, max(after, effect - 1)))

@@ -10,18 +10,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from schemas.metrics import TopicMetrics
-from streaming.broker import inactive_topics, next_effect, partitioned_topics
-from streaming.broker.abstract_topic import AbstractTopic
-from streaming.broker.codec import (
-    PartitionState,
-    TopicBlock,
-    decode_non_persistent_topic,
-    decode_topic,
-    encode_topic,
-)
-from streaming.broker.context import Context
+from streaming.broker import periodic_checks
+from streaming.broker.admin import partitioned_topics
+from streaming.broker.context import NEVER, Context
 from streaming.broker.names import DEDUP_CURSOR, whole_of
-from streaming.broker.next_effect import NEVER
 from streaming.broker.non_persistent import commands as non_persistent_commands
 from streaming.broker.non_persistent import inactivity
 from streaming.broker.non_persistent import stats as non_persistent_stats
@@ -29,10 +21,19 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_per
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
 from streaming.broker.persistent import commands, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
+from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.producer import registration
-from streaming.broker.stats import internal_stats
-from streaming.broker.topic_commands import TopicCommand
+from streaming.broker.state.codec import (
+    PartitionState,
+    TopicBlock,
+    decode_non_persistent_topic,
+    decode_topic,
+    encode_topic,
+)
+from streaming.broker.topic import inactive_producers, inactive_topics, registration
+from streaming.broker.topic.abstract_topic import AbstractTopic
+from streaming.broker.topic.stats import internal_stats
+from streaming.broker.topic.topic_commands import TopicCommand
 
 T = TypeVar("T", bound=AbstractTopic)
 
@@ -140,6 +141,11 @@ class Topics(ABC, Generic[T]):
     def loaded(self) -> list[str]:
         """The names of the topics that something has touched."""
         return list(self._loaded)
+
+    def fan_out(self, name: str) -> int:
+        """The subscriptions that a message of a topic goes to, 0 if nothing has touched it."""
+        topic = self._loaded.get(name)
+        return 0 if topic is None else len(topic.subscriptions)  # type: ignore[attr-defined]  # each kind has its own
 
     @abstractmethod
     def metrics(self, name: str) -> TopicMetrics:
@@ -264,7 +270,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         isn't so, and the topic is not left out.
         """
         ctx, name = self._ctx, topic.name
-        if not next_effect.takes_only_snapshots(ctx, topic):
+        if not periodic_checks.takes_only_snapshots(ctx, topic):
             return -1
         at = self.next_snapshot(topic)
         if at < NEVER:
@@ -281,7 +287,7 @@ class PersistentTopics(Topics[PersistentTopic]):
     def next_snapshot(self, topic: PersistentTopic) -> int:
         """The next round in which a snapshot of a topic's sequence ids is due (ms), if there are new ones. `NEVER`: none is."""
         ctx = self._ctx
-        due = next_effect.snapshot_due(ctx, topic)
+        due = deduplication_snapshots.snapshot_due(ctx, topic)
         if due == NEVER:
             return NEVER
         return self._rounds.next_of("deduplicationSnapshot", max(ctx.clock, due - 1)) or NEVER
@@ -289,7 +295,7 @@ class PersistentTopics(Topics[PersistentTopic]):
     def next_purge(self, topic: PersistentTopic) -> int:
         """The round in which the first producer of a topic leaves or is forgotten if it stays inactive (ms), `NEVER`: none."""
         ctx = self._ctx
-        if (at := next_effect.inactive_producers(ctx, topic)) >= NEVER:
+        if (at := producer_purge.next_effect(ctx, topic)) >= NEVER:
             return NEVER
         return self._rounds.next_of("inactiveProducers", max(ctx.clock, at - 1)) or NEVER
 
@@ -299,7 +305,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         ctx, rounds, name, now = self._ctx, self._rounds, topic.name, self._ctx.clock
         due = self._put_off.pop(name)
         if due <= happened:
-            if not lifecycle.is_idle(ctx, topic):
+            if not periodic_checks.is_idle(ctx, topic):
                 rounds.skipped(ctx, topic, due - 1, happened)
             due = rounds.first_after(happened)
         block = self._state.topics[name]
@@ -380,7 +386,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         ctx, block = self._ctx, self._state.topics[name]
         # A busy topic is perhaps busy in the next round again, so that looking ahead would be in vain.
         busy = block.settled < 0
-        if not lifecycle.is_idle(ctx, self.load(name)):
+        if not periodic_checks.is_idle(ctx, self.load(name)):
             topic = self.touch(name)
             for check in checks:
                 check.run(ctx, topic)
@@ -389,7 +395,7 @@ class PersistentTopics(Topics[PersistentTopic]):
                 if check.deletes is not None and check.deletes(ctx, topic):
                     self._delete_unused(name)
                     return
-            if not lifecycle.is_idle(ctx, topic):
+            if not periodic_checks.is_idle(ctx, topic):
                 if busy or not self._skips:
                     after = self._rounds.first_after(ctx.clock)
                 else:
@@ -434,7 +440,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         topic, block = self._loaded.get(name), self._state.topics[name]
         if topic is None or block.closed:
             return block.idle or block.closed
-        return lifecycle.is_idle(self._ctx, topic)
+        return periodic_checks.is_idle(self._ctx, topic)
 
     def configured(self) -> None:
         """The configuration is new, or time begins. It decides when rounds and timers are due."""
@@ -487,7 +493,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def _summarise(self, topic: PersistentTopic, block: TopicBlock) -> None:
         block.due = lifecycle.next_due(self._ctx, topic) if not block.closed else -1
-        block.idle = block.closed or lifecycle.is_idle(self._ctx, topic)
+        block.idle = block.closed or periodic_checks.is_idle(self._ctx, topic)
         block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
         if block.idle:
             self._let_lie(topic.name, block)
@@ -588,8 +594,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         topic, now = self.load(name), self._ctx.clock
         if self._purged_at(topic, now) == now:
             topic.update_rates(self._ctx)
-            timeout = self._ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60_000
-            registration.leave_silent(self._ctx, topic, now - timeout)
+            registration.leave_silent(self._ctx, topic, inactive_producers.inactive_before(self._ctx))
         if self._deleted_at(topic, now) == now:
             return True
         self._wake(topic)
@@ -609,13 +614,10 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
 
     def _purged_at(self, topic: NonPersistentTopic, since: int) -> int:
         """The first round from `since` on in which a producer of the short form leaves (ms). −1: there is none."""
-        minutes, silent = (
-            self._ctx.config.brokerDeduplicationProducerInactivityTimeoutMinutes,
-            topic.silent_since(),
-        )
-        if silent is None or minutes == 0:
+        interval, silent = inactive_producers.interval(self._ctx.config), topic.silent_since()
+        if silent is None or interval == 0:
             return -1
-        return self._round(max(silent + minutes * 60_000 + 1, since), minutes * 20_000)
+        return self._round(max(inactive_producers.goes_at(self._ctx, silent), since), interval)
 
     def _deleted_at(self, topic: NonPersistentTopic, since: int) -> int:
         """The first round from `since` on in which the topic is deleted if nobody uses it until then (ms). −1: there is none."""

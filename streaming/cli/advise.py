@@ -15,7 +15,7 @@ from streaming.cli.options import MOST_CORES, AnswerFolder, Partitions
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from streaming.answers.advise import Advice
+    from streaming.answers.advise.needs import Advice
 
 _SHOWN, _CURVES, _POINTS = 20, 6, 6
 
@@ -33,7 +33,8 @@ class PolicyNumber(StrEnum):
 def advise_command(
     log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
     policy: Annotated[
-        list[PolicyNumber] | None, typer.Option(help="Search only this one. Repeatable. The default is all.")
+        list[PolicyNumber] | None,
+        typer.Option(help="Search only this policy. Repeatable. The default is all of them."),
     ] = None,
     out: AnswerFolder = None,
     partitions: Partitions = None,
@@ -42,16 +43,16 @@ def advise_command(
         typer.Option(
             min=1,
             max=MOST_CORES,
-            help="Search so many ingress partitions at a time. The default is the number of cores.",
+            help="How many ingress partitions to search in parallel. The default is the number of cores.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """The smallest TTL, backlog quotas and retention that lose nothing of what was consumed, and what smaller ones lose."""
+    """Find the smallest TTL, backlog quotas and retention that lose nothing that was consumed, and what smaller values lose."""
     from sinks.outputs import filling
-    from streaming.answers.advise import advise, to_json, write
-    from streaming.answers.advise_report import report
-    from streaming.answers.policy_search import POLICY_NAMES
+    from streaming.answers.advise.needs import advise, to_json, write
+    from streaming.answers.advise.report import report
+    from streaming.answers.advise.search import POLICY_NAMES
     from streaming.log.table import LogError
 
     with expected_errors(LogError, FileNotFoundError), progress() as bar:
@@ -83,9 +84,9 @@ def _print(found: Advice) -> None:
 
 def needs_table(found: Advice) -> Table:
     """A row per topic, subscription, partitioned topic and namespace, a column per policy."""
-    from streaming.answers.advise_report import TITLES, by_owner, value_text
-    from streaming.answers.policy_search import POLICY_NAMES
-    from streaming.answers.report_page import short_name
+    from streaming.answers.advise.report import TITLES, by_owner, value_text
+    from streaming.answers.advise.search import POLICY_NAMES
+    from streaming.answers.whatif.page import short_name
 
     policies = [name for name in POLICY_NAMES if any(each.policy == name for each in found.needs)]
     table = new_table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
@@ -106,8 +107,8 @@ def needs_table(found: Advice) -> Table:
 
 def curves_table(found: Advice) -> Table | None:
     """What some values lose and store, for the topics and policies of which a value loses something."""
-    from streaming.answers.advise_report import TITLES, thinned
-    from streaming.answers.report_page import short_name
+    from streaming.answers.advise.report import TITLES, thinned
+    from streaming.answers.whatif.page import short_name
 
     chosen = [each for each in found.curves if any(point.lost for point in each.points)]
     if not chosen:
@@ -130,7 +131,7 @@ def curves_table(found: Advice) -> Table | None:
 
 def notes(found: Advice) -> list[str]:
     """The window, and what the answer does not know."""
-    from streaming.answers.report_page import clock_text
+    from streaming.answers.whatif.page import clock_text
 
     folded = counted(found.folds, "fold")
     texts = [

@@ -29,7 +29,7 @@ from streaming.cli.operate import (
     unload_command,
     unsubscribe_command,
 )
-from streaming.cli.outputs import Command
+from streaming.cli.outputs import CheckedCommand
 from streaming.cli.produce import produce_command
 from streaming.cli.quality import quality_command
 from streaming.cli.quarantine import quarantine_app
@@ -41,7 +41,7 @@ from streaming.cli.state import state_app
 from streaming.cli.traces import conform_command, import_command
 from streaming.cli.ui import ui_command
 from streaming.cli.whatif import diff_command, whatif_command
-from streaming.signals import ended_by, ending_signals, late_signals, undisturbed
+from streaming.runtime.signals import ended_by, ending_signals, late_signals, undisturbed
 
 
 class Application(typer.Typer):
@@ -131,4 +131,4 @@ app.command("conform")(conform_command)
 
 for group in (app, *(each.typer_instance for each in app.registered_groups)):
     for command in group.registered_commands if group is not None else ():
-        command.cls = Command
+        command.cls = CheckedCommand

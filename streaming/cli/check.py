@@ -10,12 +10,12 @@ import typer
 from streaming.cli.console import counted, progress, say, say_json
 from streaming.cli.errors import FAILED, INCOMPLETE, expected_errors
 from streaming.cli.options import LARGEST, MOST_CORES
-from streaming.signals import stop_signals
+from streaming.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streaming.answers.schedules import Checked, Counterexample
+    from streaming.answers.check.schedules import Checked, Counterexample
 
 _HIDDEN = (
     "command",
@@ -40,18 +40,19 @@ def check_command(
         typer.Option(
             min=1,
             max=LARGEST,
-            help="Stop when so many states were reached. A million may take 1 to 2 GB of memory. The default is two million.",
+            help="Stop after this many states. A million states can take 1 to 2 GB of memory. The default is "
+            "two million.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Run a scenario in every order, and look for one in which the broker breaks an invariant.
+    """Explore every schedule of a scenario, looking for one that violates an invariant.
 
     Ends with 1 if there is one, and with 3 if there is none in what it explored before --max-states. After Ctrl-C it says how far it got.
     """
-    from streaming.answers.delivery import to_json
-    from streaming.answers.scenario import ScenarioError, read_scenario
-    from streaming.answers.schedules import MOST_STATES, check
+    from streaming.answers.check.scenario import ScenarioError, read_scenario
+    from streaming.answers.check.schedules import MOST_STATES, check
+    from streaming.answers.explain.delivery import to_json
 
     with expected_errors(ScenarioError):
         found = read_scenario(scenario)
@@ -113,8 +114,9 @@ def _lines(description: str, checked: Checked) -> Iterator[str]:
 def _how_far(checked: Checked) -> str:
     where = " of the independent scenario at which it stopped" if checked.components > 1 else ""
     return (
-        f"Stopped before the end, by --max-states or a signal. Every schedule of up to {counted(checked.whole or 0, 'step')}{where} was "
-        "explored; longer ones may violate an invariant all the same."
+        "Stopped before the end, by --max-states or a signal. Every schedule of up to "
+        f"{counted(checked.whole or 0, 'step')}{where} was explored; longer ones may still violate an "
+        "invariant."
     )
 
 

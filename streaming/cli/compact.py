@@ -9,14 +9,14 @@ import typer
 from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import KeepOutputs, days
-from streaming.signals import in_thread
+from streaming.runtime.signals import in_thread
 
 
 def compact_command(
     store: Annotated[str, typer.Argument(metavar="STORE", help="The --store of a query.")],
     keep_outputs: KeepOutputs = None,
 ) -> None:
-    """Rewrite small files of a query's output table into large ones. The query may run meanwhile, and does the same itself."""
+    """Merge small files of a query's output table into large ones. The query can keep running; it also does this itself."""
     from sinks.delta_log import Conflict, DeltaLog, NotATable
     from sinks.storage import BadUrl, Damaged, Storage, within
 

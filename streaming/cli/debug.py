@@ -18,8 +18,8 @@ from streaming.cli.errors import expected_errors
 from streaming.cli.options import SnapshotsFolder
 
 if TYPE_CHECKING:
-    from streaming.answers.debugger import Debugger
-    from streaming.answers.timeline import Timeline
+    from streaming.answers.history.debugger import Debugger
+    from streaming.answers.history.timeline import Timeline
 
 _SHOWN = 300
 _CHANGES = 60
@@ -29,15 +29,15 @@ def debug_command(
     log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
     at: Annotated[
         str,
-        typer.Option(help="Where to begin: a number of commands, PARTITION:OFFSET, or a time (ISO 8601)."),
+        typer.Option(help="Where to start: a number of commands, PARTITION:OFFSET, or a time (ISO 8601)."),
     ] = "0",
     snapshots: SnapshotsFolder = None,
 ) -> None:
-    """Step through a log command by command, forth and back, and see what each changes."""
+    """Step through a log command by command, back and forth, and see what each command changes."""
     from sinks.storage import BadUrl
-    from streaming.answers.debugger import Debugger
-    from streaming.answers.folders import NotFound
-    from streaming.answers.timeline import Timeline
+    from streaming.answers.history.debugger import Debugger
+    from streaming.answers.history.folders import NotFound
+    from streaming.answers.history.timeline import Timeline
     from streaming.log.table import LogError
 
     with expected_errors(NotFound, LogError, FileNotFoundError, BadUrl):
@@ -75,7 +75,7 @@ class Shell(cmd.Cmd):
 
     def do_goto(self, argument: str) -> None:
         """goto AT: go to a number of commands, a record PARTITION:OFFSET, or a time such as 2026-01-01T12:00:00."""
-        from streaming.answers.folders import NotFound
+        from streaming.answers.history.folders import NotFound
 
         try:
             self._debugger.goto(self._timeline.moment(argument))
@@ -101,7 +101,7 @@ class Shell(cmd.Cmd):
 
         A message is LEDGER:ENTRY. A cause is a part of an output row's cause or policy, or its kind, such as EXPIRED.
         """
-        from streaming.answers.debugger import BreakOn, Breakpoint
+        from streaming.answers.history.debugger import BreakOn, Breakpoint
 
         on, _, value = argument.partition(" ")
         if not argument:
@@ -126,16 +126,18 @@ class Shell(cmd.Cmd):
 
     def do_rows(self, argument: str) -> None:
         """rows: the output rows of the last command, whole."""
-        from streaming.answers.debugger import kind_of
-        from streaming.answers.delivery import to_json
+        from streaming.answers.explain.delivery import to_json
+        from streaming.answers.history.debugger import kind_of
 
         for partition, row in self._debugger.rows:
-            self._say(f"{kind_of(row)} in partition {partition}: {to_json(row.effect)}")
+            lines = f"{kind_of(row)} in partition {partition}: {to_json(row.effect)}".splitlines()
+            for line in lines:
+                self._say(line)
 
     def do_stats(self, argument: str) -> None:
         """stats TOPIC: its stats and internal stats, as Pulsar's admin API shows them."""
-        from streaming.answers.folders import NotFound
-        from streaming.answers.inspection import topic_stats
+        from streaming.answers.history.folders import NotFound
+        from streaming.answers.history.inspection import topic_stats
 
         try:
             stats = json.dumps(topic_stats(self._debugger.states(), argument), indent=2)
@@ -177,7 +179,7 @@ class Shell(cmd.Cmd):
             return
         value = command.value.decode(errors="replace")
         self._say(f"{_time(command.timestamp)}  {command.topic or 'the whole broker'}  {_cut(value)}")
-        from streaming.answers.debugger import summary
+        from streaming.answers.history.debugger import summary
 
         for _, row in self._debugger.rows:
             self._say(f"  → {_cut(summary(row))}")

@@ -17,7 +17,7 @@ def demo_command(
 ) -> None:
     """Replay traffic recorded from a real broker and a simulated day of a shop; show what happened and why."""
     from sinks.lock import InUse, NotWritable, exclusive
-    from streaming.demo import RESULTS, make_log
+    from streaming.jobs.demo import RESULTS, make_log
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
 
     log = out / "log.jsonl"

@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from streaming.cli.console import one_line, printable
-from streaming.signals import ended_by
+from streaming.runtime.signals import ended_by
 
 WRONG = 2
 """The exit code if the command line names something that can't be used: nothing was done."""
@@ -34,6 +34,10 @@ _OF_FILES = (
 )
 
 _FULL = (ENOSPC, EDQUOT)
+_TO_DO = dict.fromkeys(_FULL, "free some space and try again") | {
+    EFBIG: "allow larger files (ulimit -f) and try again"
+}
+"""What to do about an error of the operating system that a file has only when it is written."""
 _NOWHERE = logging.NullHandler()
 
 
@@ -57,14 +61,15 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
         from sinks.s3 import failed as failed_on_s3  # it takes half a second, too long for `magnetar --help`
 
         if (of_s3 := failed_on_s3(str(error))) is not None:
-            _end(
-                f"{of_s3}: look at the address and the credentials, or start this again later", FAILED, error
-            )
-        if error.errno in _FULL:
+            _end(f"{of_s3}: check the address and the credentials, or try again later", FAILED, error)
+        # With a file, the latter is about one that is read, see `sinks.small_files`.
+        if error.errno in _FULL or (error.errno == EFBIG and error.filename is None):
             where = "" if error.filename is None else f"{error.filename}: "
-            _end(f"{where}{error.strerror}: make room, and start this again", FAILED, error)
-        if error.filename is None or error.strerror is None:
+            _end(f"{where}{os.strerror(error.errno)}: {_TO_DO[error.errno]}", FAILED, error)
+        if error.errno is None or error.strerror is None or isinstance(error, ConnectionError):
             raise
+        if error.filename is None:  # as Arrow's, whose text repeats itself
+            _end(os.strerror(error.errno), FAILED, error)
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is not a folder" if no_folder else error.strerror
         _end(f"{error.filename}: {why}", WRONG, error)

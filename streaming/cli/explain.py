@@ -15,18 +15,19 @@ from streaming.cli.options import AT, LARGEST, SnapshotsFolder, opened_folders, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from streaming.answers.life import Life
+    from streaming.answers.explain.life import Life
+    from streaming.broker.persistent.cleanup.backlog_quota import Quotas
+    from streaming.broker.persistent.cleanup.trimming import Retention
     from streaming.broker.persistent.delivery import Delivery, EntryState
-    from streaming.broker.quota_and_retention import Quotas, Retention
 
 _STATES = {
-    "caught up": "It has caught up: every entry is acknowledged.",
+    "caught up": "It has caught up: its backlog is empty.",
     "no consumers": "Nobody gets its entries: no consumer is connected.",
-    "in flight": "Every entry of its backlog is with a consumer, and not acked: it waits for acks.",
-    "waiting for a time": "What its consumers do not have waits for a time.",
-    "held back": "Entries wait, and dispatching sends none of them now:",
-    "not triggered": "Nothing holds its entries back. Like Pulsar, the broker dispatches with the next event, such as a message "
-    "or a FLOW.",
+    "in flight": "Every entry of its backlog is with a consumer and not acked yet: it waits for acks.",
+    "waiting for a time": "The entries that no consumer has yet wait for a point in time.",
+    "held back": "Entries are waiting, but the dispatcher sends none of them now:",
+    "not triggered": "Nothing holds its entries back. Like Pulsar, the broker dispatches on the next "
+    "event, such as a message or a FLOW.",
 }
 
 
@@ -38,10 +39,10 @@ def explain_command(
         ),
     ],
     topic: Annotated[
-        str | None, typer.Argument(help="A topic. persistent://public/default/ may be left out.")
+        str | None, typer.Argument(help="A topic. persistent://public/default/ can be omitted.")
     ] = None,
     message: Annotated[
-        str | None, typer.Argument(metavar="[LEDGER:ENTRY]", help="The message at a position.")
+        str | None, typer.Argument(metavar="[LEDGER:ENTRY]", help="The message at this position.")
     ] = None,
     producer: Annotated[
         str | None, typer.Option(help="The message of this producer, with --sequence-id.")
@@ -51,13 +52,17 @@ def explain_command(
     ] = None,
     subscription: Annotated[
         str | None,
-        typer.Option(help="Why this subscription gets what it gets. The default is all of the topic's."),
+        typer.Option(
+            help="Explain what this subscription receives, and why. The default is every subscription of the "
+            "topic."
+        ),
     ] = None,
     quota: Annotated[
-        bool, typer.Option("--quota", help="Why the topic's backlog quotas have not evicted.")
+        bool,
+        typer.Option("--quota", help="Explain why the topic's backlog quotas have not evicted anything."),
     ] = False,
     retention: Annotated[
-        bool, typer.Option("--retention", help="Why each ledger of the topic is still there.")
+        bool, typer.Option("--retention", help="Explain why each ledger of the topic still exists.")
     ] = False,
     checkpoint: Annotated[
         str | None,
@@ -69,15 +74,15 @@ def explain_command(
     snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Explain what happened to a message, why a subscription gets nothing, or why a topic stores what it stores.
+    """Explain what happened to a message, why a subscription receives nothing, or why a topic still stores data.
 
-    With a message, its life; with a topic alone, its subscriptions; without either, an example.
+    Given a message, it tells the message's history; given only a topic, it explains the topic's subscriptions; given neither, it picks an example.
     """
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
-    from streaming.answers import life, storage
-    from streaming.answers.delivery import explain_deliveries, to_json
-    from streaming.answers.folders import NotFound
+    from streaming.answers.explain import life, storage
+    from streaming.answers.explain.delivery import explain_deliveries, to_json
+    from streaming.answers.history.folders import NotFound
     from streaming.broker.errors import StateVersionError
     from streaming.broker.position import Position
     from streaming.log.table import LogError
@@ -87,16 +92,16 @@ def explain_command(
     from streaming.spark.failure import QueryFailed
 
     if (producer is None) != (sequence_id is None):
-        raise typer.BadParameter("--producer and --sequence-id name a message together")
+        raise typer.BadParameter("--producer and --sequence-id identify a message only together")
     about_message = message is not None or producer is not None
     if (quota or retention) and (about_message or subscription is not None):
         raise typer.BadParameter(
-            "--quota and --retention are about a topic: leave out message and subscription"
+            "--quota and --retention apply to a topic: omit the message and the subscription"
         )
     if topic is None and (producer is not None or subscription is not None):
-        raise typer.BadParameter("give the topic, too")
+        raise typer.BadParameter("give the topic as well")
     if message is not None and (producer is not None or subscription is not None):
-        raise typer.BadParameter("LEDGER:ENTRY names a message by itself: leave out the other options")
+        raise typer.BadParameter("LEDGER:ENTRY alone identifies a message: omit the other options")
     if producer is not None and subscription is not None:
         raise typer.BadParameter("ask about a message or about a subscription, not about both")
     named = None if message is None else position(message)
@@ -139,7 +144,7 @@ def explain_command(
         say_json(to_json(lives or [each for each, _ in stored] or deliveries))
         return
     if example is not None:
-        say(printable(f"No topic was named. As an example, a topic that was chosen because {example}:"))
+        say(printable(f"No topic was given. As an example, a topic that was chosen because {example}:"))
     for number, (_, lines) in enumerate(stored):
         say(*[*[""] * bool(number), *lines])
     if not lives and not deliveries and not stored:
@@ -153,7 +158,7 @@ def explain_command(
 def _life(life: Life) -> Iterator[str]:
     what = life.position or f"sequence id {life.sequence_id} of {life.producer}"
     if life.example is not None:
-        yield f"No topic was named. As an example, a message that was chosen because {life.example}:"
+        yield f"No topic was given. As an example, a message that was chosen because {life.example}:"
     yield f"{life.topic}, {what}: {life.text}"
     if life.events and life.fate == "stored":
         yield "\nWhat happened:"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SHOWN = 40
 
 
-class Show(StrEnum):
+class ShowChoice(StrEnum):
     """Which entries of a subscription."""
 
     backlog = "backlog"
@@ -52,22 +52,23 @@ def inspect_command(
         tuple[int, int] | None,
         typer.Option(
             metavar="N M",
-            help="What changed from the state after micro-batch N to that after M. Of a log: commands.",
+            help="Show what changed between the states after micro-batches N and M. For a log: after N and M "
+            "commands.",
         ),
     ] = None,
     at: Annotated[str | None, AT] = None,
     snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look at the state of the brokers at a micro-batch, without touching the query, or at any command of a log.
+    """Show the state of the brokers after a micro-batch, without touching the query, or after any command of a log.
 
     Spark keeps the states of the last 100 micro-batches.
     """
     from sinks.storage import BadUrl
-    from streaming.answers.folders import NotFound
-    from streaming.answers.inspection import check_batches, differences, states_at, topic_stats, views
-    from streaming.answers.opened import is_log
-    from streaming.answers.timeline import Timeline
+    from streaming.answers.explain.opened import is_log
+    from streaming.answers.history.folders import NotFound
+    from streaming.answers.history.inspection import check_batches, differences, states_at, topic_stats, views
+    from streaming.answers.history.timeline import Timeline
     from streaming.broker.errors import StateVersionError
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError
@@ -77,13 +78,13 @@ def inspect_command(
     from streaming.spark.session import spark_session
 
     if diff is not None and (batch is not None or topic is not None or at is not None):
-        raise typer.BadParameter("--diff compares whole states: leave out the topic, --batch and --at")
+        raise typer.BadParameter("--diff compares whole states: omit the topic, --batch and --at")
     check_at(checkpoint, at)
     of_log = at is not None or is_log(checkpoint)
     if of_log and batch is not None:
-        raise typer.BadParameter("a log has no micro-batches: give --at in place of --batch")
+        raise typer.BadParameter("a log has no micro-batches: give --at instead of --batch")
     if snapshots is not None and not of_log:
-        raise typer.BadParameter("--snapshots are of a log: name it in place of the checkpoint")
+        raise typer.BadParameter("--snapshots applies to a log: give the log instead of the checkpoint")
     with expected_errors(
         NotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
         FileNotFoundError, failed=(QueryFailed,),
@@ -124,15 +125,16 @@ def peek_command(
             metavar="DIR", help="The --out of a replay, the --store of a query, or a command log."
         ),
     ],
-    topic: Annotated[str, typer.Argument(help="A topic. persistent://public/default/ may be left out.")],
+    topic: Annotated[str, typer.Argument(help="A topic. persistent://public/default/ can be omitted.")],
     subscription: Annotated[str, typer.Argument(help="A subscription of the topic.")],
-    number: Annotated[int, typer.Option("-n", min=1, max=LARGEST, help="How many entries.")] = 10,
+    number: Annotated[int, typer.Option("-n", min=1, max=LARGEST, help="How many entries to show.")] = 10,
     show: Annotated[
-        Show,
+        ShowChoice,
         typer.Option(
-            help="The backlog, what consumers have, what waits for a time, or acked entries above the mark-delete position."
+            help="Which entries: the backlog, those in flight, delayed ones, or acked ones above the "
+            "mark-delete position."
         ),
-    ] = Show.backlog,
+    ] = ShowChoice.backlog,
     checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -143,11 +145,11 @@ def peek_command(
     snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look at the first entries of a subscription, and where each of them is."""
+    """Show the first entries of a subscription, and the state of each."""
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
-    from streaming.answers.delivery import peek
-    from streaming.answers.folders import NotFound
+    from streaming.answers.explain.delivery import peek
+    from streaming.answers.history.folders import NotFound
     from streaming.broker.errors import StateVersionError
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError

@@ -11,7 +11,7 @@ from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 
 kafka_app = typer.Typer(
-    help="Run a real Kafka broker on this machine, for trying things out.", no_args_is_help=True
+    help="Run a real Kafka broker on this machine, to try things out.", no_args_is_help=True
 )
 
 Directory = Annotated[Path, typer.Option("--dir", help="The folder for the broker's data, log and state.")]
@@ -21,7 +21,7 @@ DIRECTORY = Path(".magnetar/kafka")
 @kafka_app.command("up")
 def up_command(
     port: Annotated[
-        int, typer.Option(help="The port on 127.0.0.1; 0 picks a free one.", min=0, max=65535)
+        int, typer.Option(help="The port on 127.0.0.1; 0 picks a free port.", min=0, max=65535)
     ] = 9092,
     directory: Directory = DIRECTORY,
 ) -> None:

@@ -14,7 +14,7 @@ from streaming.cli.options import LARGEST
 from streaming.cli.outputs import beside
 
 if TYPE_CHECKING:
-    from streaming.answers.minimize import Keep
+    from streaming.answers.check.minimize import Keep
 
 
 def minimize_command(
@@ -22,19 +22,20 @@ def minimize_command(
     keep: Annotated[
         str,
         typer.Option(
-            help="What the log shows: stuck(TOPIC, SUBSCRIPTION), lost(TOPIC, LEDGER:ENTRY), differs(2.x, 4.x), "
-            "violates(INVARIANT), or a Python file with a function `keep` over the outputs."
+            help="What the smaller log must still show: stuck(TOPIC, SUBSCRIPTION), lost(TOPIC, "
+            "LEDGER:ENTRY), differs(4.0, 4.2), violates(INVARIANT), or a Python file with a "
+            "function `keep` over the outputs."
         ),
     ],
     out: Annotated[
-        Path, typer.Option(help="The new log, a .jsonl file. The test is beside it, test_NAME.py.")
+        Path, typer.Option(help="The new log, a .jsonl file. A test is written next to it, test_NAME.py.")
     ],
-    tries: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Try so many logs at most.")] = None,
+    tries: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Try at most this many logs.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Make a log as small as possible: no command of the result can be left out."""
-    from streaming.answers.delivery import to_json
-    from streaming.answers.minimize import KeepError, minimize, write
+    """Shrink a log until no command can be removed without losing what it shows."""
+    from streaming.answers.check.minimize import KeepError, minimize, write
+    from streaming.answers.explain.delivery import to_json
     from streaming.log.files import read_log
     from streaming.log.table import LogError
 
@@ -63,7 +64,7 @@ def minimize_command(
 def _keep(text: str, log: Any) -> tuple[Keep, str | None]:
     """What to keep, and the source of the file that says so."""
     from sinks.small_files import read_small_text
-    from streaming.answers.minimize import Function, KeepError, keep_of
+    from streaming.answers.check.minimize import Function, KeepError, keep_of
 
     path = Path(text)
     if path.suffix != ".py":

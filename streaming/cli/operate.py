@@ -26,14 +26,14 @@ policy_app = typer.Typer(
 )
 
 
-class QuotaType(StrEnum):
+class QuotaTypeChoice(StrEnum):
     """The types of backlog quotas."""
 
     destination_storage = "destination_storage"
     message_age = "message_age"
 
 
-class QuotaPolicy(StrEnum):
+class QuotaPolicyChoice(StrEnum):
     """What happens beyond a backlog quota."""
 
     producer_request_hold = "producer_request_hold"
@@ -41,22 +41,26 @@ class QuotaPolicy(StrEnum):
     consumer_backlog_eviction = "consumer_backlog_eviction"
 
 
-Ingress = Annotated[
-    str | None, typer.Option(help="The Kafka topic of a running query's commands: kafka://HOST:PORT/TOPIC.")
+QueryIngressOption = Annotated[
+    str | None,
+    typer.Option(help="The Kafka topic from which a running query reads commands: kafka://HOST:PORT/TOPIC."),
 ]
 Responses = Annotated[
     str | None,
-    typer.Option(help="The query's --responses, to wait for the answer. Without it, nobody checks the call."),
+    typer.Option(
+        help="The query's --responses topic, to wait for the response. Without it, nothing tells whether the call "
+        "succeeded."
+    ),
 ]
 LogFile = Annotated[
     Path | None,
-    typer.Option("--log", help="Append to this command log instead: a .jsonl file, or a new one."),
+    typer.Option("--log", help="Append to this command log instead: an existing or new .jsonl file."),
 ]
 Where = Annotated[
     str, typer.Argument(metavar="WHERE", help="A namespace, TENANT/NAMESPACE, or a full topic name.")
 ]
-Topic = Annotated[str, typer.Argument(help="A topic. persistent://public/default/ may be left out.")]
-Subscription = Annotated[str, typer.Argument(help="A subscription of the topic.")]
+TopicArgument = Annotated[str, typer.Argument(help="A topic. persistent://public/default/ can be omitted.")]
+SubscriptionArgument = Annotated[str, typer.Argument(help="A subscription of the topic.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class _Target:
         if (self.ingress is None) == (self.log is None):
             raise typer.BadParameter("give either the --ingress of a running query or a --log")
         if self.responses is not None and self.ingress is None:
-            raise typer.BadParameter("--responses is that of a query: give its --ingress, too")
+            raise typer.BadParameter("--responses belongs to a query: give its --ingress as well")
 
 
 def _call(target: _Target, method: str, path: str, body: Any = None) -> None:
@@ -96,7 +100,7 @@ def _call(target: _Target, method: str, path: str, body: Any = None) -> None:
             status, answer = asyncio.run(_on_query(target, method, path, body))
         else:
             _write(target, method, path, body)
-            say(f"written to {target.ingress}; its query answers in its --responses, if it has any")
+            say(f"written to {target.ingress}; the query responds in its --responses topic, if it has one")
             return
     if status >= 400:
         say(f"magnetar: {status} {_reason(answer)}", err=True)
@@ -153,7 +157,7 @@ async def _on_query(target: _Target, method: str, path: str, body: Any) -> tuple
 
 def _write(target: _Target, method: str, path: str, body: Any) -> None:
     from schemas.commands import Admin, to_json
-    from streaming.broker.admin import topic_of
+    from streaming.broker.admin_requests import topic_of
     from streaming.kafka.topics import existing_topic
     from streaming.kafka.url import KafkaUrl
     from streaming.kafka.writer import CommandWriter
@@ -205,7 +209,7 @@ def _level(where: str) -> tuple[str, bool]:
 
 def _policy_path(name: str, where: str, *, get: bool = False) -> str:
     """The path of a policy, whose name may be written as pulsar-admin does, such as message-ttl. Raises `typer.BadParameter`."""
-    from streaming.server.admin.routes import NAMESPACE_POLICIES, TOPIC_POLICIES
+    from streaming.broker.policies.admin_calls import NAMESPACE_POLICIES, TOPIC_POLICIES
 
     level, is_topic = _level(where)
     known = TOPIC_POLICIES if is_topic else NAMESPACE_POLICIES
@@ -261,17 +265,18 @@ def set_command(
     duration: Annotated[
         str | None, typer.Option("--time", help="retention: how long, such as 100m or 3h.")
     ] = None,
-    limit: Annotated[
-        str | None, typer.Option(help="backlog-quota: the largest backlog, such as 10M.")
-    ] = None,
+    limit: Annotated[str | None, typer.Option(help="backlog-quota: the maximum size, such as 10M.")] = None,
     limit_time: Annotated[
-        str | None, typer.Option(help="backlog-quota: the greatest age, such as 3600 or 1h.")
+        str | None, typer.Option(help="backlog-quota: the maximum age, such as 3600 or 1h.")
     ] = None,
     quota_policy: Annotated[
-        QuotaPolicy | None, typer.Option("--policy", help="backlog-quota: what happens beyond the limit.")
+        QuotaPolicyChoice | None,
+        typer.Option("--policy", help="backlog-quota: what happens when the limit is exceeded."),
     ] = None,
-    quota_type: Annotated[QuotaType | None, typer.Option("--type", help="backlog-quota: its type.")] = None,
-    ingress: Ingress = None,
+    quota_type: Annotated[
+        QuotaTypeChoice | None, typer.Option("--type", help="backlog-quota: its type.")
+    ] = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
@@ -301,7 +306,7 @@ def set_command(
             raise typer.BadParameter("backlog-quota needs --policy")
         given = {"limitSize": limit and _bytes(limit), "limitTime": limit_time and _seconds(limit_time)}
         body = {key: each for key, each in given.items() if each is not None} | {"policy": quota_policy.value}
-        path += f"?backlogQuotaType={(quota_type or QuotaType.destination_storage).value}"
+        path += f"?backlogQuotaType={(quota_type or QuotaTypeChoice.destination_storage).value}"
     else:
         raise typer.BadParameter(f"{name} needs a value")
     _call(target, "POST", path, body)
@@ -319,17 +324,17 @@ def get_command(
     name: Annotated[str, typer.Argument(help="The policy, by its name in the REST API or in pulsar-admin.")],
     where: Where,
     applied: Annotated[
-        bool, typer.Option(help="Of a topic: the value in force, whichever level sets it.")
+        bool, typer.Option(help="For a topic: the effective value, whichever level sets it.")
     ] = False,
-    ingress: Ingress = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
 ) -> None:
-    """Print a policy of a namespace or a topic as JSON; nothing if it is not set."""
+    """Print a policy of a namespace or a topic as JSON, or nothing if it is not set."""
     target, path = _Target(ingress, responses, kafka_config, log), _policy_path(name, where, get=True)
     if ingress is not None and responses is None:
-        raise typer.BadParameter("to get an answer, give the query's --responses")
+        raise typer.BadParameter("to receive the response, give the query's --responses")
     _call(target, "GET", path + "?applied=true" * applied)
 
 
@@ -337,16 +342,18 @@ def get_command(
 def unset_command(
     name: Annotated[str, typer.Argument(help="The policy, by its name in the REST API or in pulsar-admin.")],
     where: Where,
-    quota_type: Annotated[QuotaType | None, typer.Option("--type", help="backlog-quota: its type.")] = None,
-    ingress: Ingress = None,
+    quota_type: Annotated[
+        QuotaTypeChoice | None, typer.Option("--type", help="backlog-quota: its type.")
+    ] = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
 ) -> None:
-    """Unset a policy of a namespace or a topic, so that the next level's holds."""
+    """Remove a policy from a namespace or a topic, so that the next level's value applies."""
     target, path = _Target(ingress, responses, kafka_config, log), _policy_path(name, where)
     if path.endswith("/backlogQuota"):
-        path += f"?backlogQuotaType={(quota_type or QuotaType.destination_storage).value}"
+        path += f"?backlogQuotaType={(quota_type or QuotaTypeChoice.destination_storage).value}"
     elif quota_type is not None:
         raise typer.BadParameter("--type is an option of backlog-quota")
     _call(target, "DELETE", path)
@@ -357,10 +364,10 @@ def _of_subscription(topic: str, subscription: str, call: str = "") -> str:
 
 
 def skip_command(
-    topic: Topic,
-    subscription: Subscription,
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
     count: Annotated[int, typer.Argument(min=1, max=LARGEST, help="How many messages.")],
-    ingress: Ingress = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
@@ -373,26 +380,26 @@ def skip_command(
 def clear_backlog_command(
     where: Where,
     subscription: Annotated[
-        str | None, typer.Argument(help="A subscription. Of a namespace, all may be meant.")
+        str | None, typer.Argument(help="A subscription. For a namespace, the default is all.")
     ] = None,
-    ingress: Ingress = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
 ) -> None:
-    """Skip the whole backlog of a subscription of a topic, or of the topics of a namespace."""
+    """Clear a subscription's backlog on a topic, or on every topic of a namespace."""
     target, (path, is_topic) = _Target(ingress, responses, kafka_config, log), _level(where)
     if not is_topic:
         path += "/clearBacklog" if subscription is None else f"/clearBacklog/{quote(subscription, safe='')}"
     elif subscription is None:
-        raise typer.BadParameter("give the subscription of the topic, too")
+        raise typer.BadParameter("give the topic's subscription as well")
     else:
         path = _of_subscription(where, subscription, "/skip_all")
     _call(target, "POST", path)
 
 
 def expire_command(
-    topic: Topic,
+    topic: TopicArgument,
     subscription: Annotated[str | None, typer.Argument(help="A subscription. The default is all.")] = None,
     older_than: Annotated[
         str | None, typer.Option(help="Messages older than this, such as 3600 or 1h.")
@@ -400,7 +407,7 @@ def expire_command(
     at: Annotated[
         str | None, typer.Option("--position", metavar="LEDGER:ENTRY", help="Messages up to this position.")
     ] = None,
-    ingress: Ingress = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
@@ -427,10 +434,10 @@ def _message_id(at: str | None) -> dict[str, int]:
 
 
 def reset_cursor_command(
-    topic: Topic,
-    subscription: Subscription,
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
     back: Annotated[
-        str | None, typer.Option("--time", help="To what was published so long ago, such as 1h.")
+        str | None, typer.Option("--time", help="To what was published this long ago, such as 1h.")
     ] = None,
     timestamp: Annotated[
         int | None,
@@ -440,12 +447,12 @@ def reset_cursor_command(
         str | None,
         typer.Option("--position", metavar="LEDGER:ENTRY", help="To the message at this position."),
     ] = None,
-    ingress: Ingress = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
 ) -> None:
-    """Move a subscription back or forth."""
+    """Move a subscription's cursor backward or forward."""
     target = _Target(ingress, responses, kafka_config, log)
     if sum(each is not None for each in (back, timestamp, at)) != 1:
         raise typer.BadParameter("give one of --time, --timestamp and --position")
@@ -454,16 +461,18 @@ def reset_cursor_command(
         return
     if back is not None:
         if log is not None:
-            raise typer.BadParameter("--time counts from now, and a log has its own time: give --timestamp")
+            raise typer.BadParameter(
+                "--time counts back from now, but a log has its own time: give --timestamp"
+            )
         timestamp = time.time_ns() // 1_000_000 - _seconds(back) * 1000
     _call(target, "POST", _of_subscription(topic, subscription, f"/resetcursor/{timestamp}"))
 
 
 def unsubscribe_command(
-    topic: Topic,
-    subscription: Subscription,
+    topic: TopicArgument,
+    subscription: SubscriptionArgument,
     force: Annotated[bool, typer.Option(help="Disconnect its consumers first.")] = False,
-    ingress: Ingress = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
@@ -475,11 +484,11 @@ def unsubscribe_command(
 
 def unload_command(
     where: Where,
-    ingress: Ingress = None,
+    ingress: QueryIngressOption = None,
     responses: Responses = None,
     kafka_config: KafkaConfigFile = None,
     log: LogFile = None,
 ) -> None:
-    """Unload a topic, or all topics of a namespace: their clients have to connect again."""
+    """Unload a topic, or all topics of a namespace. Their clients have to reconnect."""
     target = _Target(ingress, responses, kafka_config, log)
     _call(target, "PUT", f"{_level(where)[0]}/unload")

@@ -13,28 +13,41 @@ from streaming.cli.console import say
 
 if TYPE_CHECKING:
     from schemas.records import Coordinates
-    from streaming.answers.folders import Folders
+    from streaming.answers.history.folders import Folders
     from streaming.broker.position import Position
     from streaming.kafka.config import KafkaConfig
 
 
-class Clock(StrEnum):
+class ClockChoice(StrEnum):
     """What advances time."""
 
     log = "log"
     trigger = "trigger"
 
 
-Ingress = Annotated[str, typer.Option(help="The Kafka topic of the commands: kafka://HOST:PORT/TOPIC.")]
+class ProfileChoice(StrEnum):
+    """The versions of Pulsar whose rules and defaults a broker can have."""
+
+    articles = "2.x"
+    v3_0 = "3.0"
+    v4_0 = "4.0"
+    v4_2 = "4.2"
+    v4 = "4.x"
+    v5_0 = "5.0"
+
+
+IngressOption = Annotated[str, typer.Option(help="The Kafka topic of the commands: kafka://HOST:PORT/TOPIC.")]
 KafkaConfigFile = Annotated[
     Path | None,
-    typer.Option(help="A file of Kafka client properties for TLS and passwords; see docs/security.md."),
+    typer.Option(
+        help="A file of Kafka client properties for TLS and passwords; see docs/operate/security.md."
+    ),
 ]
 
 KeepOutputs = Annotated[
     str | None,
     typer.Option(
-        help="Remove rows from the output table that are older than this, such as 30d. By default, all are kept."
+        help="Remove rows older than this from the output table, such as 30d. By default, all rows are kept."
     ),
 ]
 
@@ -49,7 +62,7 @@ Partitions = Annotated[
     typer.Option(
         min=1,
         max=MOST_PARTITIONS,
-        help="The number of ingress partitions. The default is the log's own, or 4.",
+        help="The number of ingress partitions. The default is the log's, or 4.",
     ),
 ]
 
@@ -63,7 +76,7 @@ RecordsSetAside = Annotated[
     typer.Option(
         "--quarantine",
         metavar="PARTITION:OFFSET",
-        help="Set a record aside, unread, because Magnetar fails on it. Repeatable.",
+        help="Set aside a record that Magnetar fails on, without reading it. Repeatable.",
     ),
 ]
 
@@ -73,8 +86,8 @@ TopicsSetAside = Annotated[
     typer.Option(
         "--quarantine-topic",
         metavar="TOPIC",
-        help="Set a topic aside, with its state unread and all its commands from now on, because Magnetar fails on it. Give its "
-        "full name. Repeatable. It stays so.",
+        help="Set aside a topic that Magnetar fails on: its state and all its commands from now on stay "
+        "unread, permanently. Give its full name. Repeatable.",
     ),
 ]
 
@@ -82,32 +95,35 @@ SnapshotsFolder = Annotated[
     Path | None,
     typer.Option(
         "--snapshots",
-        help="The folder for snapshots of the states, for which the default is one below the user's cache.",
+        help="The folder for state snapshots. The default is a folder in the user's cache.",
     ),
 ]
 AT = typer.Option(
     "--at",
     metavar="N|PARTITION:OFFSET|TIME",
-    help="Of a log: after so many commands, after a record, or at a time (ISO 8601). The default is the end.",
+    help="For a log: after this many commands, after this record, or at this time (ISO 8601). The default is "
+    "the end.",
 )
 
 
 def check_at(path: str | Path, at: str | None) -> None:
     """Whether what a path names has moments, if one is given. Raises `typer.BadParameter`."""
-    from streaming.answers.opened import is_of_run
+    from streaming.answers.explain.opened import is_of_run
 
     if at is not None and is_of_run(path):
-        raise typer.BadParameter(f"--at is of a log, and {path} is none: name the log in place of the folder")
+        raise typer.BadParameter(
+            f"--at applies to a log, and {path} is not one: give the log instead of the folder"
+        )
 
 
 def opened_folders(folder: str, checkpoint: str | None, at: str | None, snapshots: Path | None) -> Folders:
-    """What a command explains, see `streaming.answers.opened.opened`. Raises `typer.BadParameter`, and what that raises."""
-    from streaming.answers.opened import is_log, opened
+    """What a command explains, see `streaming.answers.explain.opened.opened`. Raises `typer.BadParameter`, and what that raises."""
+    from streaming.answers.explain.opened import is_log, opened
 
     check_at(folder, at)
     of_log = at is not None or is_log(folder)
     if snapshots is not None and not of_log:
-        raise typer.BadParameter("--snapshots are of a log: name it in place of the folder")
+        raise typer.BadParameter("--snapshots applies to a log: give the log instead of the folder")
     if checkpoint is not None and of_log:
         raise typer.BadParameter("a log has no --checkpoint")
     return opened(folder, checkpoint=checkpoint, at=at, snapshots=snapshots)

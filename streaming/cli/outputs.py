@@ -135,7 +135,7 @@ def use(command: str, name: str) -> Use | None:
     return Use.NO_PATH if name in _WORDS else None
 
 
-class Command(TyperCommand):
+class CheckedCommand(TyperCommand):
     """A command that begins when what it writes is not in the way of anything."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -9,8 +9,8 @@ import typer
 
 from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import MOST_PARTITIONS, Ingress, KafkaConfigFile, credentials
-from streaming.signals import stop_signals
+from streaming.cli.options import MOST_PARTITIONS, IngressOption, KafkaConfigFile, credentials
+from streaming.runtime.signals import stop_signals
 
 
 def produce_command(
@@ -20,7 +20,7 @@ def produce_command(
             help="A command log (.jsonl, .jsonl.gz, Parquet), or the topic to copy: kafka://HOST:PORT/TOPIC."
         ),
     ],
-    ingress: Ingress,
+    ingress: IngressOption,
     kafka_config: KafkaConfigFile = None,
     partitions: Annotated[
         int | None,
@@ -30,7 +30,9 @@ def produce_command(
     ] = None,
     ticks: Annotated[
         str | None,
-        typer.Option(help="When copying a topic: the --store of its query, for the times of its triggers."),
+        typer.Option(
+            help="When copying a topic: the --store of its query, to copy the times of its triggers too."
+        ),
     ] = None,
     paced: Annotated[
         bool, typer.Option(help="Send in real time, spaced by the timestamps in the log.")
@@ -81,6 +83,6 @@ def produce_command(
     for note in notes:
         say(f"magnetar: {note}", err=True)
     if stop.number is not None:
-        say(f"magnetar: stopped after {counted(sent, 'record')}, which {ingress} has", err=True)
+        say(f"magnetar: stopped after {counted(sent, 'record')}, which are in {ingress}", err=True)
         raise typer.Exit(128 + stop.number)
     say(f"{counted(sent, 'record')} in {time.perf_counter() - begun:.1f} s to {ingress}")

@@ -24,10 +24,12 @@ quarantine_app = typer.Typer(
 _SHOWN = 4096
 _NAMED = 5
 
-Store = Annotated[
+StoreArgument = Annotated[
     str, typer.Argument(metavar="STORE", help="The --store of a run, or the output folder of a replay.")
 ]
-Origin = Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="The record's place in the ingress.")]
+OriginArgument = Annotated[
+    str, typer.Argument(metavar="PARTITION:OFFSET", help="The record's place in the ingress.")
+]
 RuleOption = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 TopicOption = Annotated[str | None, typer.Option(help="Only records of this topic.")]
 
@@ -50,14 +52,14 @@ def _expected() -> Iterator[None]:
 
 @quarantine_app.command("list")
 def list_command(
-    store: Store,
+    store: StoreArgument,
     rule: RuleOption = None,
     topic: TopicOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; times are in ms since the epoch.")
     ] = False,
 ) -> None:
-    """Count records by the rule that they broke, with the times and the last record as an example."""
+    """Count records by the rule they broke, with times and the last record as an example."""
     import msgspec
 
     from streaming.quarantine.store import Quarantine
@@ -75,8 +77,8 @@ def list_command(
 
 @quarantine_app.command("show")
 def show_command(
-    store: Store,
-    record: Origin,
+    store: StoreArgument,
+    record: OriginArgument,
     raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the value.")] = False,
 ) -> None:
     """Show one record: its place, what is wrong with it, and its value as text or hex."""
@@ -104,7 +106,7 @@ def show_command(
 
 @quarantine_app.command("export")
 def export_command(
-    store: Store,
+    store: StoreArgument,
     rule: RuleOption = None,
     topic: TopicOption = None,
     every: Annotated[bool, typer.Option("--all", help="Also export records that were resubmitted.")] = False,
@@ -131,7 +133,7 @@ def export_command(
 
 @quarantine_app.command("resubmit")
 def resubmit_command(
-    store: Store,
+    store: StoreArgument,
     repaired: Annotated[
         str, typer.Argument(metavar="REPAIRED", help="An edited export (.jsonl), or PARTITION:OFFSET.")
     ],

@@ -11,13 +11,13 @@ import typer
 
 from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
-from streaming.signals import stop_signals
+from streaming.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
     import ssl
 
 
-class Payloads(StrEnum):
+class PayloadsChoice(StrEnum):
     """What a log has of payloads."""
 
     keep = "keep"
@@ -26,9 +26,10 @@ class Payloads(StrEnum):
 
 
 PayloadsOption = Annotated[
-    Payloads,
+    PayloadsChoice,
     typer.Option(
-        help="What the log has of payloads: all, bytes that depend on their hash, or zeros. Sizes stay exact."
+        help="What the log keeps of payloads: all bytes, bytes derived from their hash, or zeros. Sizes stay "
+        "exact."
     ),
 ]
 ServiceUrl = Annotated[
@@ -55,16 +56,17 @@ def record_command(
     listen: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT", help="Where clients of the binary protocol connect. Port 0: any free one."
+            metavar="HOST:PORT",
+            help="Where clients of the binary protocol connect. Port 0 picks a free port.",
         ),
     ] = "127.0.0.1:6651",
     admin_listen: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT", help="Where clients of the admin API connect. Port 0: any free one."
+            metavar="HOST:PORT", help="Where clients of the admin API connect. Port 0 picks a free port."
         ),
     ] = "127.0.0.1:8081",
-    payloads: PayloadsOption = Payloads.keep,
+    payloads: PayloadsOption = PayloadsChoice.keep,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
     insecure: Annotated[
@@ -72,7 +74,7 @@ def record_command(
         typer.Option("--insecure", help="Listen on an address that other machines reach, without TLS."),
     ] = False,
 ) -> None:
-    """Record what unmodified clients and a real Pulsar say to each other, until Ctrl-C or SIGTERM.
+    """Record the traffic between unmodified clients and a real Pulsar, until Ctrl-C or SIGTERM.
 
     LOG_DIR/trace.jsonl has every frame and admin call, for `magnetar conform`. At the end it is compared, and becomes
     LOG_DIR/commands.jsonl, for `magnetar replay`.
@@ -80,9 +82,9 @@ def record_command(
     import asyncio
 
     from streaming.cli.traces import explained_differences, first_difference
-    from streaming.record.proxy import BadUrl, broker_address
+    from streaming.record.proxy import BadBrokerUrl, broker_address
     from streaming.record.record import command_log, record
-    from streaming.record.recording import COMMANDS, TRACE, InTheWay
+    from streaming.record.recording import COMMANDS, TRACE, RecordingExists
     from streaming.record.rest import BadAdminUrl, Rest
     from streaming.server.server import Address, ListenError, bound
     from streaming.traces.trace import TraceError
@@ -93,7 +95,7 @@ def record_command(
         say(f"magnetar: recording {service_url} and {admin_url}; Ctrl-C stops it", err=True)
 
     with (
-        expected_errors(BadAdminUrl, BadUrl, InTheWay, ListenError, TraceError),
+        expected_errors(BadAdminUrl, BadBrokerUrl, RecordingExists, ListenError, TraceError),
         stop_signals() as stop,
     ):
         broker_address(to)
@@ -111,7 +113,7 @@ def record_command(
                 raise ListenError(f"{option} {text}: name the address that clients connect to")
             listeners.append(bound(address, option))
         out.mkdir(parents=True, exist_ok=True)
-        with expected_errors(InTheWay, failed=(OSError,)):
+        with expected_errors(RecordingExists, failed=(OSError,)):
             asyncio.run(record(out, to, rest, (listeners[0], listeners[1]), stop, started, payloads.value))
         imported, verdict = command_log(out / TRACE)
     say(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
@@ -129,24 +131,25 @@ def capture_command(
     topics: Annotated[
         list[str],
         typer.Argument(
-            metavar="TOPIC…", help="Topics, partitioned ones as one, or TENANT/NAMESPACE for all in it."
+            metavar="TOPIC…",
+            help="Topics (a partitioned topic counts as one), or TENANT/NAMESPACE for all of its topics.",
         ),
     ],
     to: Annotated[Path, typer.Option(metavar="LOG", help="The command log to write: .jsonl or .jsonl.gz.")],
     service_url: ServiceUrl = "pulsar://localhost:6650",
     admin_url: AdminUrl = "http://localhost:8080",
-    payloads: PayloadsOption = Payloads.keep,
+    payloads: PayloadsOption = PayloadsChoice.keep,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Write a command log of what topics of a real Pulsar hold: entries, subscriptions, policies and settings."""
+    """Write a command log of what a real Pulsar's topics contain: entries, subscriptions, policies and settings."""
     from streaming.record.capture import UNKNOWN, NotCaptured, capture
     from streaming.record.client import ReadFailed
-    from streaming.record.proxy import BadUrl
+    from streaming.record.proxy import BadBrokerUrl
     from streaming.record.rest import BadAdminUrl, CallFailed, Rest
     from streaming.traces.trace import TraceError
 
-    with expected_errors(BadAdminUrl, BadUrl, NotCaptured, TraceError, failed=(CallFailed, ReadFailed)):
+    with expected_errors(BadAdminUrl, BadBrokerUrl, NotCaptured, TraceError, failed=(CallFailed, ReadFailed)):
         token = _token(token_file)
         rest = Rest(admin_url, _authorization(token), _tls(tls_ca))
         captured = capture(service_url, rest, topics, to, payloads.value, token)
@@ -155,7 +158,7 @@ def capture_command(
     say(
         f"{captured.topics:,} topics, {captured.entries:,} entries, {captured.subscriptions:,} subscriptions -> {to}"
     )
-    say("A cluster does not tell, so the log does not know:")
+    say("The cluster does not expose this, so the log lacks it:")
     for each in UNKNOWN:
         say(f"  {each}")
 

@@ -13,7 +13,7 @@ from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
     LARGEST,
     MOST_CORES,
-    Clock,
+    ClockChoice,
     Partitions,
     RecordsSetAside,
     TopicsSetAside,
@@ -24,7 +24,7 @@ from streaming.cli.options import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from streaming.replay import ReplayResult
+    from streaming.jobs.replay import ReplayResult
 
 _SHOWN = 40
 _WIDE = 130
@@ -63,9 +63,9 @@ def replay_command(
     ] = None,
     partitions: Partitions = None,
     clock: Annotated[
-        Clock,
-        typer.Option(help="What advances time: timestamps in the log alone, or Spark's clock as well."),
-    ] = Clock.log,
+        ClockChoice,
+        typer.Option(help="What advances time: only the timestamps in the log, or Spark's clock as well."),
+    ] = ClockChoice.log,
     cores: Annotated[int, typer.Option(min=1, max=MOST_CORES, help="The number of cores for Spark.")] = 2,
     spark: Annotated[bool, typer.Option(help="Replay with Spark, or in this process.")] = True,
     quarantine: RecordsSetAside = None,
@@ -74,7 +74,7 @@ def replay_command(
         str | None,
         typer.Option(
             metavar="STORE",
-            help="The --store of the query that folded the log: set the same records aside as it did.",
+            help="The --store of the query that folded the log, to set aside the same records as it did.",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Delete an earlier replay's results first.")] = False,
@@ -83,15 +83,15 @@ def replay_command(
     """Replay a command log: what would the broker have done?"""
     from sinks.lock import InUse, NotWritable
     from sinks.storage import BadUrl
-    from streaming.fold import NoSuchRecord
+    from streaming.fold.records import NoSuchRecord
+    from streaming.jobs.replay import NotEmptyError, replay_in_process, replay_log
+    from streaming.jobs.summary import what_happened
     from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
-    from streaming.replay import NotEmptyError, replay_in_process, replay_log
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained
-    from streaming.summary import what_happened
 
-    if not spark and clock != Clock.log:
+    if not spark and clock != ClockChoice.log:
         raise typer.BadParameter("--no-spark has no trigger, so its clock is always the log's")
     with (
         expected_errors(
@@ -107,7 +107,7 @@ def replay_command(
             failed=(QueryFailed,),
         ),
         progress() as bar,
-        explained(f"The results in {out} are not complete"),
+        explained(f"The results in {out} are incomplete"),
     ):
         task = bar.add_task("starting Spark" if spark else "reading", total=None)
 
@@ -194,10 +194,8 @@ def _summary(result: ReplayResult) -> str:
 
 def _unmatched(commands: int) -> str:
     if commands == 1:
-        return "1 command named a message that never was under these policies, which was passed over."
-    return (
-        f"{commands:,} commands named messages that never were under these policies, which were passed over."
-    )
+        return "1 command named a message that does not exist under these policies and was skipped."
+    return f"{commands:,} commands named messages that do not exist under these policies and were skipped."
 
 
 def _cell(value: object) -> str:

@@ -22,8 +22,8 @@ from streaming.cli.options import (
     LARGEST,
     MOST_CORES,
     MOST_PARTITIONS,
-    Clock,
-    Ingress,
+    ClockChoice,
+    IngressOption,
     KafkaConfigFile,
     KeepOutputs,
     RecordsSetAside,
@@ -36,19 +36,19 @@ from streaming.cli.options import (
     setting,
     topic_name,
 )
-from streaming.signals import stop_signals
+from streaming.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streaming.fold import StateRow
-    from streaming.metrics.query import Progress, QueryMetrics
+    from streaming.fold.records import StateRow
+    from streaming.metrics.query import BatchProgress, QueryMetrics
     from streaming.spark.query import Written
 
 _REPORT_EVERY_SECONDS = 10.0
 
 
-class StateStore(StrEnum):
+class StateStoreChoice(StrEnum):
     """Spark's state stores."""
 
     hdfs = "hdfs"
@@ -63,11 +63,12 @@ class LogFormat(StrEnum):
 
 
 def run_command(
-    ingress: Ingress,
+    ingress: IngressOption,
     checkpoint: Annotated[
         str,
         typer.Option(
-            help="The folder or s3a:// URL for Spark's offsets and state. With the same one, the query resumes."
+            help="The folder or s3a:// URL for Spark's offsets and state. Given the same one again, the query "
+            "resumes."
         ),
     ],
     store: Annotated[str, typer.Option(help="A folder or URL for entries, output tables and quarantine.")],
@@ -80,15 +81,15 @@ def run_command(
     kafka_config: KafkaConfigFile = None,
     trigger: Annotated[str, typer.Option(help="The shortest time between micro-batches.")] = "1s",
     clock: Annotated[
-        Clock,
-        typer.Option(help="What advances time: timestamps in the log alone, or Spark's clock as well."),
-    ] = Clock.trigger,
+        ClockChoice,
+        typer.Option(help="What advances time: only the timestamps in the log, or Spark's clock as well."),
+    ] = ClockChoice.trigger,
     partitions: Annotated[
         int,
         typer.Option(
             min=1,
             max=MOST_PARTITIONS,
-            help="The number of partitions, if the ingress topic has to be created.",
+            help="The number of partitions of the ingress topic, if it has to be created.",
         ),
     ] = 4,
     master: Annotated[
@@ -106,11 +107,11 @@ def run_command(
     ] = None,
     cores: Annotated[int, typer.Option(min=1, max=MOST_CORES, help="The number of cores for Spark.")] = 2,
     state_store: Annotated[
-        StateStore,
+        StateStoreChoice,
         typer.Option(
             help="Where Spark keeps state: its heap (hdfs), or RocksDB. Fixed by the first micro-batch."
         ),
-    ] = StateStore.hdfs,
+    ] = StateStoreChoice.hdfs,
     shuffle_partitions: Annotated[
         int | None,
         typer.Option(
@@ -142,14 +143,14 @@ def run_command(
     max_ahead: Annotated[
         str,
         typer.Option(
-            help="Quarantine records with timestamps this far ahead of the query's own time, or farther; off: none.",
+            help="Quarantine records with timestamps at least this far ahead of the query's clock; off: none.",
         ),
     ] = "1h",
     metrics: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve /metrics for Prometheus, /healthz and /readyz here. PORT alone: for this machine only.",
+            help="Serve /metrics for Prometheus, /healthz and /readyz here. Just PORT: for this machine only.",
         ),
     ] = None,
     metrics_label_sets: Annotated[
@@ -157,21 +158,22 @@ def run_command(
         typer.Option(
             min=0,
             max=LARGEST,
-            help="The most topics, and the most subscriptions, that have metrics of their own. The others are added up.",
+            help="The maximum number of topics, and of subscriptions, with metrics of their own. The others "
+            "are aggregated.",
         ),
     ] = 1000,
     ui: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve a live page here, and what --metrics serves. PORT alone: for this machine only.",
+            help="Serve a live page here, and what --metrics serves. Just PORT: for this machine only.",
         ),
     ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            help="Serve the page at an address that other machines reach, although nobody needs a password.",
+            help="Serve the page at an address that other machines reach, although it requires no password.",
         ),
     ] = False,
     log_format: Annotated[
@@ -188,7 +190,8 @@ def run_command(
     from sinks.base import ForeignFiles
     from sinks.lock import InUse, LeaseLost, NotWritable
     from sinks.storage import BadUrl
-    from streaming.fold import NoSuchRecord
+    from streaming.fold.records import NoSuchRecord
+    from streaming.jobs.run import run_query
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged, TopicInUse
@@ -196,13 +199,12 @@ def run_command(
     from streaming.kafka.url import KafkaUrlError
     from streaming.metrics.endpoint import Endpoint, EndpointError, application
     from streaming.metrics.query import QueryMetrics
-    from streaming.run import run_query
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
-    from streaming.seed import NotWhole
     from streaming.spark.failure import QueryFailed, explained
     from streaming.spark.session import submitted, submitted_session
     from streaming.spark.trigger import BadTrigger
+    from streaming.state.seed import NotWhole
 
     set_aside = [coordinates(each) for each in quarantine or ()]
     topics_aside = [topic_name(each) for each in quarantine_topic or ()]
@@ -211,12 +213,12 @@ def run_command(
     settings = dict(map(setting, conf or ()))
     if submitted() and (master is not None or settings):
         raise typer.BadParameter(
-            "spark-submit says what runs where: give it --master and --conf, before the script"
+            "spark-submit decides what runs where: give it --master and --conf, before the script"
         )
     live = Live(console(stderr=True)) if log_format is LogFormat.text else JsonLines()
     measured = None
     if metrics is not None or ui is not None:
-        measured = QueryMetrics(metrics_label_sets, time_passes=clock is Clock.trigger)
+        measured = QueryMetrics(metrics_label_sets, time_passes=clock is ClockChoice.trigger)
     with (
         expected_errors(
             KafkaUrlError,
@@ -236,7 +238,7 @@ def run_command(
         stop_signals() as stop,
         live,
         ExitStack() as resources,
-        explained("Nothing is lost: started again with the same checkpoint, it repeats the micro-batch"),
+        explained("Nothing is lost: when restarted with the same checkpoint, it repeats the micro-batch"),
     ):
         folder = checkpoint if "://" in checkpoint else Path(checkpoint).absolute()
         reports = [live.progress] if isinstance(live, JsonLines) else []
@@ -256,7 +258,7 @@ def run_command(
             page.start(pages(view, elsewhere=application(measured), only_loopback=not insecure))
             live.serving(page.url, "page")
 
-        def report(done: Progress) -> None:
+        def report(done: BatchProgress) -> None:
             for each in reports:
                 each(done)
 
@@ -298,7 +300,7 @@ def _states(measured: QueryMetrics, checkpoint: str | Path, partition: int | Non
     from streaming.ui.explanation import SECONDS, CannotAnswer
 
     if not measured.ready:
-        raise CannotAnswer("the query has not done a micro-batch yet, or has ended")
+        raise CannotAnswer("the query has not finished a micro-batch yet, or has ended")
     try:
         return states_beside(checkpoint, partition, SECONDS)
     except NotReadable as error:
@@ -328,12 +330,12 @@ class Live:
             self.say("failed")
 
     def started(self) -> None:
-        """Says that the query runs: `streaming.run.run_query`'s `on_start`."""
+        """Says that the query runs: `streaming.jobs.run.run_query`'s `on_start`."""
         self._started = True
         self.say("running; Ctrl-C stops it")
 
     def note(self, text: str) -> None:
-        """Says what the user should know before the query runs: `streaming.run.run_query`'s `on_note`."""
+        """Says what the user should know before the query runs: `streaming.jobs.run.run_query`'s `on_note`."""
         self.say(text)
 
     def serving(self, url: str, what: str) -> None:
@@ -341,11 +343,11 @@ class Live:
         self.say(f"{what}: {url}{'/metrics' if what == 'metrics' else '/'}")
 
     def batch(self, written: Written) -> None:
-        """Counts what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""
+        """Counts what a micro-batch wrote: `streaming.jobs.run.run_query`'s `on_batch`."""
         for (_, kind), count in written.rows.items():
             self._rows[kind] += count
-        counts = ", ".join(f"{count:,} {kind.lower()}" for kind, count in self._rows.most_common(6))
-        text = f"batch {written.batch_id:,}: {counts or 'nothing yet'}"
+        counts = ", ".join(f"{count:,} {kind.lower()}" for kind, count in self._rows.most_common())
+        text = f"batch {written.batch_id:,}, rows so far: {counts or 'none'}"
         self._status.update(text)
         if not self._console.is_terminal and time.monotonic() - self._said >= _REPORT_EVERY_SECONDS:
             self.say(text)
@@ -372,11 +374,11 @@ class JsonLines:
             self._say("failed", error=f"{type(error).__name__}: {error}")
 
     def started(self) -> None:
-        """Says that the query runs: `streaming.run.run_query`'s `on_start`."""
+        """Says that the query runs: `streaming.jobs.run.run_query`'s `on_start`."""
         self._say("started")
 
     def note(self, text: str) -> None:
-        """Says what the user should know before the query runs: `streaming.run.run_query`'s `on_note`."""
+        """Says what the user should know before the query runs: `streaming.jobs.run.run_query`'s `on_note`."""
         self._say("note", text=text)
 
     def serving(self, url: str, what: str) -> None:
@@ -384,14 +386,14 @@ class JsonLines:
         self._say("serving", url=url, what=what)
 
     def batch(self, written: Written) -> None:
-        """Keeps what a micro-batch wrote: `streaming.run.run_query`'s `on_batch`."""
+        """Keeps what a micro-batch wrote: `streaming.jobs.run.run_query`'s `on_batch`."""
         rows: Counter[str] = Counter()
         for (_, kind), count in written.rows.items():
             rows[kind] += count
         self._written[written.batch_id] = dict(rows)
 
-    def progress(self, done: Progress) -> None:
-        """Writes the line of a micro-batch: `streaming.run.run_query`'s `on_progress`."""
+    def progress(self, done: BatchProgress) -> None:
+        """Writes the line of a micro-batch: `streaming.jobs.run.run_query`'s `on_progress`."""
         rows = self._written.get(done.batch_id, {})
         for batch_id in [each for each in self._written if each <= done.batch_id]:
             del self._written[batch_id]

@@ -15,6 +15,7 @@ from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
     KafkaConfigFile,
+    ProfileChoice,
     RecordsSetAside,
     TopicsSetAside,
     coordinates,
@@ -22,7 +23,7 @@ from streaming.cli.options import (
     milliseconds,
     topic_name,
 )
-from streaming.signals import is_read, stop_signals
+from streaming.runtime.signals import is_read, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,45 +60,48 @@ def serve_command(
     listen: Annotated[
         str,
         typer.Option(
-            metavar="HOST:PORT", help="Where clients of the binary protocol connect. Port 0: any free one."
+            metavar="HOST:PORT",
+            help="Where clients of the binary protocol connect. Port 0 picks a free port.",
         ),
     ] = "127.0.0.1:6650",
     admin_listen: Annotated[
         str,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where the admin REST API and the HTTP lookup are. Port 0: any free one.",
+            help="Where the admin REST API and the HTTP lookup are. Port 0 picks a free port.",
         ),
     ] = "127.0.0.1:8080",
     advertised_address: Annotated[
         str | None,
         typer.Option(
             metavar="HOST",
-            help="The host that lookups tell clients to connect to (Pulsar's advertisedAddress), if it is not the one of --listen: "
-            "the name of a container, or of a proxy.",
+            help="The host that lookups tell clients to connect to (Pulsar's advertisedAddress), if it "
+            "differs from --listen: the name of a container or a proxy.",
         ),
     ] = None,
     engine: Annotated[
         EngineType,
         typer.Option(
-            help="embedded: the broker runs in this process, and --data has its log. spark: a Spark query runs in this process, as "
-            "`magnetar run` runs it, on the Kafka topics --ingress and --responses. With these topics and no --engine, "
-            "the query runs elsewhere."
+            help="embedded: the broker runs in this process, and --data holds its log. spark: a Spark "
+            "query runs in this process, like `magnetar run`, on the Kafka topics --ingress and "
+            "--responses. With these topics but no --engine, the query runs elsewhere."
         ),
     ] = EngineType.embedded,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for the log of all commands and for the messages. With the same folder, the broker goes on where "
-            "it stopped, however it ended. Without one, everything is in memory and ends with the process. With --engine spark: "
-            "the folder for the query's checkpoint and store."
+            help="A folder for the log of all commands and for the messages. Given the same folder "
+            "again, the broker resumes where it stopped, even after a crash. Without a folder, "
+            "everything is in memory and gone when the process ends. With --engine spark: the "
+            "folder for the query's checkpoint and store."
         ),
     ] = None,
     fsync: Annotated[
         bool,
         typer.Option(
-            help="Answer a client once the disk has its command (Pulsar's journalSyncData). Without, answers are faster, and "
-            "a crash of the machine may lose the last of them; a crash of the process does not."
+            help="Respond to a client only once its command is on disk (Pulsar's journalSyncData). "
+            "Without this, responses are faster, but a crash of the machine can lose the last "
+            "commands; a crash of the process can't."
         ),
     ] = True,
     ingress: Annotated[
@@ -111,8 +115,9 @@ def serve_command(
     name: Annotated[
         str | None,
         typer.Option(
-            help="The name of this server among those before a query. A server that starts closes what a former one of its "
-            "name had open. The default is made of the machine's name and the port.",
+            help="The name of this server among those in front of a query. When it starts, a server "
+            "closes the connections that an earlier server of the same name left open. The default "
+            "combines the machine's name and the port.",
         ),
     ] = None,
     kafka_config: KafkaConfigFile = None,
@@ -120,10 +125,11 @@ def serve_command(
         str, typer.Option(help="With --engine spark: the shortest time between micro-batches.")
     ] = "0s",
     profile: Annotated[
-        str | None,
+        ProfileChoice | None,
         typer.Option(
-            help="The Pulsar version whose defaults apply: 2.x or 4.x (the default). Before a query, this option and --set "
-            "replace the configuration in its log, which otherwise stays as it is.",
+            help="The Pulsar version whose rules and defaults apply; the default is 4.x. In front of a "
+            "query, this option and --set replace the configuration in its log; without them it "
+            "stays as it is.",
         ),
     ] = None,
     setting: Annotated[
@@ -131,7 +137,7 @@ def serve_command(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A broker setting, by Pulsar's name; see docs/settings.md. Repeatable.",
+            help="A broker setting, by Pulsar's name; see docs/reference/settings.md. Repeatable.",
         ),
     ] = None,
     limit: Annotated[
@@ -139,28 +145,30 @@ def serve_command(
         typer.Option(
             "--limit",
             metavar="NAME=VALUE",
-            help="What clients may use of the server; see docs/security.md. Repeatable.",
+            help="A limit on the resources that clients can use; see docs/operate/security.md. Repeatable.",
         ),
     ] = None,
     test_double: Annotated[
         bool,
         typer.Option(
             "--test-double",
-            help="Be a broker for tests: its clock stands still until a call below /magnetar/v1 moves it, and other calls make "
-            "faults and go back. --data gets the log alone.",
+            help="Run as a broker for tests: its clock stands still until a call under /magnetar/v1 "
+            "moves it, and other calls inject faults and return to snapshots. --data gets only the "
+            "log.",
         ),
     ] = False,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
-            help="A PEM file with the server's certificate and those that signed it (Pulsar's tlsCertificateFilePath). With it, "
-            "both ports speak TLS alone: pulsar+ssl:// and https://."
+            help="A PEM file with the server's certificate and its chain (Pulsar's "
+            "tlsCertificateFilePath). With it, both ports speak only TLS: pulsar+ssl:// and "
+            "https://."
         ),
     ] = None,
     tls_key: Annotated[
         Path | None,
         typer.Option(
-            help="A PEM file with the key of the certificate, not encrypted (Pulsar's tlsKeyFilePath)."
+            help="A PEM file with the certificate's private key, unencrypted (Pulsar's tlsKeyFilePath)."
         ),
     ] = None,
     token_secret_key: Annotated[
@@ -184,23 +192,24 @@ def serve_command(
     max_ahead: Annotated[
         str,
         typer.Option(
-            help="How far the machine's clock may jump ahead: if so far, or farther, the broker's time does not follow it until it "
-            "is back, or the server starts again; off: it follows."
+            help="How far the machine's clock may jump ahead. After a jump this large or larger, the "
+            "broker's time does not follow until the clock is back or the server restarts; off: it "
+            "always follows."
         ),
     ] = "1h",
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            help="Listen on an address that other machines reach, although nobody who connects needs a token. The admin API then "
-            "also answers pages of other sites in a browser.",
+            help="Listen on an address that other machines reach, although clients need no token. The "
+            "admin API then also answers requests from other sites' pages in a browser.",
         ),
     ] = False,
 ) -> None:
     """Serve Pulsar's clients until Ctrl-C or SIGTERM, as a standalone Pulsar does.
 
     A client of any language connects to pulsar://localhost:6650, and pulsar-admin to http://localhost:8080. The broker runs in
-    this process, or is a Spark query on Kafka: see docs/operations.md.
+    this process, or is a Spark query on Kafka: see docs/operate/serve.md.
     """
     import asyncio
 
@@ -232,14 +241,12 @@ def serve_command(
         [coordinates(each) for each in quarantine or ()],
         [topic_name(each) for each in quarantine_topic or ()],
     )
-    if profile not in (None, "2.x", "4.x"):
-        raise typer.BadParameter(f"{profile!r}: expected 2.x or 4.x", param_hint="--profile")
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("one needs the other", param_hint="--tls-cert, --tls-key")
     if token_secret_key is not None and token_public_key is not None:
         raise typer.BadParameter("give one of them", param_hint="--token-secret-key, --token-public-key")
     settings = STANDALONE_SETTINGS | dict(_setting(each, "--set") for each in setting or ())
-    broker = BrokerConfig(profile=profile or "4.x", settings=dict(settings))  # type: ignore[arg-type]
+    broker = BrokerConfig(profile=profile.value if profile else "4.x", settings=dict(settings))
     try:
         bounds = limits(dict(_setting(each, "--limit") for each in limit or ()))
     except BadLimit as error:
@@ -342,7 +349,7 @@ def _serve_embedded(
     from schemas.records import TopicAside
     from sinks.lock import InUse, NotWritable
     from sinks.storage import Damaged, NotStored
-    from streaming.fold import FoldError, set_aside_by_name
+    from streaming.fold.records import FoldError, set_aside_by_name
     from streaming.server.clock import HeldClock
     from streaming.server.data_folder import BadData
     from streaming.server.embedded import STANDALONE, EmbeddedEngine
@@ -354,7 +361,7 @@ def _serve_embedded(
             data,
             clock=clock or machine,
             profile=broker.profile,
-            settings=broker.settings,
+            settings=broker.settings if test_double else {"maxEffectsPerCommand": 10_000} | broker.settings,
             checkpoints=not test_double,
             fsync=fsync,
             begins_with=STANDALONE,
@@ -381,7 +388,7 @@ def _serve_query(
     """Serve before a query, which runs in this process if there is a folder for its `data`."""
     from sinks.base import ForeignFiles
     from sinks.lock import InUse, LeaseLost, NotWritable
-    from streaming.fold import NoSuchRecord
+    from streaming.fold.records import NoSuchRecord
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged, TopicInUse
@@ -392,11 +399,11 @@ def _serve_query(
     from streaming.runtime.clock import RealClock
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
-    from streaming.seed import NotWhole
     from streaming.server.embedded import STANDALONE
     from streaming.server.query_engine import BadName, NameTaken, QueryEngine, TopicsChanged, server_name
     from streaming.spark.failure import QueryFailed
     from streaming.spark.trigger import BadTrigger
+    from streaming.state.seed import NotWhole
 
     with expected_errors(
         BadName,
@@ -453,7 +460,7 @@ def _query(
         yield
         return
 
-    from streaming.run import run_query
+    from streaming.jobs.run import run_query
     from streaming.spark.failure import explained
 
     folder, running = data.absolute(), Event()
@@ -461,7 +468,9 @@ def _query(
 
     def run() -> None:
         try:
-            with explained("Nothing is lost: started again with the same --data, it repeats the micro-batch"):
+            with explained(
+                "Nothing is lost: when restarted with the same --data, it repeats the micro-batch"
+            ):
                 run_query(
                     topics[0],
                     folder / "checkpoint",

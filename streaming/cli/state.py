@@ -12,13 +12,16 @@ import typer
 
 from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import MOST_PARTITIONS, Ingress, KafkaConfigFile, credentials
+from streaming.cli.options import MOST_PARTITIONS, IngressOption, KafkaConfigFile, credentials
 
 if TYPE_CHECKING:
-    from streaming.move import Moved
+    from streaming.spark.checkpoint import Committed
+    from streaming.state.dump import Header
+    from streaming.state.move import Moved
 
 state_app = typer.Typer(
-    help="Write the brokers' states as text, and start queries from them, also over more ingress partitions.",
+    help="Export the brokers' states as text, and start queries from them, also with another number of "
+    "ingress partitions.",
     no_args_is_help=True,
 )
 
@@ -33,7 +36,6 @@ def _expected() -> Iterator[None]:
     from sinks.lock import InUse, LeaseLost, NotWritable
     from sinks.storage import BadUrl, Damaged, NotStored
     from streaming.broker.errors import StateVersionError
-    from streaming.dump import BadDump
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
     from streaming.kafka.ingress import IngressChanged
@@ -42,10 +44,11 @@ def _expected() -> Iterator[None]:
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError
-    from streaming.seed import NotWhole
     from streaming.spark.checkpoint import BadCheckpoint
     from streaming.spark.failure import QueryFailed
-    from streaming.spread import NotSpread
+    from streaming.state.dump import BadDump
+    from streaming.state.seed import NotWhole
+    from streaming.state.spread import NotSpread
 
     with expected_errors(
         BadCheckpoint, BadDump, BadUrl, FileNotFoundError, InUse, IngressChanged, JarsUnavailableError, JavaNotFoundError,
@@ -55,7 +58,7 @@ def _expected() -> Iterator[None]:
         try:
             yield
         except NotStored as error:
-            raise NotStored(f"{error}. Nothing is lost: when that is mended, start this again") from error
+            raise NotStored(f"{error}. Nothing is lost: fix this and try again") from error
 
 
 @state_app.command("export")
@@ -64,16 +67,16 @@ def export_command(
         str,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="The --checkpoint of a query, running or not (a folder, or an s3a:// URL), or the --out of a replay.",
+            help="The --checkpoint of a query, also of magnetar.start, running or not (a folder, or an s3a:// URL), or the --out of a replay.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write. It must not exist.")],
 ) -> None:
-    """Write the brokers' states after the last micro-batch as JSON Lines: a line per partition and per topic."""
+    """Write the brokers' states after the last micro-batch as JSON Lines: one line per partition and per topic."""
     from sinks.outputs import new_file
-    from streaming.dump import Header, write_dump
-    from streaming.spark.checkpoint import BadCheckpoint, committed
-    from streaming.states import read_states
+    from streaming.spark.checkpoint import BadCheckpoint, NoTopic, committed, last_committed
+    from streaming.state.dump import Header, write_dump
+    from streaming.state.saved import read_states
 
     with _expected():
         encoded: Iterator[bytes]
@@ -81,17 +84,17 @@ def export_command(
             header = Header()
             encoded = iter([each.broker for each in states])
         else:
-            last = committed(checkpoint)
-            if last is None:
-                raise BadCheckpoint(
-                    f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
-                )
-            encoded = _states(checkpoint, last.batch)
-            header = Header(
-                ingress=last.topic,
-                partitions=len(last.offsets),
-                offsets={str(partition): offset for partition, offset in last.offsets.items()},
-            )
+            try:
+                last = committed(checkpoint)
+            except NoTopic:  # as for a replay, nobody knows which records of what come next
+                header, batch = Header(), last_committed(checkpoint)
+            else:
+                if last is None:
+                    raise BadCheckpoint(
+                        f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
+                    )
+                header, batch = _header(last), last.batch
+            encoded = _states(checkpoint, batch)
         with new_file(out) as file:
             topics = write_dump(file, header, encoded)
     say(f"{counted(topics, 'topic')} to {out}")
@@ -100,28 +103,30 @@ def export_command(
 @state_app.command("import")
 def import_command(
     dump: Annotated[Path, typer.Argument(metavar="FILE", help="What magnetar state export wrote.")],
-    ingress: Ingress,
+    ingress: IngressOption,
     entries: Annotated[
         str,
-        typer.Option(help="The --store of the query whose states these are. It must not have gone on since."),
+        typer.Option(
+            help="The --store of the query that the states come from. The query must not have run since."
+        ),
     ],
-    store: Annotated[str, typer.Option(help="A new store, for a query that goes on from the states.")],
+    store: Annotated[str, typer.Option(help="A new store, for the query that continues from the states.")],
     partitions: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=MOST_PARTITIONS,
-            help="The number of partitions, if another topic than that of the states is to be created.",
+            help="The number of partitions of the new topic, if it is not the topic of the states.",
         ),
     ] = None,
     kafka_config: KafkaConfigFile = None,
 ) -> None:
-    """Prepare a store for a query that goes on from a dump, in the same ingress topic or in a new one."""
+    """Prepare a store for a query that continues from a dump, on the same ingress topic or a new one."""
     from sinks.lock import exclusive
-    from streaming.dump import read_dump, read_header
     from streaming.kafka.url import KafkaUrl
     from streaming.log.partition import PARTITIONS
-    from streaming.move import States, move_states, restore_states
+    from streaming.state.dump import read_dump, read_header
+    from streaming.state.move import States, move_states, restore_states
 
     with _expected():
         url = KafkaUrl.parse(ingress)
@@ -159,7 +164,7 @@ def import_command(
 @state_app.command("move")
 def move_command(
     checkpoint: Checkpoint,
-    ingress: Ingress,
+    ingress: IngressOption,
     store: Annotated[str, typer.Option(help="The --store of the query.")],
     to_ingress: Annotated[
         str, typer.Option(help="The topic for the new query, which is created: kafka://HOST:PORT/TOPIC.")
@@ -170,18 +175,18 @@ def move_command(
     ],
     kafka_config: KafkaConfigFile = None,
 ) -> None:
-    """Prepare a topic and a store for a query that goes on where a stopped one is, over other ingress partitions.
+    """Prepare a topic and a store for a query that continues where a stopped one ended, with another number of ingress partitions.
 
-    If it is interrupted, start it again. The stopped query's topic, checkpoint and store stay as they are.
+    If it is interrupted, run it again. The stopped query's topic, checkpoint and store do not change.
     """
     from sinks.base import INGRESS
     from sinks.lock import exclusive
     from sinks.storage import Storage
     from streaming.kafka.topics import are_distinct
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
-    from streaming.move import CATCH_UP, States, move_states
-    from streaming.seed import SeedWriter
     from streaming.spark.checkpoint import BadCheckpoint, check, committed
+    from streaming.state.move import CATCH_UP, States, move_states
+    from streaming.state.seed import SeedWriter
 
     with _expected():
         old, new = KafkaUrl.parse(ingress), KafkaUrl.parse(to_ingress)
@@ -224,6 +229,16 @@ def move_command(
     _done(moved, to_ingress, to_store)
 
 
+def _header(last: Committed) -> Header:
+    from streaming.state.dump import Header
+
+    return Header(
+        ingress=last.topic,
+        partitions=len(last.offsets),
+        offsets={str(partition): offset for partition, offset in last.offsets.items()},
+    )
+
+
 def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
     """The encoded states of a checkpoint, one after the other. Spark starts with the first. Raises `QueryFailed`."""
     from streaming.runtime.jars import s3a_jars
@@ -237,7 +252,7 @@ def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
     on_s3 = is_on_s3(checkpoint)
     if on_s3:
         s3a_jars()
-    with explained("Start this again"):
+    with explained("Try again"):
         spark = spark_session("magnetar state", shuffle_partitions=1, master="local[1]", with_s3=on_s3)
         where = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)  # noqa: PTH100 (a text, as a URL is)
         yield from encoded_states(spark, where, batch)
@@ -252,6 +267,7 @@ def _done(moved: Moved, ingress: str, store: str) -> None:
         else ""
     )
     say(
-        f"{counted(moved.topics, 'topic')} moved{copied}. Go on with a new checkpoint, and with new topics for responses and dead letters:"
+        f"{counted(moved.topics, 'topic')} moved{copied}. Continue with a new checkpoint, and with new "
+        "topics for responses and dead letters:"
     )
     say(f"magnetar run --ingress {ingress} --store {store} --checkpoint NEW")

@@ -11,7 +11,7 @@ from streaming.cli.console import console, new_table, one_line, say
 from streaming.cli.errors import expected_errors
 
 if TYPE_CHECKING:
-    from streaming.traces.conform import Verdict
+    from streaming.traces.conform import TraceComparison
 
 
 def import_command(
@@ -28,7 +28,7 @@ def import_command(
     say(f"{imported.traces} traces, {count:,} commands -> {out}")
     if imported.skipped:
         left_out = ", ".join(f"{number:,} {name}" for name, number in imported.skipped.most_common())
-        say(f"left out, because a gateway answers them: {left_out}")
+        say(f"skipped, because a gateway answers them: {left_out}")
 
 
 def conform_command(
@@ -68,7 +68,7 @@ def conform_command(
     raise typer.Exit(0 if equal == len(verdicts) else 1)
 
 
-def first_difference(verdict: Verdict) -> None:
+def first_difference(verdict: TraceComparison) -> None:
     """Print the first difference of a trace."""
     terminal = console()
     step, text = verdict.differences[0]
@@ -80,7 +80,7 @@ def first_difference(verdict: Verdict) -> None:
     terminal.print(f"  {one_line(text)}", markup=False, highlight=False)
 
 
-def explained_differences(verdict: Verdict) -> None:
+def explained_differences(verdict: TraceComparison) -> None:
     """Print what differs in a recording for a reason that is not Magnetar's."""
     for reason, count in sorted(verdict.explained.items()):
         say(f"{verdict.name}: {count:,} times: {reason}")

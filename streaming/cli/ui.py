@@ -8,10 +8,10 @@ import typer
 
 from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
-from streaming.signals import stop_signals
+from streaming.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
-    from streaming.fold import StateRow
+    from streaming.fold.records import StateRow
 
 
 def ui_command(
@@ -26,29 +26,29 @@ def ui_command(
     ] = None,
     listen: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Where the page is. Port 0: any free one."),
+        typer.Option(metavar="HOST:PORT", help="Where to serve the page. Port 0 picks a free port."),
     ] = "127.0.0.1:8090",
     insecure: Annotated[
         bool,
         typer.Option(
             "--insecure",
-            help="Listen on an address that other machines reach, although nobody needs a password.",
+            help="Listen on an address that other machines reach, although the page requires no password.",
         ),
     ] = False,
 ) -> None:
-    """Look at a finished replay, or at the folders of a query, in a browser, until Ctrl-C or SIGTERM.
+    """Serve a web page about a finished replay or the folders of a query, until Ctrl-C or SIGTERM.
 
     `magnetar run --ui` serves the page of a running query.
     """
     from sinks.storage import BadUrl
-    from streaming.answers.folders import Folders, NotFound
-    from streaming.answers.inspection import check_batches
+    from streaming.answers.history.folders import Folders, NotFound
+    from streaming.answers.history.inspection import check_batches
     from streaming.broker.errors import StateVersionError
     from streaming.metrics.endpoint import Endpoint, EndpointError
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
     from streaming.spark.checkpoint import BadCheckpoint
-    from streaming.states import read_states
+    from streaming.state.saved import read_states
     from streaming.ui.application import application
     from streaming.ui.view import FolderView
 

@@ -11,18 +11,18 @@ import typer
 
 from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions
+from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions, ProfileChoice
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from streaming.answers.whatif import Model, WhatIf
+    from streaming.answers.whatif.compare import Model, WhatIf
 
 _SHOWN = 20
 MOST_SECONDS = 365 * 86_400
 
 
-class Clients(StrEnum):
+class ClientsChoice(StrEnum):
     """How clients act where they would have seen something else."""
 
     RECORDED = "recorded"
@@ -34,12 +34,13 @@ def whatif_command(
     policies: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Other policies: YAML with Pulsar's names, or a log of ADMIN and BROKER_CONFIG commands. Give it again for "
-            "more policy sets."
+            help="Other policies: YAML with Pulsar's names, or a log of ADMIN and BROKER_CONFIG "
+            "commands. Repeat it for more policy sets."
         ),
     ] = None,
     profile: Annotated[
-        str | None, typer.Option(help="One more policy set: the defaults of this Pulsar version, 2.x or 4.x.")
+        ProfileChoice | None,
+        typer.Option(help="An additional policy set: the rules and defaults of this Pulsar version."),
     ] = None,
     out: AnswerFolder = None,
     partitions: Partitions = None,
@@ -48,33 +49,34 @@ def whatif_command(
         typer.Option(
             min=1,
             max=MOST_CORES,
-            help="Fold so many ingress partitions at a time. The default is the number of cores.",
+            help="How many ingress partitions to fold in parallel. The default is the number of cores.",
         ),
     ] = None,
     from_: Annotated[
         str | None,
         typer.Option(
             "--from",
-            help="The --checkpoint of a query (a folder, or an s3a:// URL): fold the traffic of the log from its state on, as if it "
-            "began now.",
+            help="The --checkpoint of a query (a folder, or an s3a:// URL): fold the traffic of the log "
+            "from its state, as if it began now.",
         ),
     ] = None,
     store: Annotated[
         str | None, typer.Option(help="With --from: the --store of that query, a folder or a URL.")
     ] = None,
     with_spark: Annotated[
-        bool, typer.Option("--spark", help="Fold the ingress partitions in tasks of Spark, not in processes.")
+        bool, typer.Option("--spark", help="Fold the ingress partitions in Spark tasks instead of processes.")
     ] = False,
     clients: Annotated[
-        Clients,
+        ClientsChoice,
         typer.Option(
-            help="How clients act where they would have seen something else: as recorded, or reactive, as modelled official clients."
+            help="How clients act once the broker answers them differently than in the log: as recorded, or "
+            "reactive, like modelled official clients."
         ),
-    ] = Clients.RECORDED,
+    ] = ClientsChoice.RECORDED,
     seed: Annotated[
         int,
         typer.Option(
-            min=0, max=LARGEST, help="The seed of reactive clients: equal seeds give equal answers."
+            min=0, max=LARGEST, help="The seed of reactive clients: the same seed gives the same answer."
         ),
     ] = 0,
     send_timeout: Annotated[
@@ -82,19 +84,19 @@ def whatif_command(
         typer.Option(
             min=0,
             max=MOST_SECONDS,
-            help="After how many seconds the producers of reactive clients give up a message. 0: never.",
+            help="The send timeout of reactive clients' producers, in seconds. 0: none.",
         ),
     ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """What would other policies have done? Folds a log under its own and other policies, in one pass."""
+    """What would other policies have done? Fold a log under its own and under other policies, in one pass."""
     from sinks.ledger_store import LedgerStore
     from sinks.storage import BadUrl
-    from streaming.answers.folders import NotFound
-    from streaming.answers.inspection import check_batches, states_at
-    from streaming.answers.projection import LiveState
-    from streaming.answers.reactive import ClientSettings
-    from streaming.answers.whatif import whatif
+    from streaming.answers.history.folders import NotFound
+    from streaming.answers.history.inspection import check_batches, states_at
+    from streaming.answers.whatif.clients.reactive import ClientSettings
+    from streaming.answers.whatif.compare import whatif
+    from streaming.answers.whatif.projection import LiveState
     from streaming.log.files import check_log
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError
@@ -106,15 +108,17 @@ def whatif_command(
             "give --from and --store together: the checkpoint and the store of one query"
         )
     if not policies and profile is None and from_ is None:
-        raise typer.BadParameter("give --policies or --profile: under what should the log be folded?")
+        raise typer.BadParameter("give --policies or --profile: without either, there is nothing to compare")
     if with_spark and processes is not None:
-        raise typer.BadParameter("give --spark or --processes: Spark has as many tasks as there are cores")
-    if from_ is not None and clients is Clients.REACTIVE:
         raise typer.BadParameter(
-            "give --from or --clients reactive: reactive clients are modelled from the start of a log"
+            "give either --spark or --processes: Spark has as many tasks as there are cores"
+        )
+    if from_ is not None and clients is ClientsChoice.REACTIVE:
+        raise typer.BadParameter(
+            "give either --from or --clients reactive: reactive clients are modelled from the start of a log"
         )
     settings = None
-    if clients is Clients.REACTIVE:
+    if clients is ClientsChoice.REACTIVE:
         settings = ClientSettings(seed=seed, send_timeout=round(send_timeout * 1000))
     with (
         expected_errors(
@@ -153,7 +157,7 @@ def whatif_command(
         found = whatif(
             log,
             policies or [],
-            profile=profile,
+            profile=None if profile is None else profile.value,
             partitions=partitions,
             processes=processes,
             progress=show,
@@ -173,9 +177,9 @@ def diff_command(
     out: AnswerFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """What became of each message otherwise in another replay? Compares the outputs of two replays of one log."""
-    from streaming.answers.diff import diff
-    from streaming.answers.folders import NotFound
+    """How does another replay change the fate of each message? Compare the outputs of two replays of one log."""
+    from streaming.answers.history.folders import NotFound
+    from streaming.answers.whatif.diff import diff
 
     with expected_errors(NotFound), progress() as bar:
         task = bar.add_task("comparing", total=None)
@@ -188,8 +192,8 @@ def diff_command(
 
 def _write(found: WhatIf, out: Path | None) -> None:
     from sinks.outputs import filling
-    from streaming.answers.whatif import write
-    from streaming.answers.whatif_report import report
+    from streaming.answers.whatif.compare import write
+    from streaming.answers.whatif.report import report
 
     if out is not None:
         with filling(out):
@@ -199,7 +203,7 @@ def _write(found: WhatIf, out: Path | None) -> None:
 
 def _print(found: WhatIf, out: Path | None, as_json: bool) -> None:
     if as_json:
-        from streaming.answers.whatif import to_json
+        from streaming.answers.whatif.compare import to_json
 
         say_json(to_json(found))
         return
@@ -209,9 +213,7 @@ def _print(found: WhatIf, out: Path | None, as_json: bool) -> None:
     for text in notes(found):
         say(text)
     if out is not None:
-        say(
-            f"\n{counted(len(found.differences), 'difference')} are in {out}; {out / 'report.html'} shows them."
-        )
+        say(f"\nDifferences, in {out}: {len(found.differences):,}. {out / 'report.html'} shows them.")
 
 
 def totals_table(found: WhatIf) -> Table:
@@ -239,7 +241,7 @@ def totals_table(found: WhatIf) -> Table:
 
 def subscriptions_table(found: WhatIf) -> Table:
     """The subscriptions whose messages differ, those with most differences first."""
-    from streaming.answers.whatif import CHANGES
+    from streaming.answers.whatif.compare import CHANGES
 
     columns = [change.replace(" ", "_") for change in CHANGES]
     rows = [
@@ -291,7 +293,8 @@ def notes(found: WhatIf) -> list[str]:
             )
         if each.unmatched:
             texts.append(
-                f"{each.policies}: {counted(each.unmatched, 'command')} named messages that never were; these were passed over."
+                f"{each.policies}: {counted(each.unmatched, 'command')} named messages that do not exist "
+                "under these policies and were skipped."
             )
     return texts + ([] if model is None else _modelled(model))
 
@@ -299,7 +302,7 @@ def notes(found: WhatIf) -> list[str]:
 def _modelled(model: Model) -> list[str]:
     """What modelled clients did, and what the model takes for granted."""
     texts = [
-        f"{run.policies}: modelled clients sent {counted(run.sent, 'command')} of their own, and left out "
+        f"{run.policies}: modelled clients sent {counted(run.sent, 'command')} of their own, and omitted "
         f"{run.left:,} of the log; producers gave up {counted(run.given_up, 'message')}."
         for run in model.runs
     ]

@@ -116,9 +116,7 @@ def consuming(url: KafkaUrl, config: KafkaConfig = PLAIN, **settings: Any) -> It
 
 def _failed(url: KafkaUrl, error: Exception) -> KafkaUnreachable:
     why = str(error).rstrip(". ")
-    return KafkaUnreachable(
-        f"Kafka at {url.bootstrap}, topic {url.topic!r}: {why}. When that is mended, start this again"
-    )
+    return KafkaUnreachable(f"Kafka at {url.bootstrap}, topic {url.topic!r}: {why}. Fix this and try again")
 
 
 class _Collector(logging.Handler):

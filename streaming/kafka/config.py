@@ -64,7 +64,7 @@ class KafkaConfig(NamedTuple):
     """How to connect to a Kafka. It holds a path and no secret, so it can be pickled and printed."""
 
     file: Path | None = None
-    """The absolute path of the properties (see ``docs/security.md``); None: neither TLS nor a password."""
+    """The absolute path of the properties (see ``docs/operate/security.md``); None: neither TLS nor a password."""
 
     @classmethod
     def of(cls, file: str | Path | None) -> KafkaConfig:

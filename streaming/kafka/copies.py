@@ -95,7 +95,7 @@ def _present(records: pa.Table, url: KafkaUrl, config: KafkaConfig) -> int:
     first = Counter(records["partition"].slice(0, found.total()).to_pylist())
     if first != found or any(start for start, _ in offsets.values()):
         raise NotProduced(
-            f"topic {url.topic} has records that are not of this copy: somebody else wrote to it. Start again with another topic and "
-            "another store"
+            f"topic {url.topic} has records that this copy did not write. Start again with another topic "
+            "and another store"
         )
     return found.total()

@@ -104,8 +104,8 @@ def claim(topics: Sequence[KafkaUrl], store: str, partitions: int, config: Kafka
         known = note.written is None or not {id_, *others}.isdisjoint(note.written)
         if not known and holds_records(url, config):
             raise TopicInUse(
-                f"Kafka's topic {url.topic!r} has records of another query, or of an earlier one: readers could not tell its rows from those of "
-                "this one. Give each query topics of its own for what it writes"
+                f"Kafka's topic {url.topic!r} has records of another query, or of an earlier one: readers "
+                "could not tell its rows from those of this one. Give each query its own output topics"
             )
     written = sorted({*(note.written or ()), *ids})
     if written != note.written:
@@ -201,8 +201,9 @@ def _compare(before: Ingress, now: Ingress, url: KafkaUrl) -> None:
     """Raises `IngressChanged` if two topics that exist differ."""
     if before.id != now.id and before.id is not None:
         raise IngressChanged(
-            f"Kafka's topic {url.topic!r} was deleted and recreated since this query began. Nothing is skipped silently: "
-            "give the query a new checkpoint and a new store, and it begins with what the topic has now"
+            f"Kafka's topic {url.topic!r} was deleted and recreated since this query began. Nothing is "
+            "skipped silently: give the query a new checkpoint and a new store, and it starts with what "
+            "the topic has now"
         )
     if before.partitions != now.partitions:
         raise IngressChanged(

@@ -1,7 +1,7 @@
 """More ingress partitions: copy a Kafka topic of commands to a topic with any number of partitions.
 
 A broker is a function of its log, so the new query starts with an empty checkpoint and an empty store, and folds the same
-commands. docs/operations.md describes the whole procedure and what the old topic must be like.
+commands. docs/operate/partitions.md describes the whole procedure and what the old topic must be like.
 """
 
 from __future__ import annotations
@@ -99,15 +99,15 @@ def repartition_topic(
     with administration(new, config) as admin:
         if (found := _records(admin, new)) != sent:
             raise NotProduced(
-                f"topic {new.topic} has {found} records, of which this copy sent {sent}: somebody else wrote to it; start again "
-                "with another topic"
+                f"topic {new.topic} has {found} records, of which this copy sent {sent}: another producer "
+                "wrote to it; start again with another topic"
             )
     with administration(old, config) as admin:
         now = _records(admin, old)
     if more := now - sum(end for _, end in log.offsets.values()):
         raise NotProduced(
-            f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop whoever writes to it, and start "
-            "again with another topic"
+            f"topic {old.topic} got {more} more records, which {new.topic} lacks: stop its writers, and "
+            "start again with another topic"
         )
     return Repartitioned(len(log.records), sent, [*notes, *merged.notes, *_other_choice(log)])
 
@@ -130,7 +130,7 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
             raise LogError(f"{url.bootstrap} has no topic {url.topic}: check the address")
         wanted = ConfigResource("TOPIC", url.topic, ["cleanup.policy"])
         found = admin.describe_configs([wanted], config_filter="all")["topic"][url.topic]
-    gone = "so its brokers can't be folded again: see docs/operations.md"
+    gone = "so its brokers can't be folded again: see docs/operate/partitions.md"
     for partition, (first, _) in offsets.items():
         if first:
             raise LogError(
@@ -186,8 +186,9 @@ def _other_choice(log: TopicLog) -> list[str]:
     if not strays:
         return []
     note = (
-        f"{len(strays)} topics (such as {strays[0]}) were not in the partition that crc32 of their name gives, where they "
-        "are now: whoever writes them must choose that partition from now on, or each becomes two topics"
+        f"{len(strays)} topics (such as {strays[0]}) were not in the partition that crc32 of their name "
+        "gives, where they are now: their writers must choose that partition from now on, or each of "
+        "them becomes two topics"
     )
     return [note]
 

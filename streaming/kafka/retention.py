@@ -45,16 +45,18 @@ def check_retention(
         if gone := {partition: first for partition, (first, _) in held.items() if first}:
             partition, first = next(iter(gone.items()))
             notes.append(
-                f"topic {url.topic} has lost its beginning (partition {partition}: the records before offset {first}). The query is new, "
-                "and knows nothing of what they did. To go on from the states of another query, see magnetar state"
+                f"topic {url.topic} has lost its beginning (partition {partition}: the records before "
+                f"offset {first}). The query is new and does not know what they did. To continue from the "
+                "states of another query, see magnetar state"
             )
     else:
         for partition, (first, _) in held.items():
             if (at := offsets.get(partition, 0)) < first:
                 raise LogLost(
-                    f"topic {url.topic}, partition {partition}: Kafka has deleted the records before offset {first}, and the query has not "
-                    f"folded those from {at} on. Nothing is skipped silently: give the query a new checkpoint and a new store, and it "
-                    "begins with what Kafka has"
+                    f"topic {url.topic}, partition {partition}: Kafka has deleted the records before "
+                    f"offset {first}, and the query has not folded those from {at} on. Nothing is skipped "
+                    "silently: give the query a new checkpoint and a new store, and it starts with what "
+                    "Kafka has"
                 )
     if int(keeps_ms) < 0 and int(keeps_bytes) < 0:
         return notes
@@ -81,8 +83,9 @@ def check_policy(admin: KafkaAdminClient, url: KafkaUrl) -> None:
     (policy,) = _settings(admin, url.topic, "cleanup.policy")
     if "compact" in policy:
         raise LogLost(
-            f"topic {url.topic} is compacted (cleanup.policy={policy}): Kafka deletes commands that the query has not folded. Set "
-            "cleanup.policy=delete. If it was compacted while commands were waiting, some are lost: nobody can tell which"
+            f"topic {url.topic} is compacted (cleanup.policy={policy}): Kafka deletes commands that the "
+            "query has not folded. Set cleanup.policy=delete. If it was compacted while commands were "
+            "waiting, some are lost, and there is no way to tell which"
         )
 
 

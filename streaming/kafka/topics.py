@@ -94,8 +94,8 @@ def holds_records(url: KafkaUrl, config: KafkaConfig = PLAIN) -> bool:
                 at, until = now, time.monotonic() + PATIENCE_MS / 1000
             if time.monotonic() > until:
                 raise KafkaUnreachable(
-                    f"Kafka at {url.bootstrap} does not show what topic {url.topic} has: check that all its brokers are up, and start "
-                    "this again"
+                    f"Kafka at {url.bootstrap} does not show what topic {url.topic} has: check that all "
+                    "its brokers are up, and try again"
                 )
         return False
 

@@ -3,7 +3,7 @@
 A command on a Pulsar topic goes to that topic's ingress partition, by an idempotent producer, so that they arrive once and in
 order. A command to the whole broker goes to all partitions in one transaction. All servers use the same transactional id, which
 Kafka gives to one producer at a time: so each such command is in all partitions or in none, and in the same order everywhere,
-which docs/operations.md requires.
+which docs/operate/partitions.md requires.
 """
 
 from __future__ import annotations

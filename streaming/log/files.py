@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from schemas.arguments import checked
 from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
@@ -64,12 +65,26 @@ def check_log(path: str | Path) -> None:
         check_log_name(path)
 
 
+def is_data_folder(folder: Path) -> bool:
+    """Whether a folder is the --data of a server: it has a log, and what is made of it for the next start."""
+    return not (folder / "segments").is_dir() and any((folder / "commands").glob("*.jsonl"))
+
+
+def replay_first(folder: Path) -> str:
+    """What to do with the --data of a server where the results of a replay or query are expected."""
+    return (
+        f"{folder} is the --data of `magnetar serve`, which keeps its log and no output: replay that, and name the folder it writes: "
+        f"magnetar replay {folder / 'commands'} --out OUT"
+    )
+
+
 def check_log_name(path: str | Path) -> None:
     """Whether `write_log` and `read_log` accept the name of a file. Raises `LogError`."""
     if not str(path).endswith((".jsonl", ".jsonl.gz", ".parquet")):
         raise LogError(f"{path}: expected a name ending in .jsonl, .jsonl.gz or .parquet")
 
 
+@checked
 def read_log(path: str | Path) -> pa.Table:
     """The log in `path`: columns `RECORD` if it has partitions, else `LOGICAL`.
 
@@ -250,7 +265,9 @@ def _lines_in(path: Path) -> Iterator[bytes]:
                     )
                 yield line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise LogError(f"{path} is damaged after line {number} ({error}): restore it from a copy") from error
+        raise LogError(
+            f"{path} is damaged after line {number} ({error}): restore it from a backup"
+        ) from error
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
@@ -308,7 +325,8 @@ def _lines(records: pa.Table) -> Iterator[bytes]:
             continue
         if both := coordinates.keys() & fields.keys():
             raise LogError(
-                f"a value has a field that is named as a coordinate ({', '.join(sorted(both))}): write Parquet"
+                f"a value has a field with the name of a coordinate ({', '.join(sorted(both))}): write "
+                "Parquet"
             )
         yield _encode_json({**coordinates, **fields}) + b"\n"
 
@@ -318,13 +336,13 @@ def _lines(records: pa.Table) -> Iterator[bytes]:
 
 def _read_parquet(path: Path) -> pa.Table:
     if not path.is_dir() and not path.is_file():
-        raise LogError(f"{path} is neither a file nor a folder, so it is no Parquet: name another log")
+        raise LogError(f"{path} is neither a file nor a folder, so it can't be Parquet: name another log")
     try:
         return _table(path)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
-        raise LogError(f"{path} is damaged, or no Parquet ({' '.join(str(error).split())})") from error
+        raise LogError(f"{path} is damaged, or not Parquet ({' '.join(str(error).split())})") from error
 
 
 def _table(path: Path) -> pa.Table:
@@ -333,25 +351,48 @@ def _table(path: Path) -> pa.Table:
         log = pq.read_table(
             path, columns=[name for name in RECORD.names if name in names], page_checksum_verification=True
         )
-        value: Any = pc.fill_null(log["value"].cast(pa.binary()), b"")
+        with _column(path, log, "value", "text or binary"):
+            value: Any = pc.fill_null(log["value"].cast(pa.binary()), b"")
     elif set(_SHORT) <= set(names):
         log = pq.read_table(path)
-        value = pa.chunked_array([pa.array(chunk, pa.binary()) for chunk in _publishes(log)], pa.binary())
+        value = pa.chunked_array(
+            [pa.array(chunk, pa.binary()) for chunk in _publishes(path, log)], pa.binary()
+        )
     else:
         raise LogError(
             f"{path}: columns {', '.join(names)}. Expected those of a record ({', '.join(RECORD.names)}) or of plain "
             f"publishing ({', '.join(_SHORT)})"
         )
-    topic = _topics(log["topic"]) if "topic" in names else pa.nulls(len(log), pa.string())
+    topic: Any = pa.nulls(len(log), pa.string())
+    if "topic" in names:
+        with _column(path, log, "topic", "text"):
+            topic = _topics(log["topic"])
     topic = pc.if_else(pc.equal(topic, ""), pa.scalar(None, pa.string()), topic)
-    columns = {"timestamp": _timestamps(log), "topic": topic, "value": value}
+    with _column(path, log, "timestamp", "an integer (ms since the epoch) or a timestamp"):
+        columns = {"timestamp": _timestamps(log), "topic": topic, "value": value}
     if "partition" not in names:
         return log_table(LOGICAL, **columns)
-    places = {name: _integers(log[name]) for name in ("partition", "offset") if name in names}
+    places = {}
+    for name in ("partition", "offset"):
+        if name in names:
+            with _column(path, log, name, "an integer"):
+                places[name] = _integers(log[name])
     places["partition"] = partition = pc.fill_null(places["partition"], 0)
     check_coordinates(pa.table(places), str(path))
     offset = places["offset"] if "offset" in names else rank(partition.to_numpy())
     return ordered(log_table(RECORD, partition=partition, offset=offset, **columns), str(path))
+
+
+@contextmanager
+def _column(path: Path, log: pa.Table, name: str, wanted: str) -> Iterator[None]:
+    """A column is cast in here. Raises `LogError` if it is of a type that has no such values."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        why = " ".join(str(error).split()).rstrip(".")
+        raise LogError(
+            f"{path}: column {name} is of type {log.schema.field(name).type}, and has to be {wanted} ({why})"
+        ) from error
 
 
 def _integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -379,20 +420,25 @@ def _timestamps(log: pa.Table) -> Any:
     return pc.fill_null(pc.fill_null_forward(column.cast(pa.int64()).combine_chunks()), 0)
 
 
-def _publishes(log: pa.Table) -> Iterator[list[bytes]]:
+def _publishes(path: Path, log: pa.Table) -> Iterator[list[bytes]]:
     """Values in MessagePack, one chunk at a time: the objects of a million rows would take 1 GB."""
-    content = log["payload"]
-    if pa.types.is_large_string(content.type):
-        content = content.cast(pa.string())
-    payload = "payload" if pa.types.is_string(content.type) else "payload_bytes"
-    names = [name for name in _SHORT_OPTIONAL if name in log.column_names]
-    fields = ["producer", "sequence_id", payload, *names]
-    columns = [log["producer"].cast(pa.string()), log["sequence_id"].cast(pa.int64()), content,
-               *(log[name].cast(pa.int64()) for name in names)]  # fmt: skip
-    for name, type_ in (("key", pa.string()), ("properties", _PROPERTIES)):
+    content = log.schema.field("payload").type
+    is_text = pa.types.is_string(content) or pa.types.is_large_string(content)
+    is_large = pa.types.is_large_binary(content)
+    types = (
+        ("producer", "text", pa.string()),
+        ("sequence_id", "an integer", pa.int64()),
+        ("payload", "text or binary", pa.string() if is_text else content if is_large else pa.binary()),
+        *((name, "an integer", pa.int64()) for name in _SHORT_OPTIONAL),
+        ("key", "text", pa.string()),
+        ("properties", "a map of text to text", _PROPERTIES),
+    )
+    fields, columns = list[str](), list[pa.ChunkedArray]()
+    for name, wanted, type_ in types:
         if name in log.column_names:
-            fields.append(name)
-            columns.append(log[name].cast(type_))
+            fields.append("payload_bytes" if name == "payload" and not is_text else name)
+            with _column(path, log, name, wanted):
+                columns.append(log[name].cast(type_))
     plain = fields == ["producer", "sequence_id", "payload_bytes"]
     for start in range(0, len(log), _CHUNK):
         part = [_values(column.slice(start, _CHUNK)) for column in columns]

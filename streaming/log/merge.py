@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import commands as c
-from streaming.broker.admin import call_of, topic_of
+from streaming.broker.admin.partitioned_topics import is_for_whole
+from streaming.broker.admin_requests import call_of, topic_of
 from streaming.broker.broker import LATEST_TIME
-from streaming.broker.partitioned_topics import is_for_whole
 from streaming.log.table import LOGICAL, LogError, ordered
 
 _REMEDY = (
     "Records without a topic count as copies of one only if every partition has the same ones in the same order, see "
-    "docs/operations.md"
+    "docs/operate/partitions.md"
 )
 _CHECKS_MOVE = (
     "the log doesn't begin with one record for all partitions, such as BROKER_CONFIG: periodic checks count from a "
@@ -66,7 +66,7 @@ def is_on_partitioned_topic(value: bytes) -> bool:
 
 def on_partitioned_topics(log: pa.Table) -> dict[int, c.Admin]:
     """The calls that change a partitioned topic as a whole, from its creation to its deletion, by the row in `log` (columns
-    ``topic`` and ``value``). They concern all ingress partitions, see `streaming.broker.partitioned_topics`."""
+    ``topic`` and ``value``). They concern all ingress partitions, see `streaming.broker.admin.partitioned_topics`."""
     found: dict[int, c.Admin] = {}
     if not pc.any(pc.match_substring(log["value"], "/partitions")).as_py():
         return found

@@ -35,7 +35,8 @@ from schemas.commands import (
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.records import RECORD
-from streaming.broker import admin, namespaces
+from streaming.broker import admin_requests
+from streaming.broker.admin import namespaces
 from streaming.broker.broker import Broker
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import namespace_of
@@ -47,7 +48,7 @@ from streaming.log.policy_files import ENDINGS, read_policy_file
 from streaming.log.table import LogError
 
 
-class Policy(NamedTuple):
+class PolicyCommand(NamedTuple):
     """A command that sets a policy, and where it stands: a line of a file, or a row of a table.
 
     `fields` are those that the command gives; defaults are not among them.
@@ -82,7 +83,7 @@ def read_policies(
     source: str | Path | pa.Table,
     records: pa.Table,
     judge: Callable[[Sequence[str | None], Sequence[bytes]], Iterable[Decoded]],
-) -> list[Policy]:
+) -> list[PolicyCommand]:
     """The policies in `source` (what `read_log` reads, or returns) for the log `records` (columns `RECORD`).
 
     `judge` decodes them, see `streaming.quality.gate`. Raises `PolicyError` with all mistakes: a record that is not a command
@@ -95,12 +96,12 @@ def read_policies(
     problems: list[tuple[int, str]] = []
     known = _Log(records)
     earlier: dict[Any, str] = {}
-    policies: dict[int, Policy] = {}
+    policies: dict[int, PolicyCommand] = {}
     for row, (place, topic, value, command) in enumerate(
         zip(places, topics, values, judge(topics, values), strict=True)
     ):
         if isinstance(command, Admin | BrokerConfig):
-            policy = Policy(place, topic, command, _fields(value))
+            policy = PolicyCommand(place, topic, command, _fields(value))
             found = list(_mistakes(policy, known))
             if not found:
                 policies[row] = policy
@@ -141,13 +142,13 @@ class _Log:
         self.namespaces = {namespace_of(topic) for topic in self.topics}
 
 
-def _mistakes(policy: Policy, log: _Log) -> Iterator[str]:
+def _mistakes(policy: PolicyCommand, log: _Log) -> Iterator[str]:
     """What is wrong with a policy, other than what the broker refuses."""
     if isinstance(policy.command, BrokerConfig):
         yield from _bad_settings(policy)
         return
     command, path = policy.command, policy.command.path
-    topic, namespace = admin.topic_of(path), namespaces.call_of(path)
+    topic, namespace = admin_requests.topic_of(path), namespaces.call_of(path)
     if command.method == "GET":
         yield "GET asks and sets nothing: remove it"
     elif topic is not None and policy.topic is None:
@@ -158,10 +159,10 @@ def _mistakes(policy: Policy, log: _Log) -> Iterator[str]:
         yield f"the log has no topic in {_unknown('the namespace', namespace[0], log.namespaces)}"
     elif namespace is None and topic is None:
         yield f"{command.method} {path} sets no policy of a topic or a namespace"
-    elif (call := admin.call_of(command)[1:] if namespace is None else namespace[1]) in KEPT:
+    elif (call := admin_requests.call_of(command)[1:] if namespace is None else namespace[1]) in KEPT:
         yield f"Magnetar keeps {call} without acting on it, so it can't change the result: remove it"
     elif (namespace is not None and call and policy_of(call, path) is None) or (
-        topic is not None and not admin.creates_topic(command)
+        topic is not None and not admin_requests.creates_topic(command)
     ):
         yield _no_policy(call)
 
@@ -185,10 +186,10 @@ def _no_policy(call: str) -> str:
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     """What the log doesn't have, and what it has that is most like it."""
     near = get_close_matches(name, sorted(known), 1) or sorted(known)[:1]
-    return f"{what} {name}" + f": it has {near[0]}" * bool(near)
+    return f"{what} {name}" + (f": it has {near[0]}" if near else "")
 
 
-def _bad_settings(policy: Policy) -> Iterator[str]:
+def _bad_settings(policy: PolicyCommand) -> Iterator[str]:
     assert isinstance(policy.command, BrokerConfig)
     settings = policy.command.settings
     if not settings and "profile" not in policy.fields:
@@ -202,7 +203,7 @@ def _bad_settings(policy: Policy) -> Iterator[str]:
             yield f"{error}" + (f" (perhaps {near[0]})" if unknown else "")
 
 
-def _repeats(policy: Policy, earlier: dict[Any, str]) -> Iterator[str]:
+def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
     """What `policy` sets and an earlier one set, too. Adds to `earlier`: setting → place."""
     keys: dict[Any, str]
     if isinstance(policy.command, Admin):
@@ -217,7 +218,7 @@ def _repeats(policy: Policy, earlier: dict[Any, str]) -> Iterator[str]:
             yield f"{what}: {before} sets this already, remove one of them"
 
 
-def _refusals(records: pa.Table, pins: list[Policy]) -> dict[int, str]:
+def _refusals(records: pa.Table, pins: list[PolicyCommand]) -> dict[int, str]:
     """Why the broker would refuse a policy, by its index in `pins`. Each partition's commands are folded as in a replay."""
     found: dict[int, str] = {}
     if not pins or not len(records):
@@ -255,7 +256,7 @@ def _refusal(rows: list[Row]) -> str | None:
 # ---- pinning
 
 
-def pin(records: pa.Table, policies: list[Policy]) -> Pinned:
+def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
     """`records` (columns `RECORD`, offsets rising) under `policies`.
 
     * An ADMIN command goes to the partition of its topic, or, without a topic, to every partition. Commands in the log that
@@ -309,7 +310,7 @@ class PartitionPins(NamedTuple):
         )
 
 
-def pins(records: pa.Table, policies: list[Policy]) -> dict[int, PartitionPins]:
+def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, PartitionPins]:
     """What `pin` would do to each ingress partition of `records`."""
     overridden = _overridden(records, policies)
     front = _front(records, policies, overridden)
@@ -339,7 +340,7 @@ class _Overridden(NamedTuple):
 
 
 def _front(
-    records: pa.Table, policies: list[Policy], overridden: _Overridden
+    records: pa.Table, policies: list[PolicyCommand], overridden: _Overridden
 ) -> dict[int, list[tuple[int | None, str | None, Admin | BrokerConfig]]]:
     """The pinned commands of each partition: the index of the policy (None: the configuration), topic, command."""
     of_topic = _partitions(records, {policy.topic for policy in policies if policy.topic is not None})
@@ -357,7 +358,7 @@ def _front(
     }
 
 
-def _overridden(records: pa.Table, policies: list[Policy]) -> _Overridden:
+def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden:
     partition = records["partition"].to_numpy()
     starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
     first_rows, config = set(starts.values()), _config(policies)
@@ -396,15 +397,15 @@ def is_accepted(command: BrokerConfig) -> bool:
 def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:
     """What a call sets, whichever of its names the policy has, and wherever its value stands."""
     path = command.path
-    if topic is not None and admin.topic_of(path) == topic:
-        return topic, policy_of(admin.call_of(command)[1:], path) or path
+    if topic is not None and admin_requests.topic_of(path) == topic:
+        return topic, policy_of(admin_requests.call_of(command)[1:], path) or path
     if topic is None and (about := namespaces.call_of(path)) is not None:
         policy = policy_of(about[1], path)
         return topic, path if policy is None else f"{about[0]} {policy}"
     return topic, path
 
 
-def _config(policies: list[Policy]) -> dict[str, Any] | None:
+def _config(policies: list[PolicyCommand]) -> dict[str, Any] | None:
     """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given."""
     given = [policy.fields for policy in policies if isinstance(policy.command, BrokerConfig)]
     if not given:

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from schemas import commands as c
-from streaming.broker import admin
+from streaming.broker import admin_requests
 from streaming.broker.errors import AdminError
 from streaming.broker.persistent.admin_operations import MessageIdBody
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
@@ -52,7 +52,7 @@ _EXPIRE = re.compile(r"/subscription/[^/]+/expireMessages")
 _ENTRY = re.compile(r"/ledger/(\d{1,15})/entry/(\d{1,15})")
 
 
-class Written(NamedTuple):
+class WrittenEntry(NamedTuple):
     """An entry, and the number of the publish that wrote it, counted from 0 in its topic."""
 
     number: int
@@ -86,12 +86,12 @@ class WrittenEntries:
         for column, value in zip(self._columns(), (number, *position, 1), strict=True):
             column.append(value)
 
-    def last_up_to(self, number: int) -> Written | None:
+    def last_up_to(self, number: int) -> WrittenEntry | None:
         """The last entry that a publish up to `number` wrote."""
         run = bisect_right(self._first, number) - 1
         return self._up_to(run, number - self._first[run]) if run >= 0 else None
 
-    def first_after(self, number: int, end: int) -> Written | None:
+    def first_after(self, number: int, end: int) -> WrittenEntry | None:
         """The first entry that a publish after `number` and before `end` wrote."""
         number += 1
         run = bisect_right(self._first, number) - 1
@@ -102,7 +102,7 @@ class WrittenEntries:
             number = self._first[run]
         return self._up_to(run, number - self._first[run]) if number < end else None
 
-    def last_at(self, position: Position, end: int) -> Written | None:
+    def last_at(self, position: Position, end: int) -> WrittenEntry | None:
         """The last entry at `position` or before it that a publish before `end` wrote."""
         low = bisect_left(self._ledger, position.ledger)
         high = bisect_right(self._ledger, position.ledger, low)
@@ -112,7 +112,7 @@ class WrittenEntries:
         found = self._up_to(run, position.entry - self._entry[run] if run >= low else self._count[run] - 1)
         return found if found.number < end else self.last_up_to(end - 1)
 
-    def at(self, position: Position) -> Written | None:
+    def at(self, position: Position) -> WrittenEntry | None:
         """The entry at a position."""
         found = self.last_at(position, self._end)
         return found if found is not None and found.position == position else None
@@ -167,10 +167,10 @@ class WrittenEntries:
         """A number above all."""
         return self._first[-1] + self._count[-1] if self._first else 0
 
-    def _up_to(self, run: int, place: int) -> Written:
+    def _up_to(self, run: int, place: int) -> WrittenEntry:
         """The entry at a place of a run, or the run's last one."""
         place = min(place, self._count[run] - 1)
-        return Written(self._first[run] + place, Position(self._ledger[run], self._entry[run] + place))
+        return WrittenEntry(self._first[run] + place, Position(self._ledger[run], self._entry[run] + place))
 
     def _columns(self) -> "tuple[array[int], array[int], array[int], array[int]]":
         return self._first, self._ledger, self._entry, self._count
@@ -226,7 +226,7 @@ def translate(command: Naming, baseline: WrittenEntries, own: WrittenEntries) ->
     return _Translator(baseline, own).translate(command)
 
 
-Rule = Callable[[Named], Position | None]
+FindPosition = Callable[[Named], Position | None]
 """The position to use in place of one that was found."""
 
 
@@ -268,7 +268,7 @@ class _Translator:
                 return self._call(command)
         return command
 
-    def _replaced(self, command: Naming, field: str, rule: Rule) -> Naming | None:
+    def _replaced(self, command: Naming, field: str, rule: FindPosition) -> Naming | None:
         """A command that has a list of positions. An empty one has another meaning than one of which nothing is left."""
         given: list[c.MessageIdData] = getattr(command, field)
         left = [found for each in given if (found := self._id(each, rule)) is not None]
@@ -276,7 +276,7 @@ class _Translator:
             return None
         return _with(command, field, given, left)
 
-    def _position(self, position: Position, rule: Rule) -> tuple[Position | None, bool]:
+    def _position(self, position: Position, rule: FindPosition) -> tuple[Position | None, bool]:
         """The position to use, and whether it names the same."""
         if not EARLIEST.ledger < position.ledger < LATEST.ledger:
             return position, True
@@ -284,7 +284,7 @@ class _Translator:
         self.complete = self.complete and named.position is not None
         return rule(named), named.position is not None
 
-    def _id(self, given: c.MessageIdData, rule: Rule) -> c.MessageIdData | None:
+    def _id(self, given: c.MessageIdData, rule: FindPosition) -> c.MessageIdData | None:
         wire = from_wire(given.ledgerId, given.entryId)
         position, same = self._position(wire, rule)
         if position is None:
@@ -296,7 +296,7 @@ class _Translator:
         return msgspec.structs.replace(given, ledgerId=position.ledger, entryId=position.entry)
 
     def _call(self, command: c.Admin) -> c.Admin | None:
-        call = admin.call_of(command)
+        call = admin_requests.call_of(command)
         if command.method == "GET":
             if (named := _ENTRY.fullmatch(call)) is None:
                 return command
@@ -312,7 +312,7 @@ class _Translator:
         pattern = _STARTS.get(command.method)
         return self._body(command, _start) if pattern is not None and pattern.fullmatch(call) else command
 
-    def _body(self, command: c.Admin, rule: Rule) -> c.Admin | None:
+    def _body(self, command: c.Admin, rule: FindPosition) -> c.Admin | None:
         if not isinstance(command.body, dict):
             return command  # absent: Latest
         try:

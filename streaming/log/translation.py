@@ -1,7 +1,7 @@
 """The fold of a log whose positions are translated, see `streaming.log.positions`.
 
 First `TrackingBroker` folds the log as it is, then `Translation` folds it under other policies. Each is a
-`streaming.fold.BrokerType`, so Spark and the fold in this process run them as they run a plain broker.
+`streaming.fold.records.BrokerType`, so Spark and the fold in this process run them as they run a plain broker.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,10 +12,10 @@ import msgspec
 from schemas import commands as c
 from schemas.commands import Decoded
 from schemas.entries import EntryReader
-from streaming.broker.abstract_topic import PendingWrite
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.persistent.publish_run import Publishes, Receipts, Run
+from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
+from streaming.broker.topic.abstract_topic import PendingWrite
 from streaming.log.positions import NAMING, WrittenEntries, translate
 
 Baseline = Mapping[str, bytes]

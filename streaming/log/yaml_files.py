@@ -69,7 +69,7 @@ def _check(text: str) -> None:
         opened[-1].values += values
         opened[-1].height = max(opened[-1].height, height + 1)
         if opened[-1].values > MOST_VALUES:
-            raise NotYaml(f"line {line}: it has more than {MOST_VALUES:,} values: leave some out")
+            raise NotYaml(f"line {line}: it has more than {MOST_VALUES:,} values: remove some")
         if len(opened) + height > DEEPEST:
             raise NotYaml(f"line {line}: it nests deeper than {DEEPEST} levels: write it flatter")
 
@@ -81,7 +81,7 @@ def _check(text: str) -> None:
                 MappingStartEvent(tag=str(tag)) | SequenceStartEvent(tag=str(tag)) | ScalarEvent(tag=str(tag))
             ):
                 raise NotYaml(
-                    f"line {line}: there are no values of type {tag.replace(_TAGS, '!!')[:40]}: leave that out"
+                    f"line {line}: {tag.replace(_TAGS, '!!')[:40]} is not a supported type: remove it"
                 )
             case MappingStartEvent() | SequenceStartEvent():
                 opened.append(_Open(event.anchor))
@@ -93,13 +93,14 @@ def _check(text: str) -> None:
             case AliasEvent():
                 if event.anchor not in known:
                     raise NotYaml(
-                        f"line {line}: *{event.anchor} stands for nothing that ends before it: define it above"
+                        f"line {line}: *{event.anchor} refers to no anchor that ends before it: define it "
+                        "above"
                     )
                 add(None, *known[event.anchor], line)
             case ScalarEvent(value=value):
                 kind = str(yaml.resolver.resolve(ScalarNode, value, event.implicit)).removeprefix(_TAGS)
                 if kind == "timestamp":
-                    raise NotYaml(f"line {line}: {value} is a date: write it as a text, in quotes")
+                    raise NotYaml(f"line {line}: {value} is a date: put it in quotes")
                 if kind == "float" and not _is_finite(value):
                     raise NotYaml(
                         f"line {line}: {value[:40]} is not a number that can be used: write another one"

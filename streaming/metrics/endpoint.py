@@ -23,7 +23,7 @@ class EndpointError(ValueError):
     """The endpoint's address can't be used. The text says why."""
 
 
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """A WSGI application."""
 
 
@@ -31,13 +31,13 @@ class Endpoint:
     """Has an address from its creation until `close`, and serves an application there, in threads of its own, from `start` on."""
 
     def __init__(self, address: str, *, option: str = "--metrics", only_loopback: bool = False) -> None:
-        """`address`: ``HOST:PORT``, or ``PORT`` for this machine alone. Port 0: any free one. `option` names it in errors.
+        """`address`: ``HOST:PORT``, or ``PORT`` for this machine alone. Port 0 picks a free port. `option` names it in errors.
         `only_loopback`: refuse an address that other machines reach. Raises `EndpointError`."""
         host, port = _parsed(address, option)
         if only_loopback and not is_loopback(host):
             raise EndpointError(
-                f"{option} {address}: other machines reach this address, and nobody needs a password: take 127.0.0.1, or "
-                "add --insecure if your network protects it"
+                f"{option} {address}: other machines reach this address, and no password is required: "
+                "take 127.0.0.1, or add --insecure if your network protects it"
             )
         try:
             self._server = _Server((host, port), _Quiet)
@@ -46,7 +46,7 @@ class Endpoint:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
-    def start(self, application: Application) -> None:
+    def start(self, application: WsgiApplication) -> None:
         """Answer requests, those that came before, too."""
         self._server.set_app(application)
         self._thread.start()
@@ -79,7 +79,7 @@ class _Status(NamedTuple):
     text: str
 
 
-def application(metrics: QueryMetrics) -> Application:
+def application(metrics: QueryMetrics) -> WsgiApplication:
     """Answers with the metrics of a query, and says whether it runs."""
     expose = make_wsgi_app(registry(metrics))
 

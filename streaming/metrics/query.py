@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from schemas.metrics import PartitionMetrics
 from streaming.metrics.durations import Durations
-from streaming.metrics.topics import LABEL_SETS, Known, Snapshot, TopicFigures
+from streaming.metrics.topics import LABEL_SETS, KnownTopic, MetricsSnapshot, TopicFigures
 
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper bounds of the histogram of batch times, in seconds."""
@@ -24,7 +24,7 @@ WRITE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 """Those of the histogram of write times."""
 
 
-class Progress(NamedTuple):
+class BatchProgress(NamedTuple):
     """What Spark says about a micro-batch that is done.
 
     `time` = when it began (ms since the epoch). `seconds` by phase, with Spark's names: ``triggerExecution`` is the whole.
@@ -55,7 +55,7 @@ class QueryMetrics(Collector):
         self._batches = Durations(BUCKETS)
         self._writes = Durations(WRITE_BUCKETS)
         self._records = 0
-        self._last: Progress | None = None
+        self._last: BatchProgress | None = None
         self._stopped = False
         self._clock_ahead, self._clock_followed = 0.0, True
         self._files: dict[str, int] = {}
@@ -77,7 +77,7 @@ class QueryMetrics(Collector):
                 if each.write_seconds is not None:
                     self._writes.add(each.write_seconds)
 
-    def progress(self, done: Progress) -> None:
+    def progress(self, done: BatchProgress) -> None:
         """A micro-batch is done."""
         with self._lock:
             self._last = done
@@ -114,12 +114,12 @@ class QueryMetrics(Collector):
         """Whether the query runs or is about to."""
         return not self._stopped
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MetricsSnapshot:
         """The figures of all topics. They do not change any more."""
         with self._lock:
             return self._topics.snapshot(self._passed())
 
-    def topic(self, name: str) -> Known | None:
+    def topic(self, name: str) -> KnownTopic | None:
         """The figures of a topic."""
         with self._lock:
             return self._topics.topic(name)
@@ -188,7 +188,7 @@ class QueryMetrics(Collector):
         yield _family("magnetar_files", "The files of the query, by what they are.", "of", files)
 
 
-def _of_last(last: Progress) -> Iterator[Metric]:
+def _of_last(last: BatchProgress) -> Iterator[Metric]:
     yield _family(
         "magnetar_last_batch_phase_seconds", "The phases of the last micro-batch.", "phase", last.seconds
     )

@@ -108,17 +108,17 @@ _CONSUMERS = {
 _TOPICS_COUNT = {"pulsar_topics_count": "Topics of the namespace."}
 
 
-class Known(NamedTuple):
+class KnownTopic(NamedTuple):
     """A topic, and the ingress partition that measured it."""
 
     partition: int
     topic: TopicMetrics
 
 
-class Snapshot(NamedTuple):
+class MetricsSnapshot(NamedTuple):
     """Figures of all topics at `time` (ms), and what the ingress partitions measured last, without the topics."""
 
-    topics: list[Known]
+    topics: list[KnownTopic]
     partitions: Mapping[int, PartitionMetrics]
     time: int
 
@@ -131,7 +131,7 @@ class TopicFigures:
     """The latest figures of all topics, by the ingress partitions that measured them. Not safe for several threads."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownTopic] = {}
         self._partitions: dict[int, PartitionMetrics] = {}
 
     def update(self, measured: PartitionMetrics) -> None:
@@ -139,7 +139,7 @@ class TopicFigures:
         for name in measured.deleted:
             self._known.pop(name, None)
         for topic in measured.topics:
-            self._known[topic.name] = Known(measured.partition, topic)
+            self._known[topic.name] = KnownTopic(measured.partition, topic)
         self._partitions[measured.partition] = msgspec.structs.replace(measured, topics=[])
 
     @property
@@ -147,11 +147,11 @@ class TopicFigures:
         """What the ingress partitions measured last, without the topics."""
         return self._partitions
 
-    def snapshot(self, time: int) -> Snapshot:
+    def snapshot(self, time: int) -> MetricsSnapshot:
         """The figures as of `time` (ms). They do not change any more."""
-        return Snapshot(list(self._known.values()), dict(self._partitions), time)
+        return MetricsSnapshot(list(self._known.values()), dict(self._partitions), time)
 
-    def topic(self, name: str) -> Known | None:
+    def topic(self, name: str) -> KnownTopic | None:
         """The figures of a topic."""
         return self._known.get(name)
 

@@ -11,15 +11,15 @@ from msgspec import UNSET
 
 from schemas.commands import Admin, MessageMetadata
 from schemas.effects import AdminResponse
-from streaming.broker.admin import topic_of
+from streaming.broker.admin_requests import topic_of
 from streaming.broker.names import partition_of, partitions_of
-from streaming.protocol.frames import Stored, uncompressed
+from streaming.protocol.frames import FindStored, uncompressed
 
 _NAME = 5
 """The path's elements up to the topic: an empty one, domain, tenant, namespace, topic."""
 
 
-def topic_path(topic: str, call: str) -> str:
+def topic_path(topic: str, call: str = "") -> str:
     """The path of a `call`, such as ``/stats``, on a topic by its full name."""
     domain, _, rest = topic.partition("://")
     tenant, _, rest = rest.partition("/")
@@ -44,7 +44,7 @@ def on_partitions(command: Admin, partitions: int) -> Iterator[tuple[str, Admin]
         yield partition, msgspec.structs.replace(command, path=called)
 
 
-def http_response(answer: AdminResponse, stored: Stored) -> HttpResponse:
+def http_response(answer: AdminResponse, stored: FindStored) -> HttpResponse:
     """The response to a call, with Pulsar's headers for an entry. Raises what `stored` raises, and
     `NotUncompressed`."""
     status, value = answer.fields.status, answer.fields.response

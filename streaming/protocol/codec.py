@@ -82,6 +82,10 @@ class FrameReader:
         """Forget the bytes that are in no frame yet."""
         self._data.clear()
 
+    def keep(self, data: bytes) -> None:
+        """Keep bytes for the next call of `feed`."""
+        self._data += data
+
     def feed(self, data: bytes) -> Generator[bytes, None, None]:
         """The frames that are complete with `data`, each without its total size. Raises `FrameError` for one that is too
         large or too small; nothing can be read after that. If the generator is closed, the next call goes on with the others."""

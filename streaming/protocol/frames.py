@@ -24,7 +24,7 @@ MINUS_ONE = 2**64 - 1
 """−1 in an unsigned field."""
 
 
-Stored = Callable[[str, int, int], tuple[MessageMetadata, bytes]]
+FindStored = Callable[[str, int, int], tuple[MessageMetadata, bytes]]
 """(topic, ledger id, entry id) → metadata and payload."""
 
 
@@ -46,7 +46,7 @@ def metadata_fields(metadata: MessageMetadata) -> dict[str, Any]:
     return fields
 
 
-def frame(effect: e.Effect, stored: Stored) -> Frame | None:
+def frame(effect: e.Effect, stored: FindStored) -> Frame | None:
     """The frame of an effect; None if the effect goes to no client."""
     fields: dict[str, Any]
     match effect:
@@ -130,7 +130,7 @@ def message_fields(effect: e.Message) -> dict[str, Any]:
     return fields
 
 
-def _message(effect: e.Message, stored: Stored) -> Frame:
+def _message(effect: e.Message, stored: FindStored) -> Frame:
     fields = message_fields(effect)
     own = getattr(effect, "metadata", None)
     metadata, payload = (

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from sinks.replayed import check_whole
-from streaming.quality.data_docs import Page
+from streaming.quality.data_docs import SuitePage
 from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
 from streaming.quality.kernels import CompiledSuite
@@ -35,7 +35,7 @@ class Subject(NamedTuple):
     keys: tuple[str, ...]
 
 
-class Checked(NamedTuple):
+class SuiteResult(NamedTuple):
     """The result of a suite. `broken`: the number of rows per broken rule, by the kernels; `examples`: descriptions of such
     rows per rule; `agrees`: whether Great Expectations has the same counts."""
 
@@ -44,14 +44,14 @@ class Checked(NamedTuple):
     broken: dict[str, int]
     examples: dict[str, list[str]]
     agrees: bool
-    page: Page
+    page: SuitePage
 
 
 class Report(NamedTuple):
     """The results of all suites with rows, the malformed records by reason, and the quarantined records by rule."""
 
     what: str
-    checked: list[Checked]
+    checked: list[SuiteResult]
     malformed: dict[str, int]
     quarantined: dict[str, int]
 
@@ -139,7 +139,7 @@ def of_outputs(folder: Path) -> Iterator[Subject]:
             )
 
 
-def _check(gx: Any, subject: Subject) -> Checked:
+def _check(gx: Any, subject: Subject) -> SuiteResult:
     suite, rules, table, index = subject
     columns = {name: table[name].combine_chunks() for name in suite.columns()}
     masks = rules.masks(columns, len(table))
@@ -159,5 +159,5 @@ def _check(gx: Any, subject: Subject) -> Checked:
         suite, table, index=[name for name in index if name not in columns] if broken else ()
     )
     agrees = {rule: count for rule, count in validated.counts.items() if count} == broken
-    page = Page(suite.name, suite.meta.get("about", ""), len(table), broken, validated.result)
-    return Checked(suite, len(table), broken, examples, agrees, page)
+    page = SuitePage(suite.name, suite.meta.get("about", ""), len(table), broken, validated.result)
+    return SuiteResult(suite, len(table), broken, examples, agrees, page)

@@ -41,7 +41,7 @@ _REMOVED = (
 )
 
 
-class Page(NamedTuple):
+class SuitePage(NamedTuple):
     """A suite's page: Great Expectations' result, the number of rows, and the number of rows that break each rule."""
 
     name: str
@@ -56,7 +56,7 @@ def is_page(path: Path) -> bool:
     return path.suffix == ".html" and path.is_file() and _STYLE in path.read_text(errors="replace")
 
 
-def write(folder: Path, title: str, pages: Iterable[Page], notes: Iterable[str] = ()) -> Path:
+def write(folder: Path, title: str, pages: Iterable[SuitePage], notes: Iterable[str] = ()) -> Path:
     """Write one page per suite and ``index.html``. Returns the path of the index. `notes`: sentences for the index."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
@@ -89,7 +89,7 @@ def offline(page: str, title: str) -> str:
     return _page(title, f'<p><a href="index.html">all suites</a></p><h1>{html.escape(title)}</h1>{body}')
 
 
-def _index_row(page: Page) -> str:
+def _index_row(page: SuitePage) -> str:
     mark = "<td class=broken>✗</td>" if page.broken else "<td class=holds>✓</td>"
     broken = "<br>".join(html.escape(f"{rule}: {count:,}") for rule, count in page.broken.items())
     name = html.escape(page.name)

@@ -15,9 +15,12 @@ import pyarrow as pa
 
 from schemas.commands import Decoded, Line, Publish, Refused, decode_all, decode_or_refuse
 from schemas.records import RECORD as RECORDS
-from streaming.quality.inputs import KINDS, RECORD, Column, columns_of, to_arrays
-from streaming.quality.kernels import CompiledSuite, compile_suite
+from streaming.quality.inputs import KINDS, RECORD, InputColumn, columns_of, to_arrays
+from streaming.quality.kernels import Breaks, CompiledRule, CompiledSuite, compile_suite
 from streaming.quality.suites import FOLDER, SuiteError, read_suites
+
+FEW = 16
+"""So few commands of a kind, or topics, are checked one by one: Arrow needs tens of microseconds to set out."""
 
 SLICE = 1 << 12
 """Records per slice. Their commands take a few MB, and the fixed cost of the kernels is small in comparison."""
@@ -32,8 +35,20 @@ Judge = Callable[[Sequence[str | None], Sequence[bytes]], Iterator[Decoded]]
 class InputSuite(NamedTuple):
     """The rules of a kind, and how to build the columns that they read."""
 
-    columns: dict[str, Column]
+    columns: dict[str, InputColumn]
     suite: CompiledSuite
+    checks: tuple[tuple[int, Breaks], ...]
+    """The rules for one command: `Rule.longest`, and whether the command breaks it."""
+
+    @classmethod
+    def of(cls, suite: CompiledSuite, columns: Mapping[str, InputColumn]) -> "InputSuite":
+        """The rules on these columns."""
+        checks = tuple((rule.longest, _of_command(rule, columns)) for rule in suite.rules)
+        return cls({name: columns[name] for name in suite.columns}, suite, checks)
+
+    def holds(self, command: Any, longest: int) -> bool:
+        """Whether a command with a value of at most `longest` bytes breaks no rule."""
+        return not any(most < longest and breaks(command) for most, breaks in self.checks)
 
     def arrays(self, commands: Sequence[Any], longest: int) -> dict[str, pa.Array]:
         """The columns of the rules that commands with values of at most `longest` bytes can break.
@@ -60,7 +75,7 @@ class Gate:
         for kind, name in KINDS.items():
             columns = columns_of(kind)
             suite = compile_suite(suites[name], {key: column.type for key, column in columns.items()})
-            self.kinds[kind] = InputSuite({key: columns[key] for key in suite.columns}, suite)
+            self.kinds[kind] = InputSuite.of(suite, columns)
 
     def judge(self, topics: Sequence[str | None], values: Sequence[bytes]) -> Iterator[Decoded]:
         """The command of each record, in order, or why it is refused.
@@ -98,12 +113,16 @@ class Gate:
     def _refused(self, topics: Sequence[str | None], commands: list[Any], longest: int) -> dict[int, Refused]:
         refused: dict[int, Refused] = {}
         for kind, rows in _by_kind(commands).items():
-            if kind is not Refused:
-                known = self.kinds[kind]
+            if kind is Refused:
+                continue
+            known = self.kinds[kind]
+            if len(rows) > FEW or not all(known.holds(commands[row], longest) for row in rows):
                 own = commands if len(rows) == len(commands) else [commands[row] for row in rows]
                 _flag(known.suite, known.arrays(own, longest), rows, refused)
         # Many records share a few topics.
         names = [name for name in set(topics) if name is not None]
+        if len(names) <= FEW and not any(rule.breaks(name) for rule in self.record.rules for name in names):
+            return refused
         columns = {"topic": pa.array(names, pa.string())}
         masks = self.record.masks(columns, len(names))
         if masks is not None:
@@ -136,6 +155,14 @@ def passes(
 ) -> bool:
     """`Gate.passes`, if `by` is `judge` or `decode_only`; no other judge is known to pass anything."""
     return by is decode_only or (by is judge and gate().passes(topics, producers, ids, sizes))
+
+
+def _of_command(rule: CompiledRule, columns: Mapping[str, InputColumn]) -> Breaks:
+    gets = [columns[name].get for name in rule.columns]
+    if len(gets) > 1:
+        return lambda command: rule.breaks(*(get(command) for get in gets))
+    (get,), breaks = gets, rule.breaks
+    return lambda command: breaks(get(command))
 
 
 def _by_kind(commands: list[Any]) -> Mapping[type[Any], Sequence[int]]:

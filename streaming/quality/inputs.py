@@ -27,7 +27,7 @@ KINDS: dict[type[Any], str] = {
 """Command type → kind, such as `schemas.commands.Flow` → FLOW."""
 
 
-class Column(NamedTuple):
+class InputColumn(NamedTuple):
     """How to build a column: its type, and the function from a command to a value."""
 
     type: pa.DataType
@@ -41,23 +41,25 @@ class Column(NamedTuple):
         return pa.array(values, self.type)
 
 
-def columns_of(kind: type[Any]) -> dict[str, Column]:
+def columns_of(kind: type[Any]) -> dict[str, InputColumn]:
     """All columns of a kind of command, by name."""
     columns = dict(_columns(kind, ()))
     if "payload_bytes" in kind.__struct_fields__:
         columns.pop("payload_bytes.size")
         del columns["payload"]
-        columns["payload.size"] = Column(pa.int64(), _payload_size)
+        columns["payload.size"] = InputColumn(pa.int64(), _payload_size)
     return columns
 
 
-def to_arrays(columns: dict[str, Column], commands: Sequence[Any]) -> dict[str, pa.Array]:
+def to_arrays(columns: dict[str, InputColumn], commands: Sequence[Any]) -> dict[str, pa.Array]:
     """The `columns` of commands of one kind as Arrow arrays."""
     return {name: column.array(commands) for name, column in columns.items()}
 
 
-def _columns(struct: type[Any], path: tuple[str, ...], optional: bool = False) -> list[tuple[str, Column]]:
-    found: list[tuple[str, Column]] = []
+def _columns(
+    struct: type[Any], path: tuple[str, ...], optional: bool = False
+) -> list[tuple[str, InputColumn]]:
+    found: list[tuple[str, InputColumn]] = []
     hints = get_type_hints(struct, include_extras=True)
     for field in struct.__struct_fields__:
         type_, may_be_null = _plain(hints[field])
@@ -65,13 +67,13 @@ def _columns(struct: type[Any], path: tuple[str, ...], optional: bool = False) -
         name = ".".join(where)
         get = _safe_getter(where) if optional else attrgetter(name)
         if type_ is str:
-            found.append((name, Column(pa.string(), get)))
+            found.append((name, InputColumn(pa.string(), get)))
         elif type_ is int and _fits(hints[field]):
-            found.append((name, Column(pa.int64(), get)))
+            found.append((name, InputColumn(pa.int64(), get)))
         elif type_ is bytes:
-            found.append((f"{name}.size", Column(pa.int64(), _length(get))))
+            found.append((f"{name}.size", InputColumn(pa.int64(), _length(get))))
         elif get_origin(type_) in (list, dict):
-            found.append((f"{name}.count", Column(pa.int64(), _length(get))))
+            found.append((f"{name}.count", InputColumn(pa.int64(), _length(get))))
         elif isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_ is not struct:
             found += _columns(type_, where, optional or may_be_null)
     return found

@@ -7,6 +7,7 @@ the rule. A rule is never skipped silently.
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +24,12 @@ Columns = Mapping[str, Any]
 Broken = Callable[[Columns], pa.BooleanArray]
 """Returns true where a row breaks the rule. Null counts as false."""
 
+Breaks = Callable[..., bool]
+"""The same for the values of one row, one argument per column: Arrow's setup costs more than checking a few rows in Python."""
+
+_Compiled = tuple[str, Broken, Breaks]
+"""The expectation as text, for columns, and for the values of one row."""
+
 MOST_RULES = 64
 """The number of bits in a mask."""
 
@@ -30,7 +37,7 @@ _EXACT = 2**53
 """Great Expectations converts bounds to floats. From here on, they and the compared values lose digits."""
 
 
-class Rule(NamedTuple):
+class CompiledRule(NamedTuple):
     """A compiled expectation. `name` is ``<suite>/<rule>``, `why` its reason, `expected` the expectation as text.
 
     `longest`: a string or list up to this length can't break it (0: any value may).
@@ -41,6 +48,7 @@ class Rule(NamedTuple):
     expected: str
     why: str
     broken: Broken
+    breaks: Breaks
     longest: int
 
     def cause(self, values: Mapping[str, Any]) -> str:
@@ -54,7 +62,7 @@ class CompiledSuite(NamedTuple):
 
     name: str
     columns: tuple[str, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[CompiledRule, ...]
 
     def masks(self, columns: Columns, rows: int) -> npt.NDArray[np.uint64] | None:
         """One bit mask per row, or None if no row breaks a rule. Skips rules on columns that are not given."""
@@ -71,7 +79,7 @@ class CompiledSuite(NamedTuple):
             masks |= flags.astype(np.uint64) << np.uint64(bit)
         return masks
 
-    def broken(self, mask: int) -> list[Rule]:
+    def broken(self, mask: int) -> list[CompiledRule]:
         """The broken rules of a mask, in order."""
         return [rule for bit, rule in enumerate(self.rules) if mask >> bit & 1]
 
@@ -99,7 +107,7 @@ def compile_suite(suite: Suite, types: Mapping[str, pa.DataType]) -> CompiledSui
     return CompiledSuite(suite.name, tuple(suite.columns()), rules)
 
 
-def _compile(name: str, expectation: Expectation, types: Mapping[str, pa.DataType]) -> Rule:
+def _compile(name: str, expectation: Expectation, types: Mapping[str, pa.DataType]) -> CompiledRule:
     if expectation.type not in _COMPILERS:
         raise SuiteError(f"rule {name}: {_unknown(expectation.type)}")
     make, required, optional = _COMPILERS[expectation.type]
@@ -115,10 +123,10 @@ def _compile(name: str, expectation: Expectation, types: Mapping[str, pa.DataTyp
         if column not in types:
             raise SuiteError(f"rule {name}: there is no column {column!r}")
     try:
-        expected, broken = make(given, *(types[column] for column in columns))
+        expected, broken, breaks = make(given, *(types[column] for column in columns))
     except _NotCompilable as error:
         raise SuiteError(f"rule {name}: {expectation.type} can't be compiled: {error}") from None
-    return Rule(name, columns, expected, expectation.notes, broken, _longest(expectation))
+    return CompiledRule(name, columns, expected, expectation.notes, broken, breaks, _longest(expectation))
 
 
 def _longest(expectation: Expectation) -> int:
@@ -147,26 +155,30 @@ class _NotCompilable(ValueError):
 # -- kernels ------------------------------------------------------------------------------------------------------
 
 
-def _not_null(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+def _not_null(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
     column = given["column"]
-    return "a value", lambda columns: columns[column].is_null()
+    return "a value", lambda columns: columns[column].is_null(), lambda value: value is None
 
 
-def _between(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+def _between(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
     if not pa.types.is_integer(type_):
         raise _NotCompilable(f"column {given['column']} is {type_}, not an integer")
-    return _range(given, operator.itemgetter(given["column"]), type_, "")
+    return _range(given, operator.itemgetter(given["column"]), lambda value: value, type_, "")
 
 
-def _lengths(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+def _lengths(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
     _must_be_text(given["column"], type_)
     column = given["column"]
-    return _range(given, lambda columns: pc.utf8_length(columns[column]), pa.int32(), " characters")
+    return _range(given, lambda columns: pc.utf8_length(columns[column]), len, pa.int32(), " characters")
 
 
 def _range(
-    given: dict[str, Any], measured: Callable[[Columns], Any], type_: pa.DataType, unit: str
-) -> tuple[str, Broken]:
+    given: dict[str, Any],
+    measured: Callable[[Columns], Any],
+    measure: Callable[[Any], int],
+    type_: pa.DataType,
+    unit: str,
+) -> _Compiled:
     low, high = given.get("min_value"), given.get("max_value")
     for bound in (low, high):
         if bound is not None and (type(bound) is not int or abs(bound) >= _EXACT):
@@ -177,19 +189,26 @@ def _range(
         raise _NotCompilable(f"a bound does not fit {type_}") from None
     if least is None and most is None:
         raise _NotCompilable("it has no bounds")
+
+    def breaks(value: Any) -> bool:
+        if value is None:
+            return False
+        size = measure(value)
+        return (low is not None and size < low) or (high is not None and size > high)
+
     if least is None:
-        return f"at most {high:,}{unit}", lambda columns: pc.greater(measured(columns), most)
+        return f"at most {high:,}{unit}", lambda columns: pc.greater(measured(columns), most), breaks
     if most is None:
-        return f"at least {low:,}{unit}", lambda columns: pc.less(measured(columns), least)
+        return f"at least {low:,}{unit}", lambda columns: pc.less(measured(columns), least), breaks
 
     def broken(columns: Columns) -> Any:
         values = measured(columns)
         return pc.or_(pc.less(values, least), pc.greater(values, most))
 
-    return f"{low:,} to {high:,}{unit}", broken
+    return f"{low:,} to {high:,}{unit}", broken, breaks
 
 
-def _in_set(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+def _in_set(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
     _must_be_text(given["column"], type_)
     values, column = given["value_set"], given["column"]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -200,10 +219,11 @@ def _in_set(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
         # A null is not in the set, but doesn't break the rule.
         return pc.and_(pc.invert(pc.is_in(columns[column], known)), columns[column].is_valid())
 
-    return f"one of {', '.join(values)}", broken
+    allowed = {None, *values}
+    return f"one of {', '.join(values)}", broken, lambda value: value not in allowed
 
 
-def _matches(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
+def _matches(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
     _must_be_text(given["column"], type_)
     column, pattern = given["column"], given["regex"]
     if set(pattern) & set("$\\(?"):
@@ -213,18 +233,25 @@ def _matches(given: dict[str, Any], type_: pa.DataType) -> tuple[str, Broken]:
         pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
         raise _NotCompilable(str(error)) from None
-    return f"a text with {pattern}", lambda columns: pc.invert(
-        pc.match_substring_regex(columns[column], pattern)
+    search = re.compile(pattern).search
+    return (
+        f"a text with {pattern}",
+        lambda columns: pc.invert(pc.match_substring_regex(columns[column], pattern)),
+        lambda value: value is not None and search(value) is None,
     )
 
 
-def _not_below(given: dict[str, Any], first: pa.DataType, second: pa.DataType) -> tuple[str, Broken]:
+def _not_below(given: dict[str, Any], first: pa.DataType, second: pa.DataType) -> _Compiled:
     if not (pa.types.is_integer(first) and pa.types.is_integer(second)):
         raise _NotCompilable("both columns must be integers")
     if given["ignore_row_if"] != "either_value_is_missing" or given["or_equal"] is not True:
         raise _NotCompilable('ignore_row_if must be "either_value_is_missing", or_equal true')
     a, b = given["column_A"], given["column_B"]
-    return f"{a} not below {b}", lambda columns: pc.less(columns[a], columns[b])
+    return (
+        f"{a} not below {b}",
+        lambda columns: pc.less(columns[a], columns[b]),
+        lambda one, other: one is not None and other is not None and one < other,
+    )
 
 
 def _must_be_text(column: str, type_: pa.DataType) -> None:
@@ -232,7 +259,7 @@ def _must_be_text(column: str, type_: pa.DataType) -> None:
         raise _NotCompilable(f"column {column} is {type_}, not a string")
 
 
-_Maker = Callable[..., tuple[str, Broken]]
+_Maker = Callable[..., _Compiled]
 _BOUNDS = frozenset({"min_value", "max_value"})
 _COMPILERS: dict[str, tuple[_Maker, frozenset[str], frozenset[str]]] = {
     "expect_column_values_to_not_be_null": (_not_null, frozenset({"column"}), frozenset()),

@@ -19,9 +19,9 @@ from pyarrow import fs
 from schemas.effects import KINDS, Quarantined
 from schemas.outputs import Rows
 from sinks import batch_files
+from sinks.rows import pack
 from sinks.storage import Storage
 from streaming.quality.outputs import output_rules
-from streaming.rows import pack
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ ROWS_PER_KIND = 200
 
 
 class Sample(msgspec.Struct):
-    """Some rows of a micro-batch (packed by `streaming.rows.pack`), and the counts by rule since the last sample."""
+    """Some rows of a micro-batch (packed by `sinks.rows.pack`), and the counts by rule since the last sample."""
 
     batch: int
     counts: dict[str, int]

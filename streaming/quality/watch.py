@@ -22,6 +22,7 @@ from schemas import commands as c
 from schemas.effects import KINDS as ROW_KINDS
 from schemas.effects import Quarantined
 from schemas.outputs import Rows
+from sinks.rows import concat, unpack
 from sinks.storage import Storage
 from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
@@ -29,7 +30,6 @@ from streaming.quality.kernels import CompiledSuite
 from streaming.quality.outputs import OUTPUTS, OutputRules
 from streaming.quality.sink import LIVE, SAMPLE, Sample
 from streaming.quality.suites import Suite, read_suites
-from streaming.rows import concat, unpack
 
 KEPT = 500
 """How many results to keep."""
@@ -55,7 +55,7 @@ class Result(msgspec.Struct):
     seconds: float
 
 
-class Subject(NamedTuple):
+class WatchedRows(NamedTuple):
     """Rows of one kind, and their rules."""
 
     suite: Suite
@@ -119,10 +119,10 @@ class Watch:
         self._storage.publish(_RESULTS, lambda stream: stream.write(lines))
         return result
 
-    def _subjects(self, rows: Rows) -> Iterator[Subject]:
+    def _subjects(self, rows: Rows) -> Iterator[WatchedRows]:
         """Output rows by kind, and quarantined records also as commands."""
         for name, table in rows.items():
-            yield Subject(self._outputs[name], self._rules.kinds[name], table)
+            yield WatchedRows(self._outputs[name], self._rules.kinds[name], table)
         bad = rows.get(_QUARANTINED)
         if bad is None:
             return
@@ -133,10 +133,10 @@ class Watch:
             except c.MalformedCommand:
                 continue
             commands.setdefault(type(command), []).append(command)
-        yield Subject(self._inputs[RECORD], self._gate.record, bad)
+        yield WatchedRows(self._inputs[RECORD], self._gate.record, bad)
         for kind, own in commands.items():
             known = self._gate.kinds[kind]
-            yield Subject(self._inputs[KINDS[kind]], known.suite, pa.table(to_arrays(known.columns, own)))
+            yield WatchedRows(self._inputs[KINDS[kind]], known.suite, pa.table(to_arrays(known.columns, own)))
 
 
 def read_results(url: str) -> list[Result]:

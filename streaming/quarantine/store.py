@@ -32,7 +32,7 @@ from sinks.quarantine import QUARANTINE, read_quarantine
 from sinks.replayed import check_whole
 from sinks.storage import Storage, within
 from streaming.broker.entries import NoEntries
-from streaming.log.files import read_log
+from streaming.log.files import is_data_folder, read_log, replay_first
 
 _NOTES = "quarantine/_resubmitted"  # readers of data folders skip names that begin with an underscore
 _RESUBMITTING = "quarantine/_resubmitting"
@@ -109,6 +109,8 @@ class Quarantine:
                 f"{url}: no such folder; name the --store of a run, or the folder of a replay"
             )
         if self._storage.folder is not None:
+            if is_data_folder(self._storage.folder):
+                raise QuarantineError(replay_first(self._storage.folder))
             check_whole(self._storage.folder)
 
     @property

@@ -16,16 +16,18 @@ from urllib.parse import quote
 
 import msgspec
 
-from schemas.commands import decode_or_refuse
+from schemas.commands import Profile, decode_or_refuse
 from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError, SendReceipt, Unsupported
 from sinks.outputs import check_new_file, new_lines
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.names import base_of, partitions_of, whole_of
+from streaming.broker.topic.stats import cursor_name
+from streaming.protocol.admin_calls import topic_path
 from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries
-from streaming.record.policies import Call, namespace_policies, path_of, settings_of, topic_policies
+from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
 from streaming.record.proxy import broker_address
 from streaming.record.rest import CallFailed, Rest
 from streaming.traces.importer import to_line
@@ -59,8 +61,6 @@ _SYSTEM = "__"
 """Begins the names of topics and cursors that Pulsar needs for itself."""
 
 _DEDUPLICATION = "pulsar.dedup"
-
-Position = tuple[int, int]
 
 
 class NotCaptured(RuntimeError):
@@ -107,7 +107,7 @@ def _write(
     log: "_Log",
     rest: Rest,
     topics: list[str],
-    partitioned: list[Call],
+    partitioned: list[PolicyCall],
     stored: Iterator[tuple[int, str, Stored]],
 ) -> int:
     """Write the log of `topics` with the entries `stored`, by time. Returns the number of subscriptions."""
@@ -119,12 +119,12 @@ def _write(
     subscriptions = {topic: _cursors(rest, topic) for topic in topics}
     for topic, names in subscriptions.items():
         for name in names:
-            log.call(topic, Call("PUT", f"{path_of(topic)}/subscription/{quote(name, safe='')}"))
+            log.call(topic, PolicyCall("PUT", f"{topic_path(topic)}/subscription/{quote(name, safe='')}"))
     for at, topic, each in () if first is None else itertools.chain([first], stored):
         log.publish(at, topic, each)
     log.time = max(log.time, _now())
     for topic in topics:
-        log.end_ledger(topic, rest.get(f"{path_of(topic)}/internalStats")["ledgers"])
+        log.end_ledger(topic, rest.get(f"{topic_path(topic)}/internalStats")["ledgers"])
         for name, cursor in _cursors(rest, topic).items():  # later than the entries: they are all there
             if name in subscriptions[topic]:
                 log.acknowledge(topic, name, cursor)
@@ -140,30 +140,31 @@ def _end(rest: Rest, log: "_Log", topics: list[str]) -> None:
         for call in namespace_policies(rest, namespace):
             log.call(None, call)
     for base in bases:
-        for call in topic_policies(rest, path_of(base)):
+        for call in topic_policies(rest, topic_path(base)):
             log.call(None if base not in topics else base, call)
     try:
-        settings, refused = settings_of(rest)
+        found = settings_of(rest)
+        log.configure(found.settings, found.profile)
+        log.missing += found.refused
     except CallFailed as error:
-        settings, refused = {}, [f"the broker's settings, so the defaults hold: {error}"]
-    log.configure(settings)
-    log.missing += refused
+        log.configure({})
+        log.missing.append(f"the broker's settings, so the defaults hold: {error}")
     log.command(None, {"command": "TICK"})
 
 
-def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Call]]:
+def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[PolicyCall]]:
     """The topics with partitions instead of partitioned topics, and the calls that create those."""
     found: dict[str, None] = {}
-    partitioned: list[Call] = []
+    partitioned: list[PolicyCall] = []
     for given in topics:
         of_namespace = "://" not in given and given.count("/") == 1
         for topic in _of_namespace(rest, given) if of_namespace else [complete(given)]:
             if not topic.startswith("persistent://"):
                 raise NotCaptured(f"{topic}: a non-persistent topic stores nothing")
-            path = path_of(topic)
+            path = topic_path(topic)
             count = rest.get(f"{path}/partitions")["partitions"]
             if count:
-                partitioned.append(Call("PUT", f"{path}/partitions", count))
+                partitioned.append(PolicyCall("PUT", f"{path}/partitions", count))
             found |= dict.fromkeys(partitions_of(topic, count) or [topic])
     return [*found], partitioned
 
@@ -181,15 +182,19 @@ def _of_namespace(rest: Rest, namespace: str) -> list[str]:
 
 def _cursors(rest: Rest, topic: str) -> dict[str, dict[str, Any]]:
     """The durable subscriptions of a topic, each with its cursor."""
-    path = path_of(topic)
-    durable = {
+    path = topic_path(topic)
+    durable = [
         name for name, sub in rest.get(f"{path}/stats")["subscriptions"].items() if sub.get("isDurable", True)
-    }
+    ]
     cursors = rest.get(f"{path}/internalStats")["cursors"]
+    if absent := [name for name in durable if cursor_name(name) not in cursors]:
+        raise NotCaptured(
+            f"{topic}: its stats have the subscription {absent[0]!r}, its internal stats have no cursor of it. Try again"
+        )
     return {
-        name: cursor
-        for name, cursor in cursors.items()
-        if name in durable and name != _DEDUPLICATION and not name.startswith(_SYSTEM)
+        name: cursors[cursor_name(name)]
+        for name in durable
+        if name != _DEDUPLICATION and not name.startswith(_SYSTEM)
     }
 
 
@@ -218,7 +223,7 @@ class _Log:
         self._producers: dict[tuple[str, str], int] = {}
         self._open: set[tuple[str, str]] = set()
         self._ledgers: dict[str, int] = {}
-        self._positions: dict[str, dict[Position, Position]] = {}
+        self._positions: dict[str, dict[tuple[int, int], tuple[int, int]]] = {}
 
     def command(self, topic: str | None, command: dict[str, Any]) -> list[Effect]:
         """Write a command, and return what it does."""
@@ -232,10 +237,10 @@ class _Log:
                 self.missing.append(f"{command['command']} {topic or ''}: {effect.cause}")
         return effects
 
-    def configure(self, settings: dict[str, Any]) -> None:
-        self.command(None, {"command": "BROKER_CONFIG", "profile": "4.x", "settings": settings})
+    def configure(self, settings: dict[str, Any], profile: Profile = "4.x") -> None:
+        self.command(None, {"command": "BROKER_CONFIG", "profile": profile, "settings": settings})
 
-    def call(self, topic: str | None, call: Call) -> None:
+    def call(self, topic: str | None, call: PolicyCall) -> None:
         body = {} if call.body is None else {"body": call.body}
         done = self.command(topic, {"command": "ADMIN", "method": call.method, "path": call.path, **body})
         for effect in done:
@@ -282,7 +287,7 @@ class _Log:
 
     def _unload(self, topic: str) -> None:
         """Unload a topic, which ends its ledger and closes its producers."""
-        self.call(topic, Call("PUT", f"{path_of(topic)}/unload"))
+        self.call(topic, PolicyCall("PUT", f"{topic_path(topic)}/unload"))
         self._open = {key for key in self._open if key[0] != topic}
 
     def _producer(self, topic: str, metadata: dict[str, Any]) -> int:
@@ -326,12 +331,12 @@ class _Log:
         self.command(topic, {"command": "CLOSE_CONSUMER", **common, "request_id": next(self._requests)})
 
 
-def _position(text: str) -> Position:
+def _position(text: str) -> tuple[int, int]:
     ledger, _, number = text.partition(":")
     return int(ledger), int(number)
 
 
-def _ranges(text: str) -> Iterator[tuple[Position, Position]]:
+def _ranges(text: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """The ranges of acknowledged entries as internalStats has them: ``[(7:0..7:2],(7:4..8:1]]``."""
     for match in _RANGE.finditer(text):
         low, first, high, last = map(int, match.groups())

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
+from schemas.commands import Profile
+from streaming.broker.config import BadSetting, ServiceConfiguration, configuration, profile_of
+from streaming.broker.policies.admin_calls import NAMESPACE_POLICIES, TOPIC_POLICIES
+from streaming.protocol.admin_calls import topic_path
 from streaming.record.rest import CallFailed, Rest
-from streaming.server.admin.routes import NAMESPACE_POLICIES, TOPIC_POLICIES
 
 SYSTEM = "pulsar/"
 """The tenant whose namespaces hold only what Pulsar itself needs."""
@@ -17,7 +19,7 @@ _NOT_RECORDED = {"namespacesMustExist", "profile"}
 """Settings of `magnetar serve` that a log can't have: it lacks the calls that created what was there before, and a profile is none."""
 
 
-class Call(NamedTuple):
+class PolicyCall(NamedTuple):
     """An admin call: its path below ``/admin/v2``, and its body as JSON."""
 
     method: str
@@ -25,23 +27,32 @@ class Call(NamedTuple):
     body: Any = None
 
 
-def settings_of(rest: Rest) -> tuple[dict[str, str], list[str]]:
-    """The broker's settings that Magnetar knows and that are not the default, and those that it cannot apply.
+class BrokerSettings(NamedTuple):
+    """A broker's `version` and `profile`, those of its `settings` that Magnetar knows and that are not the profile's, and why others
+    are `refused`."""
 
-    Raises `CallFailed`.
-    """
-    known, defaults = ServiceConfiguration.__struct_fields__, ServiceConfiguration()
-    found, refused = {}, []
+    version: str
+    profile: Profile
+    settings: dict[str, Any]
+    refused: list[str]
+
+
+def settings_of(rest: Rest) -> BrokerSettings:
+    """What is known of the broker. Raises `CallFailed`."""
+    version = str(rest.get("/brokers/version"))
+    profile = profile_of(version)
+    known, defaults = ServiceConfiguration.__struct_fields__, configuration(profile, {})
+    found, refused = dict[str, Any](), list[str]()
     for name, value in rest.get("/brokers/configuration/runtime").items():
         if name in known and name not in _NOT_RECORDED and value:  # Java shows null as nothing
             if value.startswith("[") and value.endswith("]"):  # a set, as Java shows it
                 value = value[1:-1].replace(" ", "")
             try:
-                if getattr(configuration("4.x", {name: value}), name) != getattr(defaults, name):
+                if getattr(configuration(profile, {name: value}), name) != getattr(defaults, name):
                     found[name] = value
             except BadSetting as error:
                 refused.append(str(error))
-    return found, refused
+    return BrokerSettings(version, profile, found, refused)
 
 
 def namespaces_of(rest: Rest) -> Iterator[str]:
@@ -50,40 +61,35 @@ def namespaces_of(rest: Rest) -> Iterator[str]:
         yield from (name for name in rest.get(f"/namespaces/{tenant}") if not name.startswith(SYSTEM))
 
 
-def namespace_policies(rest: Rest, namespace: str) -> Iterator[Call]:
+def namespace_policies(rest: Rest, namespace: str) -> Iterator[PolicyCall]:
     """The policies that are set on a namespace. Raises `CallFailed`."""
     return _policies(rest, f"/namespaces/{namespace}", NAMESPACE_POLICIES)
 
 
-def topic_policies(rest: Rest, path: str) -> Iterator[Call]:
+def topic_policies(rest: Rest, path: str) -> Iterator[PolicyCall]:
     """The policies that are set on a topic, by its path. Raises `CallFailed`."""
     return _policies(rest, path, TOPIC_POLICIES)
 
 
-def partitioned_topics(rest: Rest, namespace: str) -> Iterator[Call]:
+def partitioned_topics(rest: Rest, namespace: str) -> Iterator[PolicyCall]:
     """The partitioned topics of a namespace. Raises `CallFailed`."""
     for domain in ("persistent", "non-persistent"):
         for topic in rest.get(f"/{domain}/{namespace}/partitioned"):
-            path = path_of(topic)
-            yield Call("PUT", f"{path}/partitions", rest.get(f"{path}/partitions")["partitions"])
+            path = topic_path(topic)
+            yield PolicyCall("PUT", f"{path}/partitions", rest.get(f"{path}/partitions")["partitions"])
 
 
-def path_of(topic: str) -> str:
-    """The path of a topic in the admin API."""
-    return "/" + topic.replace("://", "/", 1)
-
-
-def _policies(rest: Rest, base: str, names: Iterable[str]) -> Iterator[Call]:
+def _policies(rest: Rest, base: str, names: Iterable[str]) -> Iterator[PolicyCall]:
     for name in names:
         if name == "backlogQuota":
             for kind, quota in (_set(rest, f"{base}/backlogQuotaMap") or {}).items():
-                yield Call("POST", f"{base}/backlogQuota?backlogQuotaType={kind}", quota)
+                yield PolicyCall("POST", f"{base}/backlogQuota?backlogQuotaType={kind}", quota)
         elif (value := _set(rest, f"{base}/{name}")) not in (None, []):
             of_topic = name == "messageTTL" and base.count("/") > _IN_NAMESPACE
             yield (
-                Call("POST", f"{base}/{name}?messageTTL={value}")
+                PolicyCall("POST", f"{base}/{name}?messageTTL={value}")
                 if of_topic
-                else Call("POST", f"{base}/{name}", value)
+                else PolicyCall("POST", f"{base}/{name}", value)
             )
 
 

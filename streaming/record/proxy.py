@@ -35,18 +35,18 @@ _UNRECORDED = frozenset({"PING", "PONG", "AUTH_RESPONSE"})
 _SCHEME, _TLS_SCHEME = "pulsar://", "pulsar+ssl://"
 
 
-class BadUrl(ValueError):
+class BadBrokerUrl(ValueError):
     """A URL is not that of a broker. The text says why."""
 
 
 def broker_address(url: str) -> Address:
-    """The address in a broker's URL, the first if there are several. Raises `BadUrl`."""
+    """The address in a broker's URL, the first if there are several. Raises `BadBrokerUrl`."""
     hosts = url.removeprefix(_SCHEME).removeprefix(_TLS_SCHEME)
     if hosts == url:
-        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
+        raise BadBrokerUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
     host, _, port = hosts.rstrip("/").split(",")[0].rpartition(":")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise BadUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
+        raise BadBrokerUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
     return Address(host.strip("[]"), int(port))
 
 

@@ -8,37 +8,43 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streaming.record.admin_proxy import AdminProxy
-from streaming.record.policies import Call, namespace_policies, namespaces_of, partitioned_topics, settings_of
+from streaming.record.policies import (
+    PolicyCall,
+    namespace_policies,
+    namespaces_of,
+    partitioned_topics,
+    settings_of,
+)
 from streaming.record.proxy import Proxy
 from streaming.record.recording import COMMANDS, Recording
 from streaming.record.rest import CallFailed, Rest
 from streaming.server.admin.http import HttpServer
 from streaming.server.server import Address
-from streaming.traces.conform import Verdict, compare_trace
+from streaming.traces.conform import TraceComparison, compare_trace
 from streaming.traces.importer import Imported, import_traces
 from streaming.traces.trace import Payloads, read_trace
 
 _POLL_SECONDS = 0.1
 
 
-class Known(NamedTuple):
+class BrokerInfo(NamedTuple):
     """What is known of a broker when a recording begins. `missing`: what is not, and why."""
 
     header: dict[str, Any]
-    calls: list[Call]
+    calls: list[PolicyCall]
     missing: list[str]
 
 
-def known_of(rest: Rest) -> Known:
+def known_of(rest: Rest) -> BrokerInfo:
     """The version, settings, namespaces' policies and partitioned topics of a broker. Raises nothing: what the API does not
     tell is `missing`."""
     header: dict[str, Any] = {}
-    calls: list[Call] = []
+    calls: list[PolicyCall] = []
     missing: list[str] = []
     try:
-        settings, refused = settings_of(rest)
-        header = {"broker_config": settings, "pulsar_version": rest.get("/brokers/version")}
-        missing += refused
+        found = settings_of(rest)
+        header = {"broker_config": found.settings, "pulsar_version": found.version}
+        missing += found.refused
     except CallFailed as error:
         missing.append(f"the broker's settings, so the defaults hold: {error}")
     try:
@@ -47,7 +53,7 @@ def known_of(rest: Rest) -> Known:
             calls += partitioned_topics(rest, namespace)
     except CallFailed as error:
         missing.append(f"policies and partitioned topics: {error}")
-    return Known(header, calls, missing)
+    return BrokerInfo(header, calls, missing)
 
 
 async def record(
@@ -88,7 +94,7 @@ async def record(
             raise recording.failed
 
 
-def command_log(trace: Path) -> tuple[Imported, Verdict]:
+def command_log(trace: Path) -> tuple[Imported, TraceComparison]:
     """Write the command log of a recording beside its trace, and compare Magnetar with the broker. Raises `TraceError`."""
     imported = import_traces([trace], trace.with_name(COMMANDS), replace=True)
     return imported, compare_trace(read_trace(trace))

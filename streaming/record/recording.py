@@ -15,14 +15,14 @@ TRACE, COMMANDS = "trace.jsonl", "commands.jsonl"
 """The files of a recording."""
 
 
-class InTheWay(RuntimeError):
+class RecordingExists(RuntimeError):
     """There is a recording already. The text says where and what to do."""
 
 
 class Recording:
     """The trace of a recording in `folder`. It survives the end of the process, however it ends. Closes with its `with` block.
 
-    `failed`: the error with which a line could not be written. Nothing is recorded from then on. Entering it raises `InTheWay`
+    `failed`: the error with which a line could not be written. Nothing is recorded from then on. Entering it raises `RecordingExists`
     and OSError.
     """
 
@@ -43,7 +43,7 @@ class Recording:
         try:
             self._file = self.path.open("xb", buffering=0)
         except FileExistsError:
-            raise InTheWay(f"{self.path} is there already: choose another folder") from None
+            raise RecordingExists(f"{self.path} already exists: choose another folder") from None
         self._write(self._header)
         return self
 

@@ -3,6 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
+from typing import Literal
+
+FoldClock = Literal["log", "trigger"]
+"""What advances the time of a fold: only the records, or also the timestamp of the micro-batch, which Spark keeps for a re-run."""
 
 MAX_AHEAD_MS = 3_600_000
 """So far, or farther, a clock may not jump ahead, and the timestamp of a record may not be ahead of it. Kafka 4's default for records, too,
@@ -82,7 +86,10 @@ class RealClock:
                 "right; if it is right, start again"
             )
         if self.machine_ahead <= -_WORTH_SAYING_MS:
-            return f"the machine's clock is {shown} behind the broker's time, which goes on at half the speed until it is there"
+            return (
+                f"the machine's clock is {shown} behind the broker's time, which runs at half speed until the clock "
+                "has caught up"
+            )
         return None
 
     def go_on(self, time: int) -> None:

@@ -4,12 +4,14 @@ What needs no broker state is answered at once. Everything else is a command for
 connection.
 
 A client that doesn't read holds up nobody else, and costs little memory: what is due to it waits as rows, of which a row is
-encoded, with its payload, when the socket takes it. A payload that came with its row waits in a temporary file. All bytes to a
-client go through `Connection._write`. While more wait there than `Limits.buffered`, no frame of that client is taken, so nothing
-that it asks for adds to them.
+encoded, with its payload, when the socket takes it. An entry that came with its row waits in a temporary file, once for all its
+deliveries. All bytes to a client go through `Connection._write`. While more wait there than `Limits.buffered`, no frame of that client
+is taken, so nothing that it asks for adds to them. What others send to its consumers does: rows and files are bounded in sum, and
+beyond that, the connection is closed that has waited longest to get on.
 
-A connection takes so many frames in its turn, and then it is that of others. Bytes that came and are not taken are counted over all
-connections, and so are those of commands that the broker has not carried out.
+A connection takes so many frames in its turn, and then it is that of others: of whoever has had least (`Turns`). A FLOW of many
+permits goes to the broker in parts, one at a time. Bytes that came and are not taken are counted over all connections, and so are those of commands that the broker has not
+carried out.
 """
 
 import asyncio
@@ -25,10 +27,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from schemas import effects as e
-from schemas.commands import Ack, Admin, ConnectionLost, Fault, Send, to_json
+from schemas.commands import Ack, Admin, ConnectionLost, Fault, MessageMetadata, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.names import is_namespace_name
+from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.metrics.server import Gauges, ServerMetrics
 from streaming.protocol.admin_calls import topic_path
 from streaming.protocol.codec import (
@@ -57,9 +60,11 @@ from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
+from streaming.server.entry_spool import FILE_BYTES, EntrySpool, SpooledEntry
+from streaming.server.fair_queue import FairQueue
 from streaming.server.faults import Faults, FaultSpec, error_answer
-from streaming.server.payload_spool import PayloadSpool
 from streaming.server.rarely import Rarely
+from streaming.server.stalled import Stalled
 from streaming.server.topic_watchers import TopicWatchers, Watching
 
 log = logging.getLogger(__name__)
@@ -81,6 +86,20 @@ _SCHEMAS = 8
 
 _TURN, _COST = 1000, 4
 """What a connection may take in its turn: so many plain frames. Any other one counts as `_COST` of them."""
+
+_TURNS = 0.02
+"""Seconds of a round of the loop in which frames are taken."""
+
+_TAKING, _TAKING_BYTE, _TURN_BYTES = 2e-5, 1e-7, 1 << 17
+"""What a turn costs (s) before it is known: by the bytes that are there, of which it takes so many."""
+
+FLOW_PART, LARGEST_PART = 5_000, 50_000
+"""Permits that go to the broker in one FLOW. It sends all that they allow at once, 10 to 20 µs for each message, and nobody else has a turn
+meanwhile. After a part that allowed more than there was to send, the next one is twice as large, up to `LARGEST_PART`: the log gets
+fewer of them, and a consumer whose permits were below 0 gets no more at once than by a redelivery."""
+
+_ROW = 300
+"""Bytes of memory that a row takes which waits for a client, besides a schema."""
 
 _HELLO = 1 << 16
 """Bytes of a largest frame before CONNECTED, and of answers that wait until then."""
@@ -111,6 +130,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for the rest of a frame is closed. The same for the bytes of all commands under way: beyond that, nothing is read."""
     waiting: Count = 10_000
     """Rows that wait for a client to read. While there are more, nothing is read from it."""
+    held: Count = 512 << 20
+    """Bytes of the rows that wait for clients to read, of all connections. Beyond that, the one is closed that has waited longest
+    to get on."""
+    spooled: Count = 512 << 20
+    """Bytes in temporary files of entries that wait for clients to read, of all connections. Beyond that, the one is closed of those
+    with such entries that has waited longest to get on."""
     commands: Count = 1_000
     """Commands of a connection that the broker has not carried out. While there are more, nothing is read from it."""
     opened: Count = 100_000
@@ -149,6 +174,8 @@ class BinaryServer:
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
         self.bugs = Rarely(log)
+        self._exceeded: defaultdict[str, Rarely] = defaultdict(lambda: Rarely(log))
+        """By limit."""
         self.clients = Clients()
         self.sets_times = False
         """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
@@ -157,12 +184,15 @@ class BinaryServer:
         self.listing = asyncio.Lock()
         """Whoever lists topics: one in each round of the loop, however many clients ask."""
         self.watchers = TopicWatchers(engine, self.matching)
-        self.unread = self.under_way = self.names = 0
-        """Bytes of all connections that are not taken, those of commands that the broker has not carried out, and those of the frames
-        with which what is open was asked for."""
+        self.under_way = self.names = 0
+        """Bytes of commands that the broker has not carried out, and those of the frames with which what is open was asked for."""
+        self.spool = EntrySpool(min(FILE_BYTES, self.limits.spooled // 16))
         self.is_full = False
         """Whether so much is under way that nothing more is read, until half of it is carried out."""
-        self._unread: dict[Connection, int] = {}
+        self._unread = Stalled[Connection]()
+        self._held = Stalled[Connection]()
+        self._spooled = Stalled[Connection]()
+        self.turns = Turns(self.bugs)
         self.metrics = ServerMetrics(self._gauges, engine.written)
         self._keep_alive: asyncio.TimerHandle | None = None
         engine.connect(self.deliver)
@@ -232,17 +262,41 @@ class BinaryServer:
                     connection.close("rows can't be delivered")
         self.watchers.see(rows)
 
+    def exceeded(self, limit: str, what: str, *args: object) -> None:
+        """Tell the operator, who may want another limit, what has become of a client because of one."""
+        text = f"{what} (--limit {limit}=%d)"
+        self._exceeded[limit].warning(text, *args, getattr(self.limits, limit))
+
+    @property
+    def unread(self) -> int:
+        """Bytes of all connections that are not taken."""
+        return self._unread.total
+
+    @property
+    def held(self) -> int:
+        """Bytes of the rows of all connections that wait for clients to read."""
+        return self._held.total
+
     def count_unread(self, connection: "Connection", size: int, *, goes_on: bool) -> None:
         """A connection has `size` bytes that are not taken; since now if it `goes_on`."""
-        before = self._unread.get(connection, 0)
-        if goes_on or not size:
-            self._unread.pop(connection, None)
-        if size:
-            self._unread[connection] = size
-        self.unread += size - before
-        while self.unread > self.limits.unread:
-            next(iter(self._unread)).drop(
-                "clients have sent too much that is no whole frame, and it has for longest"
+        self._unread.count(connection, size, goes_on=goes_on)
+        while size and self.unread > self.limits.unread:
+            self._unread.first.drop(
+                "clients have sent too much that is no whole frame, and it has for longest", "unread"
+            )
+
+    def count_waiting(self, connection: "Connection", size: int, spooled: int, *, goes_on: bool) -> None:
+        """`size` bytes of rows wait for a client to read, `spooled` of the rows with an entry in a file; since now if it `goes_on`."""
+        self._held.count(connection, size, goes_on=goes_on)
+        self._spooled.count(connection, spooled, goes_on=goes_on)
+        while size and self.held > self.limits.held:
+            self._held.first.drop(
+                "too much waits for clients that do not read, and for it for longest", "held"
+            )
+        while spooled and self._spooled.total and self.spool.size > self.limits.spooled:
+            self._spooled.first.drop(
+                "entries that wait for clients that do not read take too much room in temporary files, and it has not read for longest",
+                "spooled",
             )
 
     def goes(self, size: int) -> None:
@@ -269,6 +323,51 @@ class BinaryServer:
         self.start()
 
 
+class Turns:
+    """Connections with frames to take. They have `_TURNS` seconds in a round of the loop, and whoever has had least comes first."""
+
+    def __init__(self, bugs: Rarely) -> None:
+        """`bugs`: is told of them."""
+        self._bugs = bugs
+        self._waiting: FairQueue[Connection, None] = FairQueue()
+        self._left = _TURNS
+        self.busy = False
+        """Whether what comes now has to wait for its turn."""
+
+    def took(self, seconds: float) -> None:
+        """A connection has taken frames as they came."""
+        self._left -= seconds
+        if self._left <= 0:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self.busy:
+            self.busy = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def put(self, connection: "Connection", size: int) -> None:
+        """A connection has so many bytes that are not taken."""
+        self._waiting.put(connection, None, _TAKING + _TAKING_BYTE * min(size, _TURN_BYTES))
+        self._schedule()
+
+    def _run(self) -> None:
+        self._left = _TURNS
+        while self._waiting and self._left > 0:
+            began = time.monotonic()
+            taken = self._waiting.take()
+            try:
+                taken.key.next_turn()
+            except Exception as error:
+                self._bugs.error("a frame can't be taken, which is a bug in Magnetar: %r", error)
+                taken.key.close("a frame can't be taken")
+            took = time.monotonic() - began
+            self._left -= took
+            self._waiting.spent([(taken, took)])
+        self.busy = False
+        if self._waiting:
+            self._schedule()
+
+
 class _Timed(NamedTuple):
     """A command whose answer takes a time that is measured, `since` then (s): its request id, or its producer and sequence id."""
 
@@ -277,10 +376,28 @@ class _Timed(NamedTuple):
 
 
 class _Spooled(NamedTuple):
-    """A message whose payload, of `size` bytes, is in the spool of its connection."""
+    """A message whose `entry` is in the spool of the server. `is_batch`: it is one for clients that know batches."""
 
     message: e.Message
+    entry: SpooledEntry
+    is_batch: bool
+
+
+class _WithSchema(NamedTuple):
+    """An answer with a schema of `size` bytes."""
+
+    answer: e.GetSchemaResponse
     size: int
+
+
+class _Flow(NamedTuple):
+    """A FLOW, of a frame of `size` bytes, of which `left` permits have not gone to the broker. `part` of them went last."""
+
+    topic: str | None
+    command: dict[str, Any]
+    size: int
+    left: int
+    part: int = FLOW_PART
 
 
 class _Delayed(NamedTuple):
@@ -309,8 +426,13 @@ class Connection(asyncio.Protocol):
         """Bytes of the largest frame with which a producer or consumer was asked for."""
         self._unsubscribing: dict[int, tuple[str, int]] = {}
         """The consumers that are gone if these requests succeed."""
-        self._waiting: deque[e.Effect | _Spooled] = deque()
-        self._spool = PayloadSpool()
+        self._waiting: deque[_Due] = deque()
+        self._schemas = self._spooled = 0
+        """Bytes of schemas in the rows that wait, and the number of those whose entry is in the server's spool."""
+        self._flow: _Flow | None = None
+        """What is to go to the broker before anything else of this connection."""
+        self._brought = 0
+        """The messages that its consumer has got since a part of it went."""
         self._delayed: deque[_Delayed] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = self._closing = self._known = False
@@ -332,7 +454,7 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if len(self._server.connections) >= self._limits.connections:
-            log.warning("a connection is refused: there are %d", self._limits.connections)
+            self._server.exceeded("connections", "a connection is refused: there are enough")
             self._metrics.refused += 1
             self._closing = True
             transport.abort()
@@ -348,26 +470,49 @@ class Connection(asyncio.Protocol):
             return
         self._heard = True
         self._metrics.received += len(data)
-        self._turn(data)
+        turns = self._server.turns
+        if turns.busy:
+            self._turn(data, take=False)
+        else:
+            began = time.monotonic()
+            self._turn(data)
+            turns.took(time.monotonic() - began)
 
-    def _turn(self, data: bytes) -> None:
+    def _turn(self, data: bytes, *, take: bool = True) -> None:
         """Take frames, as many as may be taken in one turn. The others wait for the next one."""
         before = self._reader.size
         try:
-            self._untaken = self._take(data)
+            if take and self._flow is None:
+                self._untaken = self._take(data)
+            else:
+                self._reader.keep(data)
+                self._untaken = True
         except (FrameError, EngineStopped) as error:
             self.close(str(error))
         if self._closing:
             self._reader.clear()
         left = self._reader.size
         if before or left:
-            self._server.count_unread(self, left, goes_on=left < before + len(data))
+            # A client whose frames wait for their turn is not to blame for them.
+            self._server.count_unread(self, left, goes_on=self._untaken or left < before + len(data))
         self.pace()
 
-    def _next_turn(self) -> None:
+    def next_turn(self) -> None:
+        """Go on with what came."""
         self._turn_due = False
-        if self._untaken and not self._closing and self._may_take():
+        if not (self._untaken and not self._closing and self._may_take()):
+            return
+        if self._flow is None:
             self._turn(b"")
+            return
+        flow = self._flow
+        part = FLOW_PART if self._brought >= flow.part else min(2 * flow.part, LARGEST_PART)
+        self._goes(1, flow.size)
+        try:
+            self._post_part(flow._replace(part=part))
+        except EngineStopped as error:
+            self.close(str(error))
+        self.pace()
 
     def _take(self, data: bytes) -> bool:
         """Take frames that are complete with `data`. Plain commands of a producer or consumer that follow each other go on
@@ -391,7 +536,7 @@ class Connection(asyncio.Protocol):
                         left -= _COST
                         if not self._receive(decode(each, self.name), len(each)):
                             return False
-                    if left <= 0 or not self._may_take():
+                    if left <= 0 or self._flow is not None or not self._may_take():
                         return True
             finally:
                 if run:
@@ -420,7 +565,11 @@ class Connection(asyncio.Protocol):
         """The client has read most of what was sent."""
         self._writable = True
         self._drained.set()
-        self._send()
+        if self._waiting:
+            self._send()
+            self._count_waiting(goes_on=True)
+        else:
+            self._send()
         if self._writable:
             self._server.watchers.resume(self.name)
 
@@ -429,10 +578,9 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self.name:
             self._metrics.closed += 1
-        self._waiting.clear()
+        self._forget_waiting()
         self._reader.clear()
         self._server.count_unread(self, 0, goes_on=True)
-        self._spool.close()
         self._server.names -= sum(self._names.values())
         self._names.clear()
         self._server.clients.lost(self.name)
@@ -441,23 +589,31 @@ class Connection(asyncio.Protocol):
             task.cancel()
         if self._server.connections.pop(self.name, None) is not None and self._known:
             try:
-                self._engine.post(None, to_json(ConnectionLost(connection=self.name)))
+                self._engine.post(self.name, None, to_json(ConnectionLost(connection=self.name)))
             except EngineStopped:
                 log.debug("%s is lost, and the engine has stopped", self.name)
 
-    def close(self, why: str) -> None:
-        """Close the connection, after what is written already."""
+    def _say_closed(self, why: str, limit: str | None) -> None:
+        text = "connection %s is closed: %s"
+        log.info(text, self.name, why)
+        if limit is not None:
+            self._server.exceeded(limit, text, self.name, why)
+
+    def close(self, why: str, limit: str | None = None) -> None:
+        """Close the connection, after what is written already. `limit`: the one of `Limits` that demands it."""
         if not self._closing:
-            log.info("connection %s is closed: %s", self.name, why)
+            self._say_closed(why, limit)
             self._closing = True
+            self._forget_waiting()
             self._transport.close()
 
-    def drop(self, why: str) -> None:
-        """Close the connection at once, whatever waits for the client."""
-        log.info("connection %s is closed: %s", self.name, why)
+    def drop(self, why: str, limit: str | None = None) -> None:
+        """Close the connection at once, whatever waits for the client. `limit`: as of `close`."""
+        self._say_closed(why, limit)
         self._closing = True
         self._reader.clear()
         self._server.count_unread(self, 0, goes_on=True)
+        self._forget_waiting()
         self._transport.abort()
 
     def forget(self) -> None:
@@ -527,8 +683,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def spooled(self) -> int:
-        """Bytes of payloads in the temporary file."""
-        return self._spool.size
+        """Rows that wait whose entry is in a temporary file."""
+        return self._spooled
 
     @property
     def ready(self) -> bool:
@@ -617,7 +773,7 @@ class Connection(asyncio.Protocol):
         else:
             topic, command = self._requests.command(asked)
             if len(self._requests) > self._limits.opened:
-                self.close(f"more than {self._limits.opened} producers and consumers")
+                self.close("it has too many producers and consumers", "opened")
                 return
             self._note(asked, topic, command, size)
             if self._closing:
@@ -629,6 +785,8 @@ class Connection(asyncio.Protocol):
             return
         if self._delayed:
             self._delayed.append(_Delayed(self._delayed[-1].until, topic, _json(command), size))
+        elif asked.cmd == "FLOW" and FLOW_PART < (permits := fields["messagePermits"]) <= MAX_PERMITS:
+            self._post_part(_Flow(topic, command, size, permits))
         else:
             self._post(topic, _json(command), size, self._answers_to(asked))
 
@@ -673,9 +831,7 @@ class Connection(asyncio.Protocol):
             self._names[key] = max(size, former)
             self._server.names += self._names[key] - former
             if self._server.names > self._limits.names:
-                self.close(
-                    f"producers and consumers have more than {self._limits.names} bytes of names and properties"
-                )
+                self.close("all producers and consumers have too many bytes of names and properties", "names")
             else:
                 self._server.clients.opened(self.name, self._shown, topic, command)
         elif asked.cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
@@ -695,9 +851,18 @@ class Connection(asyncio.Protocol):
             return min(len(asked.fields.get("message_ids", ())) or most, most)
         return 0
 
+    def _post_part(self, flow: _Flow) -> None:
+        """Post a part of a FLOW. The others go once what it brings is delivered."""
+        part = min(flow.left, flow.part)
+        left = flow.left - part
+        self._flow, self._brought = flow._replace(left=left) if left else None, 0
+        # So much that nothing more of this connection goes meanwhile.
+        answers = self._limits.waiting + 1
+        self._post(flow.topic, _json({**flow.command, "messagePermits": part}), flow.size, answers)
+
     def _post(self, topic: str | None, value: bytes, size: int, answers: int = 0) -> None:
         self._answers += answers
-        self._engine.post(topic, value, partial(self._delivered, size, answers))
+        self._engine.post(self.name, topic, value, partial(self._delivered, size, answers), answers)
 
     def _delivered(self, size: int, answers: int) -> None:
         self._answers -= answers
@@ -735,7 +900,7 @@ class Connection(asyncio.Protocol):
         may_take = self._may_take()
         if may_take and self._untaken and not self._turn_due:
             self._turn_due = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._server.turns.put(self, self._reader.size)
         if (wanted := may_take and not self._untaken) == self._reading:
             return
         self._reading = wanted
@@ -755,7 +920,7 @@ class Connection(asyncio.Protocol):
                 self._delayed.append(_Delayed(until, topic, _json(command), size))
                 asyncio.get_running_loop().call_later(fault.delay / 1000, self.release)
             case "error" if command["command"] == "SEND":
-                self._engine.post(topic, to_json(Fault(fault="FailWrites", count=1)))
+                self._engine.post(self.name, topic, to_json(Fault(fault="FailWrites", count=1)))
                 return False
             case "error":
                 self._carried_out(size)
@@ -800,7 +965,7 @@ class Connection(asyncio.Protocol):
             watchers.close(self.name, asked.fields["watcher_id"])
             self._answer("SUCCESS", {"request_id": asked.fields["request_id"]})
         elif watchers.count(self.name) >= self._limits.opened:
-            self.close(f"more than {self._limits.opened} topic list watchers")
+            self.close("it has too many topic list watchers", "opened")
         else:
             watching = Watching(self.name, self._answer, lambda: self._writable, self.drop)
             self._begin(size, partial(watchers.watch, watching), asked.fields)
@@ -814,7 +979,7 @@ class Connection(asyncio.Protocol):
             return
         call = Admin(method="GET", path=topic_path(topic, "/stats"))
         try:
-            rows = await self._engine.submit(topic, call)
+            rows = await self._engine.submit(topic, call, self.name)
         except (EngineStopped, NoAnswer) as error:
             refusal = {"error_code": "ServiceNotReady", "error_message": str(error)}
             self._answer("CONSUMER_STATS_RESPONSE", {**request, **refusal})
@@ -830,7 +995,7 @@ class Connection(asyncio.Protocol):
 
     async def _list_topics(self, fields: dict[str, Any]) -> None:
         try:
-            topics = await self._engine.topics(fields["namespace"])
+            topics = await self._engine.topics(fields["namespace"], self.name)
         except (EngineStopped, NoAnswer) as error:
             refusal = {"error": "ServiceNotReady", "message": str(error)}
             self._answer("ERROR", {"request_id": fields["request_id"], **refusal})
@@ -863,10 +1028,17 @@ class Connection(asyncio.Protocol):
         """Send what `effects` say, as soon as the client reads."""
         if self._closing:
             return
+        if self._flow is not None:
+            consumer = self._flow.command["consumer_id"]
+            self._brought += sum(
+                each.messages for each in effects if type(each) is e.Message and each.consumer_id == consumer
+            )
+        before = len(self._waiting)
         self._waiting.extend(effects)
         self._send()
         if self._waiting and not self._closing:
             self._lay_aside(min(len(effects), len(self._waiting)))
+            self._count_waiting(goes_on=len(self._waiting) < before + len(effects))
 
     def _lay_aside(self, count: int) -> None:
         """Let go of the payloads of the last `count` rows that wait."""
@@ -876,15 +1048,34 @@ class Connection(asyncio.Protocol):
         except OSError as error:
             log.error("what waits for connection %s can't be put into a temporary file: %s", self.name, error)
             self._closing = True
+            self._forget_waiting()
             self._transport.abort()
 
-    def _without_payload(self, effect: e.Effect | _Spooled) -> e.Effect | _Spooled:
+    def _without_payload(self, effect: "_Due") -> "_Due":
         if isinstance(effect, e.SendReceipt):
             return effect._replace(metadata=None, payload=None)
-        if isinstance(effect, e.Message) and effect.payload:
-            self._spool.put(effect.payload)
-            return _Spooled(effect._replace(payload=None), len(effect.payload))
+        if isinstance(effect, e.Message) and effect.metadata is not None:
+            kept = self._server.spool.put(effect.metadata, effect.payload or b"")
+            self._spooled += 1
+            return _Spooled(effect._replace(metadata=None, payload=None), kept, _is_batch(effect.metadata))
+        if isinstance(effect, e.GetSchemaResponse) and effect.fields.schema is not msgspec.UNSET:
+            size = len(effect.fields.schema.schema_data)
+            self._schemas += size
+            return _WithSchema(effect, size)
         return effect
+
+    def _count_waiting(self, *, goes_on: bool) -> None:
+        size = _ROW * len(self._waiting) + self._schemas
+        self._server.count_waiting(self, size, self._spooled, goes_on=goes_on)
+
+    def _forget_waiting(self) -> None:
+        """Nothing more goes to the client."""
+        for each in self._waiting if self._spooled else ():
+            if isinstance(each, _Spooled):
+                self._server.spool.drop(each.entry)
+        self._waiting.clear()
+        self._schemas = self._spooled = 0
+        self._count_waiting(goes_on=True)
 
     def _send(self) -> None:
         waiting = self._waiting
@@ -914,20 +1105,25 @@ class Connection(asyncio.Protocol):
                 parts.clear()
                 size = 0
         if self._closing:
+            self._forget_waiting()
             self._transport.close()
         else:
             self.pace()
 
-    def _encoded(self, effect: e.Effect | _Spooled) -> bytes:
+    def _encoded(self, effect: "_Due") -> bytes:
         """The frame of an effect, or nothing if there is none."""
+        if isinstance(effect, _Spooled):
+            self._spooled -= 1
+            return self._message(effect.message, self._server.spool.take(effect.entry), effect.is_batch)
+        if isinstance(effect, _WithSchema):
+            self._schemas -= effect.size
+            effect = effect.answer
         if type(effect) is e.SendReceipt:
             return self._receipt(effect)
         if type(effect) is e.ActiveConsumerChange and self._version < _KNOWS_ACTIVE_CONSUMER:
             return b""
-        if isinstance(effect, _Spooled):
-            return self._message(effect.message._replace(payload=self._spool.take(effect.size)))
         if isinstance(effect, e.Message):
-            return self._message(effect)
+            return self._stored_message(effect)
         if isinstance(effect, e.ProducerSuccess):
             self._server.clients.named(effect)
         found = frame(effect, _no_entries)
@@ -956,7 +1152,7 @@ class Connection(asyncio.Protocol):
             MINUS_ONE if highest is None else highest & MINUS_ONE,
         )  # fmt: skip
 
-    def _message(self, effect: e.Message) -> bytes:
+    def _stored_message(self, effect: e.Message) -> bytes:
         if effect.metadata is None:
             try:
                 stored = self._engine.entry(effect.topic, effect.ledger_id, effect.entry_id)
@@ -968,11 +1164,22 @@ class Connection(asyncio.Protocol):
             metadata, payload = stored.metadata, stored.payload
         else:
             metadata, payload = effect.metadata, effect.payload or b""
-        if self._version < _KNOWS_BATCHES and (metadata.num_messages_in_batch or 1) > 1:
+        return self._message(effect, entry(metadata_fields(metadata), payload), _is_batch(metadata))
+
+    def _message(self, effect: e.Message, tail: bytes, is_batch: bool) -> bytes:
+        if self._version < _KNOWS_BATCHES and is_batch:
             log.info("connection %s is closed: its protocol version has no batches", self.name)
             self._closing = True
             return b""
-        return encode("MESSAGE", message_fields(effect), entry(metadata_fields(metadata), payload))
+        return encode("MESSAGE", message_fields(effect), tail)
+
+
+_Due = e.Effect | _Spooled | _WithSchema
+"""What waits for a client to read."""
+
+
+def _is_batch(metadata: MessageMetadata) -> bool:
+    return (metadata.num_messages_in_batch or 1) > 1
 
 
 def _published(metadata: dict[str, Any], now: int) -> dict[str, Any]:

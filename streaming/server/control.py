@@ -5,27 +5,24 @@ Bodies are JSON, times are ms since the epoch. Each call returns when the broker
 
 import base64
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, get_args
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from streaming.broker.next_effect import NEVER
-from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.position import Position
+from streaming.broker.context import NEVER
+from streaming.broker.persistent.delivery import Show
 from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import LATEST, HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
-from streaming.server.faults import BadFault, Fault, FaultSpec
+from streaming.server.faults import BadFault, FaultSpec, InjectedFault
 
 MOST_PEEKED = MOST_SNAPSHOTS = MOST_FAULTS = 1000
 """What a test may look at, and what it may ask a double to keep, at a time."""
-
-Show = Literal["backlog", "inflight", "delayed", "holes"]
 
 
 class BadCall(ValueError):
@@ -86,7 +83,7 @@ class Control:
             self._clock.mode = call.mode
         elif call.advance is not None:
             if call.advance < 0:
-                raise BadCall("advance: time doesn't go back")
+                raise BadCall("advance: time can't go back")
             if before + call.advance > LATEST:
                 raise BadCall("advance: the clock ends with the year 9999")
             self._clock.move_to(before + call.advance)
@@ -120,19 +117,22 @@ class Control:
         return _shown(fault)
 
     async def remove_fault(self, request: Request) -> Any:
-        """Remove a fault."""
-        self._server.faults.remove(request.path_params["id"])
+        """Remove a fault. That may have happened before, as by a reset."""
+        if not self._server.faults.remove(request.path_params["id"]):
+            raise BadCall("there never was such a fault")
         return {}
 
     # -- looking
 
     async def peek(self, request: Request) -> Any:
-        """The messages of a subscription, at most `count`, see `positions`."""
+        """The messages of a subscription, at most `count`, see `Broker.peek`."""
         query = request.query_params
         topic = complete(query.get("topic", ""))
         show, count = query.get("show", "backlog"), _number("count", query.get("count", "100"))
-        if show not in ("backlog", "inflight", "delayed", "holes"):
+        if show not in get_args(Show):
             raise BadCall(f"show {show!r}: expected backlog, inflight, delayed or holes")
+        if count > MOST_PEEKED:
+            raise BadCall(f"count {count}: expected at most {MOST_PEEKED}")
         try:
             found = self._engine.broker.topic(topic)
         except KeyError:
@@ -140,15 +140,16 @@ class Control:
         name = query.get("subscription", "")
         if name not in found.subscriptions:
             raise BadCall(f"{topic} has no subscription {name!r}")
-        places = positions(found, name, show, min(count, MOST_PEEKED))  # type: ignore[arg-type]
-        return {"messages": [self._message(topic, at) for at in places]}
+        entries = self._engine.broker.peek(topic, name, show, count)  # type: ignore[arg-type]
+        return {"messages": [self._message(topic, each.position) for each in entries]}
 
-    def _message(self, topic: str, at: Position) -> dict[str, Any]:
-        entry = self._engine.entry(topic, at.ledger, at.entry)
+    def _message(self, topic: str, position: str) -> dict[str, Any]:
+        ledger_id, entry_id = map(int, position.split(":"))
+        entry = self._engine.entry(topic, ledger_id, entry_id)
         payload = base64.b64encode(entry.payload).decode()
         return {
-            "ledgerId": at.ledger,
-            "entryId": at.entry,
+            "ledgerId": ledger_id,
+            "entryId": entry_id,
             "metadata": msgspec.to_builtins(entry.metadata),
             "payload": payload,
         }
@@ -168,7 +169,6 @@ class Control:
         if id_ >= len(self._snapshots):
             raise BadCall("there is no such snapshot")
         await self._restore(self._snapshots[id_])
-        self._clock.set_back(self._snapshots[id_].now)
         del self._snapshots[id_ + 1 :]
         return {"now": self._clock.now()}
 
@@ -184,30 +184,6 @@ class Control:
         self._server.faults.clear()
         self._server.forget_connections()
         await self._engine.restore(snapshot)
-
-
-def positions(topic: PersistentTopic, subscription: str, show: Show, most: int) -> list[Position]:
-    """Entries of a subscription, in order.
-
-    backlog: those that are not acknowledged. inflight: those that consumers have. delayed: those that wait for their delivery
-    time. holes: those that are acknowledged while older ones are not.
-    """
-    found = topic.subscriptions[subscription]
-    cursor, ledger = topic.cursors[subscription], topic.ledger
-    match show:
-        case "inflight":
-            return sorted(at for consumer in found.consumers for at in consumer.pending)[:most]
-        case "delayed":
-            delayed = getattr(found.dispatcher, "delayed", None)
-            waiting = [] if delayed is None else sorted(Position(*at[1:]) for at in delayed.waiting)
-            return waiting[:most]
-    places: list[Position] = []
-    at = ledger.next_valid(cursor.mark_delete)
-    while at <= ledger.last_confirmed and len(places) < most:
-        if (at in cursor.acked) == (show == "holes"):
-            places.append(at)
-        at = ledger.next_valid(at)
-    return places
 
 
 def _answered(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
@@ -233,7 +209,7 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def _shown(fault: Fault) -> dict[str, Any]:
+def _shown(fault: InjectedFault) -> dict[str, Any]:
     return {"id": fault.id, "hits": fault.hits, "fault": msgspec.to_builtins(fault.spec)}
 
 
@@ -267,12 +243,12 @@ OPENAPI = {
     "paths": {
         "/clock": {
             "get": _operation("The time, how the clock goes, and what is due when"),
-            "post": _operation("Move the clock, or let it go by itself", body="ClockCall"),
+            "post": _operation("Move the clock, or let it run by itself", body="ClockCall"),
         },
         "/faults": {"post": _operation("Ask for a fault", body="FaultSpec")},
         "/faults/{id}": {
             "get": _operation(
-                "A fault; with `hits`, as soon as it has hit so many commands", query=("hits",), path=("id",)
+                "A fault; with `hits`, once it has hit that many commands", query=("hits",), path=("id",)
             ),
             "delete": _operation("Remove a fault", path=("id",)),
         },

@@ -30,13 +30,15 @@ import msgspec
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import new_file
+from sinks.rows import to_tables
 from sinks.sums import SUM, sealed
-from streaming.fold import LiveFold, Records, SetAside, StateRow, without_gc
+from streaming.fold.live import LiveFold
+from streaming.fold.record_fold import without_gc
+from streaming.fold.records import Records, SetAside, StateRow
 from streaming.log.files import read_lines
 from streaming.log.table import LogError
-from streaming.rows import to_tables
 from streaming.server.entries import Mark, RecentEntries
-from streaming.server.progress import Progress, Say
+from streaming.server.progress import FoldProgress, Say
 
 PARTITION = 0
 """The ingress partition."""
@@ -46,8 +48,11 @@ COMMANDS, STORE, CHECKPOINT = "commands", "store", "checkpoint"
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_RECORDS = 50_000
 CHECKPOINT_SECONDS = 10.0
-"""A checkpoint follows after so much of the log, or as soon as folding it took so long, once the one before is written. That bounds the
-entries in memory, and what a restart has to fold: twice as much."""
+"""A checkpoint follows after so much of the log, or as soon as folding it took so long. That bounds the entries in memory, and what a
+restart has to fold: twice as much."""
+CHECKPOINT_PATIENCE = 8
+"""While the one before is still being written, it is after so many times as much that the loop waits for it: of bytes, which are in
+memory, after twice as much."""
 
 RECORDS_PER_ROUND = 4096
 
@@ -153,17 +158,18 @@ class DataFolder:
         segments = [path for path in sorted(self._segments()) if int(path.stem) > offset]
         if path.exists() and not (segments and segments[0].name == segment_name(offset + 1)):
             missing = self._commands / segment_name(offset + 1)
-            raise BadData(f"{missing} is missing: restore {self._folder} from a copy")
+            raise BadData(f"{missing} is missing: restore {self._folder} from a backup")
         if before is None and len(segments) == 1 and self._is_begun(segments[0], first):
             os.truncate(segments[0], 0)
-        progress = Progress(sum(path.stat().st_size for path in segments), self.say)
+        progress = FoldProgress(sum(path.stat().st_size for path in segments), self.say)
         with without_gc():  # as many objects stay as are made
             for path in segments:
                 for records in self._records_of(path, is_last=path == segments[-1]):
                     for each in records.offsets:
                         if each != offset + 1:
                             raise BadData(
-                                f"{path} goes on with offset {each} after {offset}: restore {self._folder} from a copy"
+                                f"{path} continues with offset {each} after {offset}: restore "
+                                f"{self._folder} from a backup"
                             )
                         offset = each
                     self._records += len(records.offsets)
@@ -186,7 +192,7 @@ class DataFolder:
         """Raises `BadData`."""
         if not path.is_file():
             raise BadData(
-                f"{path} is no file: {self._folder} belongs to something else, choose another folder"
+                f"{path} is not a file: {self._folder} belongs to something else, choose another folder"
             )
         data, why = path.read_bytes(), "its checksum is wrong"
         head = _HEAD.match(data)
@@ -197,8 +203,8 @@ class DataFolder:
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 why = str(error)
         raise BadData(
-            f"{path} is damaged ({why}): restore {self._folder} from a copy. If {COMMANDS} has the whole log, you can also delete "
-            f"{CHECKPOINT} and {STORE}: the next start makes them again"
+            f"{path} is damaged ({why}): restore {self._folder} from a backup. If {COMMANDS} has the "
+            f"whole log, you can also delete {CHECKPOINT} and {STORE}: the next start recreates them"
         )
 
     def _segments(self) -> Iterator[Path]:
@@ -223,9 +229,9 @@ class DataFolder:
         try:
             table = read_lines(data.splitlines(keepends=True), str(path))
         except LogError as error:
-            raise BadData(f"{error}: restore {self._folder} from a copy") from None
+            raise BadData(f"{error}: restore {self._folder} from a backup") from None
         if "partition" not in table.column_names:
-            raise BadData(f"{path} is not a part of the log: restore {self._folder} from a copy")
+            raise BadData(f"{path} is not a part of the log: restore {self._folder} from a backup")
         return Records(*(table[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
 
     def _checked(self, path: Path, *, is_last: bool) -> bytes:
@@ -237,9 +243,10 @@ class DataFolder:
         for found in _SUMS.finditer(kept):
             if crc32(memoryview(kept)[end : found.start()]) != int(found[1], 16):
                 raise BadData(
-                    f"{path} is damaged between byte {end} and byte {found.start()} (its checksum is wrong): restore {self._folder} from "
-                    f"a copy. If the machine lost power while it served with --no-fsync, and this is the end of the file, cut it there: "
-                    f"truncate -s {end} {path}"
+                    f"{path} is damaged between byte {end} and byte {found.start()} (its checksum is "
+                    f"wrong): restore {self._folder} from a backup. If the machine lost power while it "
+                    "served with --no-fsync, and this is the end of the file, cut it there: truncate -s "
+                    f"{end} {path}"
                 )
             end, sums = found.end(), sums + 1
             if kept[end : end + 1] == b"\n":
@@ -248,13 +255,13 @@ class DataFolder:
                 kept = kept[:end] + b"\n"
                 end += 1
             else:
-                raise BadData(f"{path} is damaged at byte {end}: restore {self._folder} from a copy")
+                raise BadData(f"{path} is damaged at byte {end}: restore {self._folder} from a backup")
         whole = kept.rfind(b"\n") + 1
         if whole < len(kept) and not is_last:
-            raise BadData(f"{path} ends in the middle of a line: restore {self._folder} from a copy")
+            raise BadData(f"{path} ends in the middle of a line: restore {self._folder} from a backup")
         rest = kept[end:whole]
         if rest and ((sums and not is_last) or _is_like_a_sum(rest[-len(_SUM) :]) or b"\0" in rest):
-            raise BadData(f"{path} is damaged after byte {end}: restore {self._folder} from a copy")
+            raise BadData(f"{path} is damaged after byte {end}: restore {self._folder} from a backup")
         if whole < len(data):
             log.warning(
                 "%s ends with %d bytes of a write that did not come to its end, which are cut off",
@@ -301,8 +308,8 @@ class DataFolder:
             if os.path.samestat(self._path.stat(), os.fstat(self._file)):
                 return
         raise BadData(
-            f"{self._path} was moved or removed while this server used it: bring {self._folder} back to its place, or restore it from a "
-            "copy, and start again"
+            f"{self._path} was moved or removed while this server used it: bring {self._folder} back to "
+            "its place, or restore it from a backup, and start again"
         )
 
     def syncing(self) -> Callable[[], None]:
@@ -340,11 +347,13 @@ class DataFolder:
         self._seconds += seconds
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
+        """Whether it is time for a checkpoint, or to wait for the one before."""
+        is_busy = self._running is not None and not self._running.written.done()
+        patience = CHECKPOINT_PATIENCE if is_busy else 1
         return (
-            self._length >= CHECKPOINT_BYTES
-            or self._records >= CHECKPOINT_RECORDS
-            or self._seconds >= CHECKPOINT_SECONDS
+            self._length >= CHECKPOINT_BYTES * min(patience, 2)
+            or self._records >= CHECKPOINT_RECORDS * patience
+            or self._seconds >= CHECKPOINT_SECONDS * patience
         )
 
     def checkpoint(self, fold: LiveFold, entries: RecentEntries) -> None:

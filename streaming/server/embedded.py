@@ -1,7 +1,9 @@
 """The embedded engine: log, core, entries and clock in this process, as one ingress partition.
 
-A round takes all commands that have come, appends them to the log, folds them, and delivers their rows. Commands that come
-meanwhile wait for the next round, so the log is written once for many.
+A round folds commands that have come, appends them to the log, and delivers their rows. Commands that come meanwhile wait for the
+next round, so the log is written once for many. What a command costs is known once it is folded: a publish may have a thousand
+deliveries. So a round ends after some time, the commands that are left wait for the next one, and the connections that have had
+least come first (`streaming.server.fair_queue`). The log has the commands in the order in which they were folded.
 
 With a data folder (`streaming.server.data_folder`), a restart goes on where the log ends. Rows wait until their commands are on
 the disk: while it writes, the next rounds fold, and are then written together.
@@ -9,11 +11,10 @@ the disk: while it writes, the next rounds fold, and are then written together.
 
 import asyncio
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import accumulate
 from math import inf
 from pathlib import Path
@@ -33,31 +34,34 @@ from schemas.commands import (
 )
 from schemas.effects import TOPIC_SET_ASIDE, AdminResponse, Quarantined, Row, TopicEvent
 from schemas.entries import EntryNotFound
+from schemas.metrics import PartitionMetrics
 from sinks.base import ForeignFiles
 from sinks.lock import exclusive
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
-from streaming.fold import LiveFold, Records, SetAside, StateRow
+from streaming.fold.live import LiveFold
+from streaming.fold.records import Records, SetAside, StateRow
 from streaming.metrics.durations import Durations
 from streaming.metrics.server import BOUNDS
 from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.runtime.clock import RealClock
-from streaming.server.clock import Clock
+from streaming.server.clock import Clock, HeldClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
 from streaming.server.engine import Deliver, EngineStopped, StoredEntry
 from streaming.server.entries import RecentEntries
+from streaming.server.fair_queue import FairQueue, TakenTurn
 from streaming.server.progress import Say
 
 
 class _Pending(NamedTuple):
-    """Records that come together: one, or a run, of which `known` has the commands."""
+    """Records that come together: one, a run, of which `known` has the commands, or none, to know when those before are folded."""
 
     topic: str | None
     values: list[bytes]
     known: Sequence[Send | Ack] | None
     done: asyncio.Future[list[Row]] | None
-    delivered: Callable[[], None] | None
+    delivered: Callable[[int], None] | None
 
 
 class _Round(NamedTuple):
@@ -68,8 +72,18 @@ class _Round(NamedTuple):
     rows: list[Row]
 
 
+_Commands = FairQueue[str | None, _Pending]
+
+_ROUND_SECONDS = 0.05
+"""After so long, a round ends. As many records as the last ones that took so long are folded together."""
 _TURN_SECONDS = 0.1
-"""After so long, others have their turn on the loop. As many records as the last ones that took so long are folded together."""
+"""After so long, others have their turn on the loop."""
+_RECORD_SECONDS, _ROW_SECONDS = 5e-5, 1.5e-5
+"""What a command costs of which nothing is known, and a row."""
+_LAST_SECONDS = 1.0
+"""So long may a server that stops carry out commands which came. Whoever sent the others has no answer, and sends them again."""
+_UNDELIVERED = 100_000
+"""Rows that may wait for the disk before more commands are folded."""
 
 STANDALONE = (
     Admin(method="PUT", path="/tenants/public", body={"allowedClusters": ["standalone"]}),
@@ -120,7 +134,7 @@ class EmbeddedEngine:
         self._begins_with, self._say = begins_with, say
         self._set_aside = set_aside
         self._deliver: Deliver = _nobody
-        self._pending: list[_Pending] = []
+        self._waiting = _Commands()
         self._offset = -1
         self._connections = 0
         self._life = 0
@@ -131,10 +145,12 @@ class EmbeddedEngine:
         self._resources = ExitStack()
         self._log: DataFolder | None = None
         self._folded: deque[_Round] = deque()
-        self._syncing = False
+        self._undelivered = self._durable = 0
+        """The rows of what is folded, and the rounds of it that may be delivered."""
+        self._syncing = self._closing = False
         self._lists: dict[str, list[str]] = {}
-        self._most = RECORDS_PER_ROUND
         """The topics of namespaces that were asked for since a topic came or went."""
+        self._most = RECORDS_PER_ROUND
         self._partitioned = 0
         self.written = None if data is None else Durations(BOUNDS)
 
@@ -177,32 +193,48 @@ class EmbeddedEngine:
 
     async def __aexit__(self, *_: object) -> None:
         if self._stopped is None:
-            self._round()
+            self._closing = True
+            self._round(_LAST_SECONDS)
             while self._folded and self._stopped is None:
                 await asyncio.sleep(0.001)
         with self._resources:
             if self._stopped is None:
                 self._stop("the engine is closed")
+                self._give_up(EngineStopped("the engine is closed"))
                 if self._log is not None and self._checkpoints:
                     self._log.checkpoint(self._fold, self._entries)
                     self._log.finish(self._entries, wait=True)
 
     # -- the interface
 
-    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
+    async def submit(
+        self, topic: str | None, command: AnyCommand | Publish, connection: str | None = None
+    ) -> list[Row]:
         """See `Engine.submit`."""
         done: asyncio.Future[list[Row]] = self._loop.create_future()
-        self._append(topic, [to_json(command)], done=done)
+        self._append(connection, _Pending(topic, [to_json(command)], None, done, None))
         return await done
 
-    def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
+    def post(
+        self,
+        connection: str,
+        topic: str | None,
+        value: bytes,
+        done: Callable[[], None] | None = None,
+        answers: int = 0,
+    ) -> None:
         """See `Engine.post`."""
-        self._append(topic, [value], delivered=done)
+        delivered = None if done is None else lambda _: done()
+        key = connection
+        if value.startswith(_LOST) and connection not in self._waiting:
+            key = _LOSSES
+        self._append(key, _Pending(topic, [value], None, None, delivered), answers)
 
     def post_run(self, topic: str, commands: Sequence[Send | Ack], done: Callable[[int], None]) -> None:
         """See `Engine.post_run`. These commands are not decoded and checked again."""
         known = commands if len(topic) <= LONGEST_TOPIC else None
-        self._append(topic, list(map(to_json, commands)), known, delivered=partial(done, len(commands)))
+        values = list(map(to_json, commands))
+        self._append(commands[0].connection, _Pending(topic, values, known, None, done))
 
     def connect(self, deliver: Deliver) -> None:
         """See `Engine.connect`."""
@@ -221,10 +253,9 @@ class EmbeddedEngine:
             self._fail([], error)
             raise EngineStopped(str(error)) from error
 
-    async def topics(self, namespace: str) -> list[str]:
+    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
         """See `Engine.topics`. It is the same list until a topic comes or goes."""
-        if self._pending:
-            self._round()
+        await self._reached(connection)
         broker = self._fold.broker
         if (
             len(broker.partitioned) != self._partitioned
@@ -240,8 +271,18 @@ class EmbeddedEngine:
 
     async def partitions(self, topic: str) -> int:
         """See `Engine.partitions`."""
-        self._round()
+        await self._reached(None)
         return self._fold.broker.partitioned.get(topic, 0)
+
+    async def _reached(self, connection: str | None) -> None:
+        """Wait until all that a connection has posted is carried out."""
+        done: asyncio.Future[list[Row]] = self._loop.create_future()
+        self._append(connection, _Pending(None, [], None, done, None))
+        await done
+
+    def metrics(self) -> PartitionMetrics:
+        """The figures of all topics after what is folded."""
+        return self._fold.broker.metrics(everything=True)
 
     def now(self) -> int:
         """See `Engine.now`."""
@@ -261,7 +302,7 @@ class EmbeddedEngine:
     # -- time
 
     def next_due(self) -> int:
-        """The time (ms) at which the broker next does something by itself. `streaming.broker.next_effect.NEVER`: not at all."""
+        """The time (ms) at which the broker next does something by itself. `streaming.broker.context.NEVER`: not at all."""
         self._round()
         return self._fold.broker.next_due()
 
@@ -278,34 +319,32 @@ class EmbeddedEngine:
         return Snapshot(self._fold.state(), self._entries.copy(), length, self._offset, self.clock.now())
 
     async def restore(self, snapshot: "Snapshot") -> None:
-        """Go back: the log ends where it ended then. All connections are lost. The clock is the caller's to set.
+        """Go back: the log ends where it ended then, and the clock shows what it showed. All connections are lost.
 
-        An engine that makes checkpoints can't go back.
+        An engine that makes checkpoints can't go back, and only a clock that is held can.
         """
         assert not self._checkpoints
+        assert isinstance(self.clock, HeldClock)
         self._round()
+        self.clock.set_back(snapshot.now)
         if self._log is not None:
             self._log.cut(snapshot.length)
         self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
         self._fold = LiveFold(PARTITION, self._entries, snapshot.state, set_aside=self._set_aside)
         self._lists.clear()
         for connection in self._fold.broker.connections:
-            self.post(None, to_json(ConnectionLost(connection=connection)))
+            self.post(connection, None, to_json(ConnectionLost(connection=connection)))
         self._round()
 
     # -- rounds
 
-    def _append(
-        self,
-        topic: str | None,
-        values: list[bytes],
-        known: Sequence[Send | Ack] | None = None,
-        done: asyncio.Future[list[Row]] | None = None,
-        delivered: Callable[[], None] | None = None,
-    ) -> None:
+    def _append(self, key: str | None, pending: _Pending, answers: int = 0) -> None:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
-        self._pending.append(_Pending(topic, values, known, done, delivered))
+        topic, values, _, _, _ = pending
+        if topic is not None and values[0].startswith(_SEND):
+            answers = len(values) * self._fold.broker.fan_out(topic)
+        self._waiting.put(key, pending, _RECORD_SECONDS * len(values) + _ROW_SECONDS * answers)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -315,68 +354,135 @@ class EmbeddedEngine:
 
     def _run(self) -> None:
         self._scheduled = False
-        if self._stopped is None:
+        if self._stopped is not None:
+            return
+        self._deliver_durable(time.monotonic() + _TURN_SECONDS)
+        if self._may_fold():
             self._round(_TURN_SECONDS)
-            if self._pending:
-                self._schedule()
+        if self._durable or (self._waiting and self._may_fold()):
+            self._schedule()
+
+    def _may_fold(self) -> bool:
+        return self._stopped is None and not self._closing and self._undelivered < _UNDELIVERED
 
     def _round(self, seconds: float = inf) -> None:
-        """Fold what is pending, until so many seconds are over."""
-        until = time.monotonic() + seconds
-        while self._pending and time.monotonic() < until:
-            ends = accumulate(len(each.values) for each in self._pending)
-            stop = bisect_left(list(ends), self._most) + 1
-            pending, self._pending = self._pending[:stop], self._pending[stop:]
-            began, first = time.thread_time(), self._offset
+        """Fold what waits, until so many seconds are over."""
+        now = time.monotonic()
+        until = now + seconds
+        while self._waiting and now < until:
+            taken: list[TakenTurn[str | None, _Pending]] = []
+            records = 0
+            while self._waiting and records < self._most:
+                taken.append(self._waiting.take())
+                records += len(taken[-1].item.values)
             try:
-                self._fold_all(pending)
+                self._fold_some(taken, min(until, now + _ROUND_SECONDS) if seconds < inf else inf)
             except Exception as error:
-                self._fail(pending, error)
+                self._fail([each.item for each in taken], error)
                 return
-            took = time.thread_time() - began
-            self._most = round(
-                min(max((self._offset - first) * _TURN_SECONDS / (took + 1e-9), 1), RECORDS_PER_ROUND)
-            )
-            if self._log is not None:
-                self._log.spent(took)
+            now = time.monotonic()
         self._arm()
 
-    def _fold_all(self, pending: list[_Pending]) -> None:
+    def _fold_some(self, taken: list[TakenTurn[str | None, _Pending]], until: float) -> None:
+        """Fold commands, those that are not folded by then wait again."""
         first, now = self._offset + 1, self.clock.now()
         topics: list[str | None] = []
         values: list[bytes] = []
         known: list[Send | Ack | None] = []
-        for topic, own, commands, _, _ in pending:
+        for _, (topic, own, commands, _, _), _ in taken:
             topics += [topic] * len(own)
             values += own
             known += [None] * len(own) if commands is None else commands
-        offsets = list(range(first, first + len(values)))
-        records = Records(offsets, [now] * len(values), topics, values)
+        records = Records(list(range(first, first + len(values))), [now] * len(values), topics, values)
+        done = [0]
+        times = [time.monotonic()]
+
+        def goes_on(folded: int) -> bool:
+            if not folded:  # the gate has judged all of them
+                times[0] = time.monotonic()
+                return True
+            done.append(folded)
+            times.append(time.monotonic())
+            return times[-1] < until
+
+        began = time.thread_time()
+        try:
+            rows = self._fold.answer(records, known, goes_on) if values else []
+        except Exception:
+            self._log_all(records)  # the next start fails there, too, and says what to do
+            raise
+        took = time.thread_time() - began
+        folded = done[-1]
+        if values:
+            self._most = round(min(max(folded * _ROUND_SECONDS / (took + 1e-9), 1), RECORDS_PER_ROUND))
+        self._log_all(records if folded == len(values) else records.piece(0, folded))
+        self._offset += folded
+        self._entries.add(rows)
+        if self._lists and any(map(_may_change_topics, rows)):
+            self._lists.clear()
+        if folded == len(values) and not self._waiting:  # nobody else wants anything
+            self._waiting.forget()
+            pending = [each.item for each in taken]
+        else:
+            pending = self._settle(taken, done, times)
+        self._folded.append(_Round(pending, first, rows))
+        self._undelivered += len(rows)
+        if self._log is None or not self._log.fsync:
+            self._durable = len(self._folded)
+            self._deliver_durable(inf)
+        elif not self._syncing:
+            self._sync()
         if self._log is not None:
+            self._log.spent(took)
+            if self._checkpoints:
+                self._log.note(rows)
+                self._log.finish(self._entries)
+                if self._log.is_due():
+                    self._log.checkpoint(self._fold, self._entries)
+
+    def _settle(
+        self, taken: list[TakenTurn[str | None, _Pending]], done: list[int], times: list[float]
+    ) -> list[_Pending]:
+        """Those of the commands that are folded. Where `done` says how many are at each of `times`. The others wait again."""
+        ends = list(accumulate(len(each.item.values) for each in taken))
+        folded = done[-1]
+        whole = bisect_right(ends, folded)
+        costs: list[tuple[TakenTurn[str | None, _Pending], float]] = []
+        pending = [each.item for each in taken[:whole]]
+        at = times[0]
+        for each, end in zip(taken[:whole], ends, strict=False):
+            until = times[bisect_left(done, end)]
+            costs.append((each, until - at))
+            at = until
+        for each in reversed(taken[whole + 1 :]):
+            self._waiting.put_back(each)
+        if whole < len(taken):
+            each = taken[whole]
+            part = folded - (ends[whole - 1] if whole else 0)
+            if not part:
+                self._waiting.put_back(each)
+            else:
+                topic, values, known, future, delivered = each.item
+                cost = times[-1] - at
+                pending.append(_Pending(topic, values[:part], known and known[:part], future, delivered))
+                rest = _Pending(topic, values[part:], known and known[part:], future, delivered)
+                left = cost / part * len(rest.values)
+                self._waiting.put_back(each._replace(item=rest), cost=left)
+                costs.append((each._replace(cost=0.0), cost))
+        self._waiting.spent(costs)
+        return pending
+
+    def _log_all(self, records: Records) -> None:
+        if self._log is not None and records.values:
             began = time.monotonic()
             self._log.append(records)
             if self.written is not None and not self._log.fsync:
                 self.written.add(time.monotonic() - began)
-        self._offset = offsets[-1]
-        rows = self._fold.answer(records, known)
-        self._entries.add(rows)
-        if self._lists and any(map(_may_change_topics, rows)):
-            self._lists.clear()
-        self._folded.append(_Round(pending, first, rows))
-        if self._log is None or not self._log.fsync:
-            self._deliver_folded(len(self._folded))
-        elif not self._syncing:
-            self._sync()
-        if self._log is not None and self._checkpoints:
-            self._log.note(rows)
-            self._log.finish(self._entries)
-            if self._log.is_due():
-                self._log.checkpoint(self._fold, self._entries)
 
     def _sync(self) -> None:
         """Have the rounds so far written to the disk, and then deliver them."""
         assert self._log is not None
-        rounds, began = len(self._folded), time.monotonic()
+        rounds, began = len(self._folded) - self._durable, time.monotonic()
         self._syncing = True
         written = self._loop.run_in_executor(None, self._log.syncing())
         written.add_done_callback(lambda done: self._synced(rounds, began, done))
@@ -388,43 +494,56 @@ class EmbeddedEngine:
         if (error := done.exception()) is not None:
             self._fail([], error)
         elif self._stopped is None:
-            try:
-                self._deliver_folded(rounds)
-            except Exception as bug:
-                self._fail([], bug)
-                return
-            if self._folded:
+            self._durable += rounds
+            self._deliver_durable(time.monotonic() + _TURN_SECONDS)
+            if self._stopped is None and len(self._folded) > self._durable:
                 self._sync()
+            self._schedule()
 
-    def _deliver_folded(self, rounds: int) -> None:
-        for _ in range(rounds):
-            pending, first, rows = self._folded[0]
-            self._deliver(rows)
-            if self._stopped is not None:
-                return
-            self._folded.popleft()
-            offset = first
-            for each in pending:
-                if each.delivered is not None:
-                    each.delivered()
-                elif each.done is not None and not each.done.done():
-                    each.done.set_result([row for row in rows if row.offset == offset])
-                offset += len(each.values)
-            self._entries.delete(rows)
+    def _deliver_durable(self, until: float) -> None:
+        """Deliver the rows of rounds that are durable, until then."""
+        try:
+            while self._durable and self._stopped is None and time.monotonic() < until:
+                self._deliver_one(*self._folded[0])
+        except Exception as bug:
+            self._fail([], bug)
+
+    def _deliver_one(self, pending: list[_Pending], first: int, rows: list[Row]) -> None:
+        self._deliver(rows)
+        if self._stopped is not None:
+            return
+        self._folded.popleft()
+        self._durable -= 1
+        self._undelivered -= len(rows)
+        offset = first
+        for each in pending:
+            if each.delivered is not None:
+                each.delivered(len(each.values))
+            elif each.done is not None and not each.done.done():
+                own = [row for row in rows if row.offset == offset] if each.values else []
+                each.done.set_result(own)
+            offset += len(each.values)
+        self._entries.delete(rows)
 
     def _fail(self, pending: Sequence[_Pending], error: BaseException) -> None:
         if self._data is not None and isinstance(error, _BAD_DATA):
             cause, error = error, BadData(f"{self._data}: {error}")
             error.__cause__ = cause
         self._stop(str(error))
-        folded = [each for round_ in self._folded for each in round_.pending]
-        self._folded.clear()
-        for each in (*folded, *pending, *self._pending):
-            if each.done is not None and not each.done.done():
-                each.done.set_exception(EngineStopped(str(error)))
-        self._pending = []
+        self._give_up(EngineStopped(str(error)), pending)
         if not self.failed.done():
             self.failed.set_exception(error)
+
+    def _give_up(self, why: EngineStopped, pending: Sequence[_Pending] = ()) -> None:
+        """Nobody gets an answer any more."""
+        waiting = [each for round_ in self._folded for each in round_.pending]
+        self._folded.clear()
+        self._durable = 0
+        while self._waiting:
+            waiting.append(self._waiting.take().item)
+        for each in (*waiting, *pending):
+            if each.done is not None and not each.done.done():
+                each.done.set_exception(why)
 
     def _stop(self, why: str) -> None:
         self._stopped = why
@@ -446,7 +565,7 @@ class EmbeddedEngine:
             return
         self.clock.arrive(self._timer_due)
         if self.clock.now() >= self._timer_due:
-            self._append(None, [_TICK])
+            self._append(_CLOCK, _Pending(None, [_TICK], None, None, None))
         else:
             self._arm()
 
@@ -466,6 +585,11 @@ def _may_change_topics(row: Row) -> bool:
 _LISTS = 64
 """The namespaces whose topics are kept."""
 
+_SEND = b'{"command":"SEND",'
+_LOST = b'{"command":"CONNECTION_LOST",'
+_LOSSES, _CLOCK = "losses", "the clock"
+"""Whose the lost connections are that had nothing under way: whoever comes back at once finds its former connection gone, however busy that
+was. And whose the ticks are."""
 _TICK = to_json(Tick())
 _LONGEST_WAIT = 3600.0
 

@@ -59,19 +59,29 @@ class Engine(Protocol):
 
     async def __aexit__(self, *error: object) -> None: ...
 
-    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
+    async def submit(
+        self, topic: str | None, command: AnyCommand | Publish, connection: str | None = None
+    ) -> list[Row]:
         """Append a command, and give the rows of its record once it is durable.
 
-        `topic`: as in a record, None for a command to the whole broker. Rows that name a connection were delivered there,
+        `topic`: as in a record, None for a command to the whole broker. It comes after what a `connection` has posted. Rows that name a connection were delivered there,
         too. A record that the gate refuses has one row, Quarantined. Raises `EngineStopped`, `NoAnswer`.
         """
         ...
 
-    def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
+    def post(
+        self,
+        connection: str,
+        topic: str | None,
+        value: bytes,
+        done: Callable[[], None] | None = None,
+        answers: int = 0,
+    ) -> None:
         """Append a command, a record's `value`, of a connection. Its rows are delivered. Raises `EngineStopped`.
 
-        `done` is called once the engine holds nothing of the command any more: its rows were delivered, or the log of a query
-        elsewhere has it.
+        Commands of a connection keep their order. Those of others may come before them. `done` is called once the engine holds nothing
+        of the command any more: its rows were delivered, or the log of a query elsewhere has it. `answers`: how many rows it may
+        have, besides one.
         """
         ...
 
@@ -92,9 +102,9 @@ class Engine(Protocol):
         engine has failed."""
         ...
 
-    async def topics(self, namespace: str) -> list[str]:
-        """The full names of the topics in ``tenant/namespace``, partitions included, sorted. Raises as `submit` does. Others
-        get the same list: do not change it."""
+    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
+        """The full names of the topics in ``tenant/namespace``, partitions included, sorted, after what a `connection` has posted.
+        Raises as `submit` does. Others get the same list: do not change it."""
         ...
 
     async def partitions(self, topic: str) -> int:

@@ -5,15 +5,19 @@ CONNECTION_LOST, and a failing write is a FAULT command. So the log of a test wi
 """
 
 import asyncio
-import itertools
 from typing import Any, Literal
 
 import msgspec
 
 from streaming.broker.names import whole_of
+from streaming.protocol import pulsar_api_pb2
 from streaming.protocol.requests import LOOKUPS, OF_THE_BROKER, complete
 
-Action = Literal["error", "delay", "drop", "disconnect"]
+FaultAction = Literal["error", "delay", "drop", "disconnect"]
+
+_ERRORS: Any = pulsar_api_pb2.DESCRIPTOR.enum_types_by_name["ServerError"].values_by_name
+
+_LONGEST_DELAY = 366 * 86_400_000
 
 _UNANSWERED = frozenset({"FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES"})
 
@@ -25,7 +29,7 @@ class BadFault(ValueError):
 class FaultSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which commands a fault hits, and what it does to them."""
 
-    action: Action
+    action: FaultAction
     """error: the command fails. delay: it, and all that follow on its connection, reach the broker later. drop: the broker
     never gets it. disconnect: its connection is closed."""
     command: str | None = None
@@ -37,14 +41,14 @@ class FaultSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     when: dict[str, Any] = {}
     """Values that fields of the command must have, such as ``{"sequence_id": 3}``."""
     times: int | None = 1
-    """How many commands it hits. None: all."""
+    """How many commands it hits, at least 1. None: all."""
     error: str = "ServiceNotReady"
-    """What a client is answered (action error). A SEND fails as a write does: SEND_ERROR PersistenceError."""
+    """What a client is answered (action error): a ServerError of the protocol. A SEND fails as a write does: SEND_ERROR PersistenceError."""
     delay: int = 1000
-    """How long a command is delayed (ms on the engine's clock)."""
+    """How long a command is delayed (ms on the engine's clock), a year at most."""
 
 
-class Fault:
+class InjectedFault:
     """A fault. `hits`: how many commands it has hit."""
 
     def __init__(self, id_: int, spec: FaultSpec) -> None:
@@ -54,6 +58,12 @@ class Fault:
             raise BadFault(
                 f"{spec.command} has no answer, so it can't fail: choose drop, delay or disconnect"
             )
+        if spec.error not in _ERRORS:
+            raise BadFault(f"error {spec.error!r}: expected one of {', '.join(sorted(_ERRORS))}")
+        if not 0 <= spec.delay <= _LONGEST_DELAY:
+            raise BadFault(f"delay {spec.delay}: expected 0 to {_LONGEST_DELAY:,} ms")
+        if spec.times is not None and spec.times < 1:
+            raise BadFault(f"times {spec.times}: expected at least 1, or null for all")
         self.id, self.spec = id_, spec
         self.hits = 0
         self._topic = None if spec.topic is None else complete(spec.topic)
@@ -90,26 +100,28 @@ class Faults:
     """The faults of a server."""
 
     def __init__(self) -> None:
-        self._faults: dict[int, Fault] = {}
-        self._ids = itertools.count(1)
+        self._faults: dict[int, InjectedFault] = {}
+        self._last = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._faults)
 
-    def add(self, spec: FaultSpec) -> Fault:
+    def add(self, spec: FaultSpec) -> InjectedFault:
         """A new fault. Raises `BadFault`."""
-        fault = Fault(next(self._ids), spec)
+        fault = InjectedFault(self._last + 1, spec)
+        self._last = fault.id
         self._faults[fault.id] = fault
         return fault
 
-    def get(self, id_: int) -> Fault | None:
+    def get(self, id_: int) -> InjectedFault | None:
         """A fault by its number."""
         return self._faults.get(id_)
 
-    def remove(self, id_: int) -> None:
-        """Remove a fault. What it delays still comes."""
+    def remove(self, id_: int) -> bool:
+        """Remove a fault. What it delays still comes. Returns whether there is or was one of that number."""
         self._faults.pop(id_, None)
+        return 0 < id_ <= self._last
 
     def clear(self) -> None:
         """Remove all faults."""

@@ -62,7 +62,9 @@ class LogEngine:
     async def __aexit__(self, *error: object) -> None:
         pass
 
-    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
+    async def submit(
+        self, topic: str | None, command: AnyCommand | Publish, connection: str | None = None
+    ) -> list[Row]:
         """See `Engine.submit`."""
         value = to_json(command)
         (decoded,) = judge([topic], [value])
@@ -74,7 +76,14 @@ class LogEngine:
             self.accepted.append((topic, command))
         return rows
 
-    def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
+    def post(
+        self,
+        connection: str,
+        topic: str | None,
+        value: bytes,
+        done: Callable[[], None] | None = None,
+        answers: int = 0,
+    ) -> None:
         """No clients are connected."""
         raise NotImplementedError
 
@@ -93,7 +102,7 @@ class LogEngine:
         """Payloads are not kept."""
         raise EntryNotFound(f"{topic} {ledger_id}:{entry_id}: payloads are not kept")
 
-    async def topics(self, namespace: str) -> list[str]:
+    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
         """See `Engine.topics`."""
         return self._broker.listed_topics(namespace)
 

@@ -60,7 +60,7 @@ class InBackground(logging.Handler):
             return
         line = self.format(record)
         if self._dropped:
-            line = f"{self._dropped:,} lines of the log were dropped, because nobody read them\n{line}"
+            line = f"{self._dropped:,} lines of the log were dropped, because nothing read them\n{line}"
             self._dropped = 0
         self._lines.put(f"{line}\n")
 

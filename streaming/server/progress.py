@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from streaming.fold import Records
+from streaming.fold.records import Records
 
 SHORT = 4 << 20
 _SOON = 1.0
@@ -12,7 +12,7 @@ _SOON = 1.0
 Say = Callable[[str], None]
 
 
-class Progress:
+class FoldProgress:
     """Says when each tenth of a log of `size` bytes is folded, unless that takes no time."""
 
     def __init__(self, size: int, say: Say) -> None:

@@ -1,11 +1,57 @@
 """The engine of a server before a Spark query: commands go to the ingress topic, and answers come from the response topic.
 
-Any number of servers may stand before one query. Each has a name, and each of its lives an epoch: its connections are named
-``<name>.<epoch>.<number>``, so no two connections have the same name, and each server knows its own in the response topic. The
-first command of a life says that the connections of the lives before it are lost.
+The problem
+    `magnetar serve` can fold commands itself, or stand before a query that does. Here, the broker is in another process,
+    and between the two there are only two Kafka topics. Any number of servers may stand before one query, and each must
+    find its own answers among all of them. A server may be killed, and its clients must not stay connected for ever. The
+    server itself wants to know things (which topics a namespace has, how many partitions a topic has), but the state
+    is elsewhere. And if the query stops, nothing fails: answers just do not come.
 
-The broker is not in this process. What the server itself wants to know, it asks by ADMIN commands, each with a connection of its
-own, to which the answer comes: one answer, or one from each ingress partition if the command concerns them all.
+The idea
+    *Names.* Each server has a name, and each of its lives an *epoch*, the time of its start in µs. Connections are named
+    ``<name>.<epoch>.<number>``. No two have the same name, so a row belongs to a server if its connection begins with
+    the server's name and epoch. The first command of a life is CONNECTION_LOST for all connections of the lives before.
+
+    *Questions.* Whatever the server wants to know, it asks by an ADMIN command, on a new connection for each call. A
+    command on a topic gets one answer. A command to the whole broker goes to all ingress partitions and gets one from
+    each (`_Call`).
+
+    *Order.* Kafka keeps the order of a partition, and a topic is in one partition. So the answer to a question that was
+    written after a command shows that the command was folded. That is how `submit` waits for other commands than ADMIN.
+
+The data
+    `_pending`       commands to write in the loop's next turn, all of them with one look of the gate
+    `_calls`         connection → a call that waits for its answers
+    `_received`      responses from the reader's thread, for the loop's next turn
+    `_dones`         callbacks of commands that Kafka has, from the writer's threads
+    `_entries`       the last 64 entries that calls asked for; other rows carry their entry
+    `_unanswered_since`   when a command was written that expects an answer, if none has come since
+
+Threads
+    `CommandWriter` and `ResponseReader` have threads of their own. These append to a deque and wake the loop (`_soon`),
+    once for all that comes until the loop takes it, or report a failure. Everything else runs on the loop.
+
+In order
+    Server ``s``, in the life that began at 1700, asks for the topics of a namespace, with two ingress partitions::
+
+        submit     _calls[s.1700.7] waits for 2 answers
+        _append    ADMIN GET /namespaces/public/default/topics?mode=ALL, connection s.1700.7
+        _write     the gate judges it; the writer sends it to partitions 0 and 1
+        (query)    folds it in both, and writes an ADMIN_RESPONSE to s.1700.7 in each
+        _is_own    s.1700.7 begins with s.1700.
+        _take      both rows go to _calls[s.1700.7], which is done; rows of clients' connections go to _deliver
+
+What fails, and how
+    * A command that the gate refuses is not written: the query would put it into its quarantine, and nobody would answer.
+    * A connection of the same name with a later epoch: another server has taken the name, `NameTaken`.
+    * The ingress topic has another number of partitions than at the start, or the response topic cannot be read:
+      `TopicsChanged`.
+    * Kafka does not take a command: `NotWritten`.
+    * No answer: a call fails with `NoAnswer` after 45 s. Clients wait, and the log says so after 15 s.
+    * After the first failure (`_fail`), the engine takes no more commands and `failed` has the error.
+
+What it costs
+    A round trip through Kafka and a micro-batch of the query for each call. Every server reads all of the response topic.
 """
 
 import asyncio
@@ -35,10 +81,10 @@ from schemas.commands import (
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
-from streaming.broker.admin import topic_of
+from streaming.broker.admin.namespaces import NOT_EMPTY
+from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
+from streaming.broker.admin_requests import topic_of
 from streaming.broker.names import partitions_of
-from streaming.broker.namespaces import NOT_EMPTY
-from streaming.broker.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.policies.arguments import query
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic, holds_records
@@ -161,7 +207,7 @@ class QueryEngine:
         existing_topic(self._ingress, run, self._config)
         existing_topic(self._responses, run, self._config)
         if not are_distinct([self._ingress, self._responses], self._config):
-            raise KafkaUrlError(f"{self._ingress.topic}: ingress and responses need a topic each")
+            raise KafkaUrlError(f"{self._ingress.topic}: ingress and responses need separate topics")
         judge((), ())
         self._reader = ResponseReader(
             self._responses, self._config, self._is_own, self._receive, self._response_failed
@@ -201,7 +247,9 @@ class QueryEngine:
 
     # -- the interface
 
-    async def submit(self, topic: str | None, command: AnyCommand | Publish) -> list[Row]:
+    async def submit(
+        self, topic: str | None, command: AnyCommand | Publish, connection: str | None = None
+    ) -> list[Row]:
         """See `Engine.submit`. The rows are the answers to an ADMIN command; another command has none, and is done on return."""
         if not isinstance(command, Admin):
             path = _CONFIGURATION if topic is None else topic_path(topic, "/partitions")
@@ -223,7 +271,14 @@ class QueryEngine:
         finally:
             del self._calls[connection]
 
-    def post(self, topic: str | None, value: bytes, done: Callable[[], None] | None = None) -> None:
+    def post(
+        self,
+        connection: str,
+        topic: str | None,
+        value: bytes,
+        done: Callable[[], None] | None = None,
+        answers: int = 0,
+    ) -> None:
         """See `Engine.post`."""
         self._append(topic, value, None, done)
 
@@ -246,9 +301,9 @@ class QueryEngine:
         try:
             return self._entries[topic, ledger_id, entry_id]
         except KeyError:
-            raise EntryNotFound(f"{topic} {ledger_id}:{entry_id} did not come with the answer") from None
+            raise EntryNotFound(f"{topic} {ledger_id}:{entry_id} did not come with the response") from None
 
-    async def topics(self, namespace: str) -> list[str]:
+    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
         """See `Engine.topics`."""
         path = f"/namespaces/{quote(namespace, safe='/')}/topics?mode=ALL"
         answers = await self._answers(None, Admin(method="GET", path=path))
@@ -442,7 +497,7 @@ class QueryEngine:
             self._fail(
                 TopicsChanged(
                     f"topic {self._ingress.topic!r} has {count} partitions, and had {self._writer.partitions} when the server "
-                    "started: docs/operations.md says how to get more ingress partitions"
+                    "started: docs/operate/partitions.md says how to get more ingress partitions"
                 )
             )
 

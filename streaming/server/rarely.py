@@ -8,7 +8,7 @@ SECONDS = 60.0
 
 
 class Rarely:
-    """Logs the first of its errors, and then one line a minute at most, which says how many there were."""
+    """Logs the first of its lines, and then one a minute at most, which says how many there were."""
 
     def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
         """`now`: seconds since any moment."""
@@ -17,7 +17,14 @@ class Rarely:
         self._missed = 0
 
     def error(self, text: str, *args: object) -> None:
-        """Log an error, without its traceback, unless there was one in the last minute."""
+        """Log an error, without its traceback, unless there was a line in the last minute."""
+        self._line(logging.ERROR, text, args)
+
+    def warning(self, text: str, *args: object) -> None:
+        """The same for a warning."""
+        self._line(logging.WARNING, text, args)
+
+    def _line(self, level: int, text: str, args: tuple[object, ...]) -> None:
         now = self._now()
         if now < self._next:
             self._missed += 1
@@ -25,4 +32,4 @@ class Rarely:
         if self._missed:
             text += f" ({self._missed} more in the minute before)"
         self._next, self._missed = now + SECONDS, 0
-        self._log.error(text, *args)
+        self._log.log(level, text, *args)

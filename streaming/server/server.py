@@ -65,7 +65,7 @@ class ListenError(RuntimeError):
 
 
 class Address(NamedTuple):
-    """Where to listen. Port 0: any free one."""
+    """Where to listen. Port 0 picks a free port."""
 
     host: str
     port: int
@@ -230,7 +230,12 @@ class Server:
         self._http: HttpServer | None = None
         if admin_listener is not None:
             self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]), advertised)}"
-            app: ASGIApp = InTurn(application(engine, self.service_url, self.admin_url, self.binary.clients))
+            app: ASGIApp = InTurn(
+                application(
+                    engine, self.service_url, self.admin_url, self.binary.clients,
+                    changes_in_turn=isinstance(engine, EmbeddedEngine),
+                )
+            )  # fmt: skip
             app = app if clock is None else self._with_control(app, clock)
             app = _with_metrics(app, engine, self.binary.metrics)
             if security.authentication is not None:
@@ -293,7 +298,7 @@ def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIAp
     """`app`, and ``/metrics``, where Pulsar's brokers have them: those of the server, and of the topics if the broker is here."""
     found = registry(server)
     if isinstance(engine, EmbeddedEngine):
-        found.register(BrokerMetrics(lambda: engine.broker.metrics(everything=True), engine.now))
+        found.register(BrokerMetrics(engine.metrics, engine.now))
     return _beside(app, {"/metrics": Page(found)})
 
 

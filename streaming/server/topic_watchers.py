@@ -71,7 +71,7 @@ class Watching(NamedTuple):
     close: Callable[[str], None]
 
 
-Change = dict[str, bool]
+TopicChanges = dict[str, bool]
 """Topics that came (True) or went."""
 
 
@@ -85,7 +85,7 @@ class _Group:
         """The number of changes so far, of which `changes` has the last ones."""
         self.counted = False
         """Whether its names count: it is one of the server's groups."""
-        self.changes: deque[Change] = deque()
+        self.changes: deque[TopicChanges] = deque()
         self._kept = 0
         self.watchers: dict[tuple[str, int], _Watcher] = {}
 
@@ -101,7 +101,7 @@ class _Group:
         while self._kept > MOST_CHANGES and len(self.changes) > 1:
             self._kept -= len(self.changes.popleft())
 
-    def since(self, version: int) -> Change | None:
+    def since(self, version: int) -> TopicChanges | None:
         """The sum of the changes since a version; None: they are not kept."""
         if (count := self.version - version) > len(self.changes):
             return None
@@ -126,7 +126,7 @@ class _Seen(NamedTuple):
 
     group: _Group
     listed: list[str]
-    change: Change
+    change: TopicChanges
     topics: list[str]
     hash: str
 
@@ -327,7 +327,7 @@ class TopicWatchers:
         told = 0
         while self._untold:
             group = next(iter(self._untold))
-            changes: dict[int, Change | None] = {}
+            changes: dict[int, TopicChanges | None] = {}
             for watcher in list(group.watchers.values()):
                 self._tell(watcher, changes)
                 told += 1
@@ -335,7 +335,7 @@ class TopicWatchers:
                     await asyncio.sleep(0)
             self._untold.pop(group, None)
 
-    def _tell(self, watcher: _Watcher, changes: dict[int, Change | None]) -> None:
+    def _tell(self, watcher: _Watcher, changes: dict[int, TopicChanges | None]) -> None:
         """Tell a watcher what has changed, if its client reads. `changes` of its group since a version are put here, for the others."""
         group, before = watcher.group, watcher.version
         if before == group.version or not watcher.client.reads():
@@ -379,7 +379,7 @@ class _Difference(NamedTuple):
 
     before: list[str]
     now: list[str]
-    change: Change
+    change: TopicChanges
 
 
 def _difference(before: list[str], now: list[str]) -> _Difference:

@@ -9,13 +9,20 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from sinks.storage import RESTORE, Storage
+from streaming.runtime.clock import FoldClock
 from streaming.spark.failure import QueryFailed
 
 _S3A = "s3a://"
+_SCHEMA, _TIMEOUT = "state/0/0/_metadata/schema", b'"timeoutTimestamp"'
+"""Where Spark says what it keeps with a state, and a field of it."""
 
 
 class BadCheckpoint(QueryFailed):
     """The checkpoint is damaged, or belongs to another query."""
+
+
+class NoTopic(BadCheckpoint):
+    """The checkpoint is that of a query over something else than a topic in Kafka."""
 
 
 def opened(checkpoint: str | Path) -> Storage | None:
@@ -62,7 +69,7 @@ def check(checkpoint: str | Path, topic: str | None) -> None:
         return
     if storage.folder is not None and storage.folder.exists() and not storage.folder.is_dir():
         raise BadCheckpoint(
-            f"{checkpoint} is not a folder: give the query another --checkpoint, new or its own"
+            f"{checkpoint} is not a folder: give the query its own --checkpoint, or a new one"
         )
     offsets = _latest(storage, "offsets")
     if offsets is None:
@@ -90,6 +97,21 @@ def check(checkpoint: str | Path, topic: str | None) -> None:
         )
 
 
+def check_clock(checkpoint: str | Path, clock: FoldClock) -> None:
+    """Raises `BadCheckpoint` if the query of a checkpoint has had another clock: Spark keeps a time with each state only for one of them.
+    Does nothing if only Spark can open it."""
+    storage = opened(checkpoint)
+    if storage is None or storage.info(_SCHEMA) is None:
+        return
+    with storage.open(_SCHEMA) as file:
+        before = "trigger" if _TIMEOUT in bytes(file.read()) else "log"
+    if before != clock:
+        raise BadCheckpoint(
+            f"{checkpoint} is the checkpoint of a query with the clock {before!r}, not {clock!r}: start it with the clock {before!r}, or "
+            "give this query a new checkpoint and a new store"
+        )
+
+
 class Committed(NamedTuple):
     """The last committed micro-batch: its number, the query's topic, and by partition the first offset that is not folded.
 
@@ -103,7 +125,7 @@ class Committed(NamedTuple):
 
 
 def committed(checkpoint: str | Path) -> Committed | None:
-    """The last committed micro-batch; None if there is none or only Spark can open the checkpoint. Raises `BadCheckpoint`."""
+    """The last committed micro-batch; None if there is none or only Spark can open the checkpoint. Raises `NoTopic`, `BadCheckpoint`."""
     storage = opened(checkpoint)
     if storage is None or (commit := _latest(storage, "commits")) is None:
         return None
@@ -113,8 +135,9 @@ def committed(checkpoint: str | Path) -> Committed | None:
         by_partition = {int(partition): offset for partition, offset in offsets.items()}
         return Committed(commit, topic, by_partition, _latest(storage, "offsets") == commit)
     except (AttributeError, ValueError) as error:
-        raise BadCheckpoint(
-            f"{checkpoint} is the checkpoint of another query, not of magnetar run"
+        raise NoTopic(
+            f"{checkpoint} is the checkpoint of a query that reads no topic in Kafka, such as one of magnetar.start: "
+            "give that of a magnetar run"
         ) from error
 
 
@@ -128,15 +151,19 @@ def committed_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
     return {int(partition): offset for partition, offset in last[topic].items()}
 
 
-def next_batch(checkpoint: str | Path) -> int | None:
-    """The micro-batch with which the query starts: the last one that was planned, unless it is committed. −1 if none was
-    ever planned; None if only Spark can open the checkpoint."""
+def last_planned(checkpoint: str | Path) -> int | None:
+    """The last micro-batch that was planned, committed or not. −1 if none was; None if only Spark can open the checkpoint."""
     if (storage := opened(checkpoint)) is None:
         return None
-    planned, done = (_latest(storage, name) for name in ("offsets", "commits"))
-    if planned is None:
-        return -1
-    return planned + (done == planned)
+    planned = _latest(storage, "offsets")
+    return -1 if planned is None else planned
+
+
+def last_committed(checkpoint: str | Path) -> int:
+    """The last micro-batch that was committed. −1 if none was, or only Spark can open the checkpoint."""
+    storage = opened(checkpoint)
+    committed = None if storage is None else _latest(storage, "commits")
+    return -1 if committed is None else committed
 
 
 def _latest(storage: Storage, folder: str) -> int | None:

@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame as DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from schemas.arguments import checked
 from schemas.entries import EntryReader
 from schemas.errors import MagnetarError
 from schemas.records import PARTITIONS as POSSIBLE
 from schemas.records import RECORD
 from sinks.tables import TABLES, columns_of, filled
 from streaming.broker.entries import NoEntries
-from streaming.fold import PartitionFold
+from streaming.fold.columns import PartitionFold
 from streaming.log.partition import PARTITIONS, spread
 from streaming.spark.packing import PACKED, pack, unpack
 
@@ -40,7 +41,7 @@ class BadCommands(MagnetarError, ValueError):
 
 
 def packed(commands: DataFrame, partitions: int, *, streaming: bool) -> DataFrame:
-    """Commands as the query takes them (`packing.PACKED`), see `streaming.start.start`.
+    """Commands as the query takes them (`packing.PACKED`), see `streaming.jobs.start.start`.
 
     Raises `BadCommands` now for columns. For a row without an offset or a timestamp, or with a partition that there isn't, the task
     does.
@@ -111,6 +112,7 @@ class _NoStore:
         return NoEntries()
 
 
+@checked
 def fold(commands: DataFrame, kind: str | None = None, *, partitions: int = PARTITIONS) -> DataFrame:
     """The output rows of a batch of commands, of a kind such as ``EXPIRED`` or of all: what `read_rows` would read after a replay.
 
@@ -131,7 +133,8 @@ def fold(commands: DataFrame, kind: str | None = None, *, partitions: int = PART
     def folded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         frames = [batch.to_pandas() for batch in batches]
         own = PartitionFold(int(frames[0]["partition"][0]), _NoStore(), None)
-        for rows in own.apply(unpack(frames)):
+        own.apply(unpack(frames))
+        for rows in own.chunks():
             for each, table in rows.items():
                 if kind in (None, each):
                     yield from filled(table.select(TABLES[each].names), each, schema).to_batches()

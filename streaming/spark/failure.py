@@ -11,7 +11,7 @@ from schemas.errors import MagnetarError
 from sinks.s3 import failed
 from sinks.storage import RESTORE, Damaged, NotStored
 from streaming.broker.errors import StateVersionError
-from streaming.fold import FoldError, OffsetError
+from streaming.fold.records import FoldError, OffsetError
 
 _END_OF_STORY = "=== Streaming Query ==="
 _RAISED = re.compile(r"(?:Caused by: |: )?(?:[\w$]+\.)*([A-Z][\w$]*): (.+)")
@@ -44,8 +44,11 @@ class _Known(NamedTuple):
     """What to do, or None for the general advice."""
 
 
-_ANEW = "give the query a new checkpoint and a new store, and it begins with what Kafka has"
-_ROOM = "Make room, and start the query again with the same checkpoint: nothing is lost, it repeats the micro-batch"
+_ANEW = "give the query a new checkpoint and a new store, and it starts with what Kafka has"
+_ROOM = (
+    "Free some space, and restart the query with the same checkpoint: nothing is lost, it repeats the "
+    "micro-batch"
+)
 _KNOWN = [
     _Known(
         re.compile(r"Could not read records in offset (\[\d+, \d+\)) for topic partition (\S+)"),

@@ -2,13 +2,13 @@
 comes out to the sinks.
 
 Spark calls it once per partition and micro-batch, with the partition's records and state, in any order of partitions.
-`streaming.fold` does the work in between. What the sinks got is counted in rows `schema.WRITTEN`.
+`streaming.fold.columns` does the work in between. What the sinks got is counted in rows `schema.WRITTEN`.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,20 +17,17 @@ from pyspark.sql.streaming.state import GroupState
 
 from schemas import metrics
 from schemas.effects import KINDS, Tick
-from schemas.outputs import Rows
 from sinks.base import Sink
 from streaming.broker.broker import Broker
-from streaming.fold import BrokerType, PartitionFold, Records, SetAside, StateRow, Store
+from streaming.fold.columns import PartitionFold
+from streaming.fold.records import BrokerType, SetAside, StateRow, Store
 from streaming.quality.gate import Judge, judge
-from streaming.rows import concat
+from streaming.runtime.clock import FoldClock
 from streaming.spark.packing import unpack
 from streaming.spark.schema import METRICS
 
-Clock = Literal["log", "trigger"]
-"""What advances time: only the records, or also the timestamp of the micro-batch, which Spark keeps for a re-run."""
-
 FirstState = Callable[[int], StateRow | None]
-"""The state with which an ingress partition begins: `streaming.seed.SeedReader.state`. Pickled and shipped to Spark's workers."""
+"""The state with which an ingress partition begins: `streaming.state.seed.SeedReader.state`. Pickled and shipped to Spark's workers."""
 
 IDLE_TICK_MS = 60_000
 """The tick of an idle partition is kept if it had effects, or else once in this time (ms)."""
@@ -66,7 +63,7 @@ class FoldOptions:
 
     sinks: Sequence[Sink]
     store: Store
-    clock: Clock
+    clock: FoldClock
     broker: BrokerType = Broker
     judge: Judge = judge
     set_aside: SetAside | None = None
@@ -104,7 +101,11 @@ def operator(
             measured=options.measured,
         )
         before = own.clock
-        rows = concat(_folded(own, records, now if options.clock == "trigger" else None))
+        if records is not None:
+            own.apply(records)
+        if options.clock == "trigger":
+            own.tick(now)
+        rows = own.rows()
         # A visit without effects leaves neither rows nor state, as if it had not happened. So an idle partition
         # doesn't write a file every second, and the output still replays exactly.
         if records is not None or now - before >= IDLE_TICK_MS or rows.keys() != {_TICK}:
@@ -127,13 +128,6 @@ def operator(
             state.setTimeoutDuration(_RETURN_AT_NEXT_TRIGGER_MS)
 
     return fold
-
-
-def _folded(fold: PartitionFold, records: Records | None, now: int | None) -> Iterator[Rows]:
-    if records is not None:
-        yield from fold.apply(records)
-    if now is not None:
-        yield from fold.tick(now)
 
 
 def _written(partition: int, counts: Mapping[str, int], figures: Mapping[str, bytes]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.records import RECORD
-from streaming.fold import Records
+from streaming.fold.records import Records
 from streaming.spark.keys import slot
 
 PIECE_BYTES = 32 << 10

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from streaming.metrics.query import Progress
+from streaming.metrics.query import BatchProgress
 
 
 @contextmanager
-def listening(spark: SparkSession, name: str, report: Callable[[Progress], None]) -> Iterator[None]:
+def listening(spark: SparkSession, name: str, report: Callable[[BatchProgress], None]) -> Iterator[None]:
     """Call `report`, in another thread, after each micro-batch of the query `name`."""
     listener = _Listener(name, report)
     spark.streams.addListener(listener)
@@ -34,7 +34,7 @@ def listening(spark: SparkSession, name: str, report: Callable[[Progress], None]
 
 
 class _Listener(StreamingQueryListener):
-    def __init__(self, name: str, report: Callable[[Progress], None]) -> None:
+    def __init__(self, name: str, report: Callable[[BatchProgress], None]) -> None:
         self.name, self.report = name, report
 
     @cached_property
@@ -64,7 +64,7 @@ class _Fast(JStreamingQueryListener):
             self.pylistener.report(parsed(progress))
 
 
-def parsed(progress: dict[str, Any]) -> Progress:
+def parsed(progress: dict[str, Any]) -> BatchProgress:
     """Spark's progress of a micro-batch, as it prints it."""
     behind = [
         int(source["metrics"]["maxOffsetsBehindLatest"])
@@ -72,7 +72,7 @@ def parsed(progress: dict[str, Any]) -> Progress:
         if (source.get("metrics") or {}).get("maxOffsetsBehindLatest") is not None
     ]
     began = datetime.fromisoformat(progress["timestamp"])
-    return Progress(
+    return BatchProgress(
         progress["batchId"],
         round(began.timestamp() * 1000),
         progress["numInputRows"],

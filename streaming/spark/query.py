@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +13,14 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from schemas.metrics import PartitionMetrics, decode
 from sinks.base import CommittingSink, Sink
+from sinks.begun import Planned
 from streaming.spark.operator import FoldOptions, operator
 from streaming.spark.schema import METRICS, STATE, WRITTEN
 from streaming.spark.trigger import interval
 
 AVAILABLE_NOW = "availableNow"
 
+_READ_ONLY = False
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 0.01
 
@@ -74,6 +76,8 @@ def start(
     name: str | None = None,
     check: Callable[[], None] = lambda: None,
     check_time: Callable[[], None] = lambda: None,
+    on_begin: Callable[[Planned, Planned | None], None] | None = None,
+    on_end: Callable[[Mapping[tuple[int, str], int]], None] = lambda _: None,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `packing.PACKED`).
 
@@ -85,9 +89,25 @@ def start(
         check: called on the driver before a batch is folded, and before the sinks commit it. May raise what stops the query.
         check_time: called before a batch is folded. If it raises, or does not return, the time of that batch counts as wrong: the next
             start plans it again if it is then `max_ahead_ms` or more in the future.
+        on_begin: called on the driver with what Spark has planned, and with the micro-batch before it, after these checks and before anything is written. May raise what
+            stops the query: `sinks.begun.Begun.begin` does if the micro-batch is no repeat of the one with its number.
+        on_end: called on the driver when all sinks have committed a batch, with its rows by (ingress partition, kind).
     """
     if options.clock == "trigger":
         _plan(spark, checkpoint, options.max_ahead_ms)
+
+    begun: Planned | None = None
+
+    def begin(batch_id: int) -> None:
+        nonlocal begun
+        if on_begin is not None and offsets is not None:
+            previous = begun
+            if previous is None and batch_id and (before := offsets.get(batch_id - 1)).isDefined():
+                previous = _planned(before.get(), batch_id - 1)
+            begun = _planned(offsets.get(batch_id).get(), batch_id)
+            on_begin(begun, previous)
+
+    offsets = None if on_begin is None else _offsets(spark, checkpoint)
     writer = operate(source, options).writeStream
     if name is not None:
         writer = writer.queryName(name)
@@ -99,7 +119,7 @@ def start(
     return (
         triggered.outputMode("append")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(batch_writer(options.sinks, on_batch, on_idle, check, check_time))
+        .foreachBatch(batch_writer(options.sinks, on_batch, on_idle, check, check_time, begin, on_end))
         .start()
     )
 
@@ -116,18 +136,32 @@ def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None)
     A micro-batch that was planned for a time `max_ahead_ms` or more from now was stopped before it began (`start`: `check_time`). It is
     forgotten.
     """
-    logs = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing  # type: ignore[union-attr]
-    read_only = False
-    planned = logs.OffsetSeqLog(spark._jsparkSession, f"{checkpoint}/offsets", read_only)
-    committed = logs.CommitLog(spark._jsparkSession, f"{checkpoint}/commits", read_only).getLatestBatchId()
+    planned = _offsets(spark, checkpoint)
+    committed = (
+        _logs(spark).CommitLog(spark._jsparkSession, f"{checkpoint}/commits", _READ_ONLY).getLatestBatchId()
+    )
     last = planned.getLatest()
     if max_ahead_ms is not None and last.isDefined() and not _is(committed, last.get()._1()):
-        ahead_ms = last.get()._2().metadataOpt().get().batchTimestampMs() - time.time_ns() // 1_000_000
+        ahead_ms = _planned(last.get()._2(), last.get()._1()).time - time.time_ns() // 1_000_000
         if ahead_ms >= max_ahead_ms:
             planned.purgeAfter(last.get()._1() - 1)
             last = planned.getLatest()
     if last.isDefined() and _is(committed, last.get()._1()):
         planned.add(committed.get() + 1, last.get()._2())
+
+
+def _logs(spark: SparkSession) -> Any:
+    return spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing  # type: ignore[union-attr]
+
+
+def _offsets(spark: SparkSession, checkpoint: str | Path) -> Any:
+    """Spark's log of what it planned."""
+    return _logs(spark).OffsetSeqLog(spark._jsparkSession, f"{checkpoint}/offsets", _READ_ONLY)
+
+
+def _planned(noted: Any, batch_id: int) -> Planned:
+    """What that log has of a micro-batch."""
+    return Planned(batch_id, noted.metadataOpt().get().batchTimestampMs(), noted.toString())
 
 
 def _is(option: Any, value: int) -> bool:
@@ -150,12 +184,15 @@ def batch_writer(
     on_idle: Callable[[int], None] | None = None,
     check: Callable[[], None] = lambda: None,
     check_time: Callable[[], None] = lambda: None,
+    begin: Callable[[int], None] = lambda _: None,
+    end: Callable[[Mapping[tuple[int, str], int]], None] = lambda _: None,
 ) -> Callable[[DataFrame, int], None]:
     """The function for foreachBatch."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
         check_time()
         check()
+        begin(batch_id)
         for sink in sinks:
             sink.begin(batch_id)
         # One action that consumes everything: a second one would run the operator again, and an unread partition
@@ -166,6 +203,7 @@ def batch_writer(
         for sink in sinks:
             if isinstance(sink, CommittingSink):
                 sink.commit(batch_id, rows)
+        end(rows)
         if on_batch is not None:
             figures = [decode(row.metrics) for row in written if row.kind == METRICS]
             on_batch(Written(batch_id, rows, figures))

@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from schemas.arguments import checked
 from sinks.s3 import environment
 from streaming.runtime.jars import s3a_jars, spark_kafka_jars
 from streaming.runtime.java import spark_java_home
-from streaming.signals import before_end, ended_by, in_thread
+from streaming.runtime.signals import before_end, ended_by, in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,7 @@ _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 _END_SECONDS = 2.0
 
 
+@checked
 def spark_session(
     app_name: str = "magnetar",
     *,

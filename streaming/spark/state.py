@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sinks.storage import plain
-from streaming.fold import StateRow
+from streaming.fold.records import StateRow
 
 _POLL_SECONDS = 0.05
 

@@ -12,7 +12,7 @@ KNOWN_GAPS = Path(__file__).with_name("known_gaps.txt")
 """One line per trace that is known to differ: ``scenario: reason``."""
 
 
-class Verdict(NamedTuple):
+class TraceComparison(NamedTuple):
     """The result for one trace: how many frames and snapshots were compared, and each difference as (step, text), in order.
 
     `explained`: what differs in a trace that is not gated for a reason that is not Magnetar's, see
@@ -31,7 +31,9 @@ class Verdict(NamedTuple):
         return not self.differences
 
 
-def compare_traces(paths: Iterable[Path], progress: Callable[[Verdict], None] | None = None) -> list[Verdict]:
+def compare_traces(
+    paths: Iterable[Path], progress: Callable[[TraceComparison], None] | None = None
+) -> list[TraceComparison]:
     """Compare the traces in `paths` (files or folders). Raises `TraceError`."""
     verdicts = []
     for path in trace_files(paths):
@@ -42,12 +44,12 @@ def compare_traces(paths: Iterable[Path], progress: Callable[[Verdict], None] | 
     return verdicts
 
 
-def compare_trace(trace: Trace) -> Verdict:
+def compare_trace(trace: Trace) -> TraceComparison:
     """Feed a trace to the core and compare at every step and snapshot."""
     return compare(session_of(trace))
 
 
-def compare(session: Session) -> Verdict:
+def compare(session: Session) -> TraceComparison:
     """Run a session and compare at every step and snapshot."""
     frames = snapshots = 0
     snapshot: dict[str, Any] | None = None
@@ -74,7 +76,7 @@ def compare(session: Session) -> Verdict:
     if snapshot is not None:
         _compare_snapshot(session, snapshot)
     session.end_step("end")
-    return Verdict(session.trace.name, frames, snapshots, session.differences, session.explained)
+    return TraceComparison(session.trace.name, frames, snapshots, session.differences, session.explained)
 
 
 def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:

@@ -16,11 +16,11 @@ from msgspec import UNSET
 
 from schemas.commands import Admin, MessageMetadata, decode_or_refuse
 from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
-from streaming.broker.admin import deletes_topic, topic_of
+from streaming.broker.admin.partitioned_topics import is_for_whole
+from streaming.broker.admin_requests import deletes_topic, topic_of
 from streaming.broker.broker import Broker
-from streaming.broker.config import ServiceConfiguration
+from streaming.broker.config import ServiceConfiguration, profile_of
 from streaming.broker.entries import NoEntries
-from streaming.broker.partitioned_topics import is_for_whole
 from streaming.protocol.admin_calls import headers, on_partitions
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import connected, frame, topics_of_namespace, uncompressed
@@ -45,7 +45,7 @@ Stream = tuple[str, str, int]
 """(connection, kind, producer or consumer id)."""
 
 
-class Command(NamedTuple):
+class SessionRecord(NamedTuple):
     """A record of the resulting log: `timestamp` in ms, `value` the command as JSON."""
 
     timestamp: int
@@ -56,7 +56,7 @@ class Command(NamedTuple):
 class Session:
     """Feeds a trace to its own broker. `connection_prefix` keeps the connections of several traces apart.
 
-    `differences`: each as (step, text), in order. `explained`: see `streaming.traces.conform.Verdict`.
+    `differences`: each as (step, text), in order. `explained`: see `streaming.traces.conform.TraceComparison`.
     """
 
     def __init__(self, trace: Trace, *, connection_prefix: str = "") -> None:
@@ -83,11 +83,15 @@ class Session:
         self._recorded: dict[Stream, deque[dict[str, Any]]] = defaultdict(deque)
         self._ours: dict[Stream, deque[Frame]] = defaultdict(deque)
 
-    def run(self) -> Iterator[tuple[dict[str, Any] | None, Command | None]]:
+    def run(self) -> Iterator[tuple[dict[str, Any] | None, SessionRecord | None]]:
         """Go through the trace in order: each record with None, then with each command that was made from it."""
         start = int(self.trace.records[0]["t"]) if self.trace.records else 0
-        config = {"command": "BROKER_CONFIG", "profile": "4.x", "settings": self._settings()}
-        yield None, self._feed(Command(start, None, config), {})
+        config = {
+            "command": "BROKER_CONFIG",
+            "profile": profile_of(self.trace.header.get("pulsar_version", "4.0")),
+            "settings": self._settings(),
+        }
+        yield None, self._feed(SessionRecord(start, None, config), {})
         for record in self.trace.records:
             yield record, None
             for command in self._commands_of(record):
@@ -102,7 +106,7 @@ class Session:
         config = self.trace.header["broker_config"]
         return {**config, **dict.fromkeys(TIMED_CHECKS, 0), "trimAtRolloverSparesClosedLedger": True}
 
-    def _feed(self, command: Command, record: dict[str, Any]) -> Command:
+    def _feed(self, command: SessionRecord, record: dict[str, Any]) -> SessionRecord:
         self._offset += 1
         value = msgspec.json.encode(command.value)
         decoded = decode_or_refuse(value)
@@ -236,29 +240,29 @@ class Session:
 
     # -- frames and calls to commands -----------------------------------------------------------------------------
 
-    def _commands_of(self, record: dict[str, Any]) -> Iterator[Command]:
+    def _commands_of(self, record: dict[str, Any]) -> Iterator[SessionRecord]:
         time = int(record["t"])
         kind = record["dir"]
         if kind == "in":
             command = self._frame(record)
             if command is not None:
-                yield Command(time, *command)
+                yield SessionRecord(time, *command)
         elif kind == "admin":
             for topic, called in self._admin_topics(record["method"], record["path"]):
                 path, body = self._admin_ids(topic, called, record.get("body"))
                 value = {"command": "ADMIN", "method": record["method"], "path": path}
-                yield Command(time, topic, value if body is None else {**value, "body": body})
+                yield SessionRecord(time, topic, value if body is None else {**value, "body": body})
         elif kind == "note":
             yield from self._note(record, time)
         elif kind == "stats":
             yield self._look(time, record["topic"])
 
-    def _look(self, time: int, topic: str) -> Command:
+    def _look(self, time: int, topic: str) -> SessionRecord:
         """What a snapshot of a topic does: its stats were asked for, which loads it after a restart."""
         if not self.broker.is_closed(topic):
-            return Command(time, None, {"command": "TICK"})
+            return SessionRecord(time, None, {"command": "TICK"})
         path = "/" + topic.replace("://", "/") + "/stats"
-        return Command(time, topic, {"command": "ADMIN", "method": "GET", "path": path})
+        return SessionRecord(time, topic, {"command": "ADMIN", "method": "GET", "path": path})
 
     def _admin_topics(self, method: Any, path: str) -> list[tuple[str | None, str]]:
         """The topics that a call concerns, each with its path. A call on a partitioned topic concerns each partition, as the
@@ -270,17 +274,17 @@ class Session:
             return [(topic, path)]
         return [(partition, call.path) for partition, call in on_partitions(command, partitions)]
 
-    def _note(self, record: dict[str, Any], time: int) -> Iterator[Command]:
+    def _note(self, record: dict[str, Any], time: int) -> Iterator[SessionRecord]:
         if record.get("event") == "broker_restart" and record.get("phase") == "started":
-            yield Command(time, None, {"command": "RESTART"})
+            yield SessionRecord(time, None, {"command": "RESTART"})
         if "step" in record:
-            yield Command(time, None, {"command": "TICK"})
+            yield SessionRecord(time, None, {"command": "TICK"})
         for setting, (check, note, unit) in TIMED_CHECKS.items():
             if record.get("event") == note:
                 of_the_broker = self.trace.header["broker_config"].get(setting, getattr(DEFAULTS, setting))
                 interval, ms = max(int(float(of_the_broker) * unit), 1), int(record["ms"])
                 for due in range(time + min(interval, ms), time + ms + 1, interval):
-                    yield Command(due, None, {"command": "RUN_CHECK", "check": check})
+                    yield SessionRecord(due, None, {"command": "RUN_CHECK", "check": check})
 
     def _frame(self, record: dict[str, Any]) -> tuple[str | None, dict[str, Any]] | None:
         name, connection = record["cmd"], self._connection(record)

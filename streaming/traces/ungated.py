@@ -22,11 +22,11 @@ from operator import itemgetter
 from typing import Any
 
 from schemas.effects import Row, SendReceipt, Unsupported
-from streaming.broker.admin import topic_of
+from streaming.broker.admin_requests import topic_of
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import MINUS_ONE
 from streaming.protocol.requests import OF_THE_BROKER, OF_THE_GATEWAY
-from streaming.traces.session import Command, Session, Stream, stream_name
+from streaming.traces.session import Session, SessionRecord, Stream, stream_name
 from streaming.traces.trace import Trace
 
 OTHER_CONSUMER = "race: a message went to another consumer of its subscription"
@@ -51,7 +51,6 @@ def session_of(trace: Trace, *, connection_prefix: str = "") -> Session:
     return kind(trace, connection_prefix=connection_prefix)
 
 
-Position = tuple[int, int]
 """Ledger and entry id."""
 
 
@@ -63,8 +62,8 @@ class UngatedSession(Session):
         self._now = 0
         self._subscriptions: dict[Stream, tuple[str, str]] = {}
         self._raced: set[str | tuple[str, str]] = set()
-        self._written: dict[tuple[str, str, int], list[Position]] = defaultdict(list)
-        self._moved: dict[tuple[str, Position], Position] = {}
+        self._written: dict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
+        self._moved: dict[tuple[str, tuple[int, int]], tuple[int, int]] = {}
         self._is_of_entries = False
         self._asked: dict[Hashable, int] = {}
         self._closed: dict[str | Stream, list[int]] = defaultdict(list)
@@ -89,7 +88,7 @@ class UngatedSession(Session):
 
     # -- commands
 
-    def _commands_of(self, record: dict[str, Any]) -> Iterator[Command]:
+    def _commands_of(self, record: dict[str, Any]) -> Iterator[SessionRecord]:
         if record["dir"] == "admin":
             self._now = int(record["t"])
             path = record["path"].partition("?")[0]
@@ -185,7 +184,9 @@ class UngatedSession(Session):
         position = self._position_of(self._topics.get(stream, ""), fields["message_id"], record["metadata"])
         return None if position is None else ("MESSAGE", self._subscriptions.get(stream, stream), *position)
 
-    def _position_of(self, topic: str, id_: dict[str, int], metadata: dict[str, Any]) -> Position | None:
+    def _position_of(
+        self, topic: str, id_: dict[str, int], metadata: dict[str, Any]
+    ) -> tuple[int, int] | None:
         """Where Magnetar has a recorded entry: the one of the same producer and sequence id. None: nowhere."""
         written = self._written.get((topic, metadata["producer_name"], metadata["sequence_id"]))
         if not written:

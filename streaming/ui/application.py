@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from sinks.storage import plain
-from streaming.answers.folders import Budget, TooMuch
+from streaming.answers.history.folders import Budget, TooMuch
 from streaming.metrics.browsers import refusal
-from streaming.metrics.endpoint import Application
+from streaming.metrics.endpoint import WsgiApplication
 from streaming.ui import figures
 from streaming.ui.explanation import SECONDS, CannotAnswer, Gone, Question, Task, explain
 from streaming.ui.output_rows import LOSSES, latest
@@ -191,7 +191,7 @@ class Pages:
                     raise
                 if not left:
                     raise CannotAnswer(
-                        f"the query may have deleted what this reads: ask again. If it never answers: {gone}"
+                        f"the query may have deleted what this reads: try again. If it keeps failing: {gone}"
                     ) from gone
         raise AssertionError
 
@@ -213,15 +213,15 @@ class _Turn:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(timeout=SECONDS):
-            raise Wrong("other requests are being answered: try again", HTTPStatus.SERVICE_UNAVAILABLE)
+            raise Wrong("too many requests are in progress: try again", HTTPStatus.SERVICE_UNAVAILABLE)
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 
 def application(
-    view: View, *, elsewhere: Application | None = None, only_loopback: bool = True
-) -> Application:
+    view: View, *, elsewhere: WsgiApplication | None = None, only_loopback: bool = True
+) -> WsgiApplication:
     """The page at ``/`` and its JSON below ``/api/``.
 
     `elsewhere` answers what is neither. `only_loopback`: refuse what a page of another site can send, see `streaming.metrics.browsers`.

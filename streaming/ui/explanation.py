@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from streaming.fold import StateRow
+from streaming.fold.records import StateRow
 
 SECONDS = 60.0
 """The longest that an explanation may take."""
@@ -83,8 +83,8 @@ def answer(task: Task) -> dict[str, Any]:
     """The ``answer``, or the ``error`` (``gone``: see `Gone`) that says why there is none, made in this process."""
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
-    from streaming.answers.delivery import builtins
-    from streaming.answers.folders import Budget, Folders, NotFound, TooMuch
+    from streaming.answers.explain.delivery import builtins
+    from streaming.answers.history.folders import Budget, Folders, NotFound, TooMuch
     from streaming.broker.errors import StateVersionError
 
     try:
@@ -107,9 +107,9 @@ def main() -> None:
 
 
 def _answer(folders: Any, question: Question) -> object:
-    from streaming.answers import life, storage
-    from streaming.answers.delivery import explain_deliveries
-    from streaming.answers.policies import namespace_policies, topic_policies
+    from streaming.answers.explain import life, storage
+    from streaming.answers.explain.delivery import explain_deliveries
+    from streaming.answers.explain.policies import namespace_policies, topic_policies
     from streaming.broker.position import Position
 
     if question.topic is None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from schemas.metrics import SubscriptionMetrics, TopicMetrics
 from streaming.metrics.topics import (
-    Known,
-    Snapshot,
+    KnownTopic,
+    MetricsSnapshot,
     quota_limits,
     quota_use,
     subscription_values,
@@ -70,7 +70,7 @@ _SUBSCRIPTION = {
 """A name of the page → the metric."""
 
 
-class Totals(NamedTuple):
+class AllTopics(NamedTuple):
     """All topics together: `backlog` in entries, `storage` in bytes, rates in messages per second."""
 
     topics: int
@@ -81,7 +81,7 @@ class Totals(NamedTuple):
     rateOut: float
 
 
-def totals(figures: Snapshot) -> Totals:
+def totals(figures: MetricsSnapshot) -> AllTopics:
     """The sums over all topics."""
     subscriptions = backlog = storage = 0
     rate_in = rate_out = 0.0
@@ -95,10 +95,10 @@ def totals(figures: Snapshot) -> Totals:
             values = topic_values(topic, at, own.interval)
             rate_in += values["pulsar_rate_in"]
             rate_out += values["pulsar_rate_out"]
-    return Totals(len(figures.topics), subscriptions, backlog, storage, rate_in, rate_out)
+    return AllTopics(len(figures.topics), subscriptions, backlog, storage, rate_in, rate_out)
 
 
-def topics(figures: Snapshot, search: str, order: str, page: int) -> dict[str, Any]:
+def topics(figures: MetricsSnapshot, search: str, order: str, page: int) -> dict[str, Any]:
     """A page of the topics whose names have `search` in them: ``rows``, and the ``total`` number of such topics.
 
     Raises `KeyError` for an unknown order.
@@ -109,7 +109,7 @@ def topics(figures: Snapshot, search: str, order: str, page: int) -> dict[str, A
     return {"rows": [_topic(figures, each) for each in rows], "total": len(found)}
 
 
-def subscriptions(figures: Snapshot, search: str, order: str, page: int) -> dict[str, Any]:
+def subscriptions(figures: MetricsSnapshot, search: str, order: str, page: int) -> dict[str, Any]:
     """The same of subscriptions, found by their own name or the topic's."""
     key = SUBSCRIPTION_ORDERS[order]
     found = [
@@ -122,7 +122,7 @@ def subscriptions(figures: Snapshot, search: str, order: str, page: int) -> dict
     return {"rows": [_subscription(figures, *each) for each in rows], "total": len(found)}
 
 
-def topic(figures: Snapshot, known: Known, page: int) -> dict[str, Any]:
+def topic(figures: MetricsSnapshot, known: KnownTopic, page: int) -> dict[str, Any]:
     """A topic: its figures, its quotas, and a page of its subscriptions, the largest backlog first."""
     found = known.topic.subscriptions
     rows = _page(found, lambda each: (each.backlog, each.name), page)
@@ -136,7 +136,7 @@ def topic(figures: Snapshot, known: Known, page: int) -> dict[str, Any]:
     }
 
 
-def quotas(figures: Snapshot, most: int) -> list[dict[str, Any]]:
+def quotas(figures: MetricsSnapshot, most: int) -> list[dict[str, Any]]:
     """The backlog quotas that are used most, the highest share first."""
     found = (quota for each in figures.topics if _has_quota(each.topic) for quota in _quotas(figures, each))
     return heapq.nlargest(most, found, key=lambda quota: quota["ratio"])
@@ -146,7 +146,7 @@ def _has_quota(topic: TopicMetrics) -> bool:
     return (topic.quota_size > 0 or topic.quota_time > 0) and topic.backlog_size > 0
 
 
-def _quotas(figures: Snapshot, known: Known) -> Iterator[dict[str, Any]]:
+def _quotas(figures: MetricsSnapshot, known: KnownTopic) -> Iterator[dict[str, Any]]:
     """How much of each quota of a topic is used: bytes for ``size``, seconds for ``time``."""
     at = figures.at(known.partition)
     limits = {"size": known.topic.quota_size, "time": known.topic.quota_time}
@@ -163,7 +163,7 @@ def _quotas(figures: Snapshot, known: Known) -> Iterator[dict[str, Any]]:
             }
 
 
-def _topic(figures: Snapshot, known: Known) -> dict[str, Any]:
+def _topic(figures: MetricsSnapshot, known: KnownTopic) -> dict[str, Any]:
     interval = figures.partitions[known.partition].interval
     values = topic_values(known.topic, figures.at(known.partition), interval)
     return {
@@ -174,7 +174,9 @@ def _topic(figures: Snapshot, known: Known) -> dict[str, Any]:
     }
 
 
-def _subscription(figures: Snapshot, known: Known, subscription: SubscriptionMetrics) -> dict[str, Any]:
+def _subscription(
+    figures: MetricsSnapshot, known: KnownTopic, subscription: SubscriptionMetrics
+) -> dict[str, Any]:
     interval = figures.partitions[known.partition].interval
     values = subscription_values(subscription, known.topic, figures.at(known.partition), interval)
     return {

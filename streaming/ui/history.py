@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from schemas.metrics import SubscriptionMetrics, TopicMetrics
-from streaming.metrics.topics import Snapshot
-from streaming.ui.figures import Totals
+from streaming.metrics.topics import MetricsSnapshot
+from streaming.ui.figures import AllTopics
 
 EVERY_MS, POINTS = 10_000, 360
 """The least time between two samples, and how many are kept: an hour."""
@@ -26,7 +26,7 @@ SUBSCRIPTIONS = 5
 TOTALS = ("storage", "backlog", "rateIn", "rateOut")
 _MEASURES = ("storage", "backlog")
 
-Key = tuple[str, str | None]
+Series = tuple[str, str | None]
 """A topic, and a subscription of it or None."""
 
 
@@ -40,7 +40,7 @@ class _Values(NamedTuple):
         return cls(tuple(array("d", [nan]) * POINTS for _ in range(measures)))
 
 
-class History:
+class SampleHistory:
     """Samples of all topics together, and of the largest. Safe for several threads."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class History:
         self._times = array("q", [0]) * POINTS
         self._samples = 0
         self._totals = _Values.empty(len(TOTALS))
-        self._series: dict[Key, _Values] = {}
-        self._last: dict[Key, int] = {}
+        self._series: dict[Series, _Values] = {}
+        self._last: dict[Series, int] = {}
 
     def __len__(self) -> int:
         return len(self._series)
@@ -58,7 +58,7 @@ class History:
         """Whether it is time (ms) for a sample."""
         return not self._samples or now - self._times[(self._samples - 1) % POINTS] >= EVERY_MS
 
-    def add(self, now: int, figures: Snapshot, totals: Totals) -> None:
+    def add(self, now: int, figures: MetricsSnapshot, totals: AllTopics) -> None:
         """Take a sample at `now` (ms)."""
         chosen = dict(_largest(figures))
         with self._lock:
@@ -80,7 +80,7 @@ class History:
                     ring[slot] = value
             self._samples += 1
 
-    def _make_room(self, chosen: dict[Key, tuple[float, ...]]) -> None:
+    def _make_room(self, chosen: dict[Series, tuple[float, ...]]) -> None:
         """Forget the one that is not among the largest for the longest time, if there are too many."""
         if len(self._series) >= SERIES:
             oldest = min((key for key in self._series if key not in chosen), key=lambda key: self._last[key])
@@ -113,7 +113,7 @@ class History:
         return found
 
 
-def _largest(figures: Snapshot) -> Iterator[tuple[Key, tuple[float, ...]]]:
+def _largest(figures: MetricsSnapshot) -> Iterator[tuple[Series, tuple[float, ...]]]:
     """The topics and subscriptions of which a sample is kept, with their values by `_MEASURES`."""
     left = SERIES
     for each in heapq.nlargest(SERIES, figures.topics, key=lambda known: _size(known.topic)):

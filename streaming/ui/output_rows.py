@@ -16,7 +16,7 @@ from sinks import batch_files
 from sinks.parquet import fragment
 from sinks.storage import Storage
 from sinks.tables import TABLES, table_files
-from streaming.answers.folders import Budget, Folders, TooMuch
+from streaming.answers.history.folders import Budget, Folders, TooMuch
 
 LOSSES: dict[str, type[Effect]] = {
     KINDS[kind]: kind for kind in (e.Evicted, e.Expired, e.LedgerDeleted, e.Quarantined)

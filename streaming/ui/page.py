@@ -6,7 +6,7 @@ from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
 
-from streaming.answers.report_page import STYLE
+from streaming.answers.whatif.page import STYLE
 
 _PARTS = files("streaming.ui")
 _SCRIPT = _PARTS.joinpath("page.js").read_text(encoding="utf-8")

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from sinks.replayed import STATE, check_whole, read_replayed
 from sinks.storage import Damaged, Storage, plain, within
-from streaming.answers.folders import Budget, Folders
-from streaming.answers.inspection import batch_times, batches
-from streaming.fold import StateRow, partition_metrics
-from streaming.metrics.query import Progress, QueryMetrics
-from streaming.metrics.topics import Known, Snapshot, TopicFigures
+from streaming.answers.history.folders import Budget, Folders
+from streaming.answers.history.inspection import batch_times, batches
+from streaming.fold.records import StateRow, partition_metrics
+from streaming.metrics.query import BatchProgress, QueryMetrics
+from streaming.metrics.topics import KnownTopic, MetricsSnapshot, TopicFigures
 from streaming.ui.figures import totals
-from streaming.ui.history import POINTS, History
+from streaming.ui.history import POINTS, SampleHistory
 from streaming.ui.output_rows import flows
 
 FLOW_SECONDS, FLOW_ROWS = 20.0, 100_000_000
@@ -43,10 +43,10 @@ class View(Protocol):
     def status(self) -> dict[str, Any]:
         """What this is, and how it is: ``kind`` (run, query or replay), ``name``, ``state``, ``changes``, and more by kind."""
 
-    def figures(self) -> Snapshot:
+    def figures(self) -> MetricsSnapshot:
         """The figures of all topics."""
 
-    def topic(self, name: str) -> Known | None:
+    def topic(self, name: str) -> KnownTopic | None:
         """The figures of a topic."""
 
     def history(self, topic: str | None) -> dict[str, Any] | None:
@@ -75,11 +75,11 @@ class RunView:
         self.folder, self.states = store, states
         self.tables = Storage(within(store, "tables")) if tables else None
         self._name, self._metrics = name, metrics
-        self._history = History()
-        self._batches: deque[Progress] = deque(maxlen=POINTS)
+        self._history = SampleHistory()
+        self._batches: deque[BatchProgress] = deque(maxlen=POINTS)
 
-    def progress(self, done: Progress) -> None:
-        """A micro-batch is done: `streaming.run.run_query`'s `on_progress`."""
+    def progress(self, done: BatchProgress) -> None:
+        """A micro-batch is done: `streaming.jobs.run.run_query`'s `on_progress`."""
         self._batches.append(done)
         now = int(time.time() * 1000)
         if self._history.is_due(now):
@@ -105,11 +105,11 @@ class RunView:
             }
         return found
 
-    def figures(self) -> Snapshot:
+    def figures(self) -> MetricsSnapshot:
         """See `View`."""
         return self._metrics.snapshot()
 
-    def topic(self, name: str) -> Known | None:
+    def topic(self, name: str) -> KnownTopic | None:
         """See `View`."""
         return self._metrics.topic(name)
 
@@ -154,7 +154,7 @@ class FolderView:
         if self._finished:
             if not (Path(self.folder) / STATE).is_dir():
                 raise Damaged(
-                    f"{self.folder} was moved or removed: bring it back, or start again with its new name"
+                    f"{self.folder} was moved or removed: move it back, or restart with its new name"
                 )
             check_whole(Path(self.folder))
         return self._tables
@@ -213,16 +213,16 @@ class FolderView:
         found["stateBytes"] = sum(len(each.broker) for each in self._states)
         return found
 
-    def figures(self) -> Snapshot:
+    def figures(self) -> MetricsSnapshot:
         """See `View`."""
         return self._snapshot
 
-    def topic(self, name: str) -> Known | None:
+    def topic(self, name: str) -> KnownTopic | None:
         """See `View`."""
         return self._topics.topic(name)
 
     def history(self, topic: str | None) -> dict[str, Any] | None:
-        """See `View`. Raises `streaming.answers.folders.TooMuch`."""
+        """See `View`. Raises `streaming.answers.history.folders.TooMuch`."""
         if self.tables is None or self._read is None:
             return None
         known = self._flows

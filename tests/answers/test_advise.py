@@ -16,18 +16,18 @@ from typer.testing import CliRunner
 from schemas.commands import Ack, decode
 from schemas.effects import Message, SendReceipt
 from schemas.records import RECORD
-from streaming.answers.advise import CURVES, NEEDS, Advice, Need, advise, curves, needs, to_json
-from streaming.answers.advise_report import report
-from streaming.answers.log_fold import KeptEntries
-from streaming.answers.policy_search import POLICY_NAMES, ROUNDS, TOGETHER, PolicyName
+from streaming.answers.advise.needs import CURVES, NEEDS, Advice, Need, advise, curves, needs, to_json
+from streaming.answers.advise.report import report
+from streaming.answers.advise.search import POLICY_NAMES, ROUNDS, TOGETHER, PolicyName
+from streaming.answers.history.log_fold import KeptEntries
 from streaming.broker.broker import Broker
 from streaming.broker.position import Position
 from streaming.cli.app import app
+from streaming.jobs.replay import replay_in_process
 from streaming.log.partition import partition_log
 from streaming.log.policies import pin, read_policies
 from streaming.log.table import LOGICAL, log_table, ordered
 from streaming.quality.gate import judge
-from streaming.replay import replay_in_process
 from tests.examples import examples
 
 START = 1_767_225_600_000
@@ -347,6 +347,19 @@ def test_the_first_estimates_are_exact_for_plain_traffic() -> None:
         found = advise(table([*records, tick(1000)]), policies=[name], partitions=1)
         assert found.folds <= 1 + (TOGETHER + 1)
         hold(table([*records, tick(1000)]), found)
+
+
+def test_a_quota_that_no_check_looks_at_is_folded_once() -> None:
+    records = [
+        begin(backlogQuotaCheckEnabled=False),
+        *subscribe(1),
+        *(publish(2 + 7 * i, i) for i in range(12)),
+    ]
+    records += [ack(120, *range(12)), tick(400)]
+    found = advise(table(records), policies=["limitSize", "limitTime"])
+    assert smallest(found, "limitSize") == (0, None, 0)
+    assert smallest(found, "limitTime") == (1, None, 0)
+    assert found.folds == 1 + 2 * 2  # the log as it is, then the least value of each beside it
 
 
 def test_a_subscription_that_acks_nothing_needs_nothing_and_evicts_for_others() -> None:

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from schemas.commands import decode
-from streaming.answers import schedules
-from streaming.answers.delivery import to_json
-from streaming.answers.scenario import ScenarioError, components, read_scenario, scenario_of
-from streaming.answers.schedules import Checked, World, check
+from schemas.commands import Admin, decode
+from streaming.answers.check import schedules
+from streaming.answers.check.scenario import ScenarioError, components, read_scenario, scenario_of
+from streaming.answers.check.schedules import Checked, World, check
+from streaming.answers.explain.delivery import to_json
+from streaming.broker.admin_requests import topic_of
 from streaming.broker.broker import Broker
 from streaming.broker.dispatch.draining_hashes import DrainingHashes
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.cli.app import app
+from streaming.jobs.replay import replay_in_process
 from streaming.log.files import read_log
-from streaming.replay import replay_in_process
 
 SUBSCRIBE = {"SUBSCRIBE": {"subscription": "s", "subType": "Shared"}}
 SCENARIOS = Path(__file__).parents[2] / "docs" / "scenarios"
@@ -65,6 +66,15 @@ def test_the_core_keeps_the_invariants(type_: str) -> None:
     assert checked.complete
     assert checked.states > 100
     assert not checked.counterexamples
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "ünï#?"])
+def test_the_path_of_a_topic_of_any_name(name: str) -> None:
+    call = {"ADMIN": {"method": "PUT", "path": "{topic}/unload"}}
+    scenario = scenario_of({"topic": f"persistent://public/default/{name}", "setup": [call], "time": ["1s"]})
+    (step,) = scenario.setup
+    assert isinstance(step.command, Admin)
+    assert topic_of(step.command.path) == step.topic == f"persistent://public/default/{name}"
 
 
 def test_a_connection_may_use_one_consumer_id_on_two_topics() -> None:
@@ -317,7 +327,7 @@ def test_the_broker_of_a_world_gets_the_commands_of_the_log() -> None:
         ),
         (
             {"clients": {"a": [{"ADMIN": {"method": "PUT", "path": "{topc}/unload"}}]}},
-            "{topc}/unload: only {topic} stands for something",
+            "{topc}/unload: only {topic} is a placeholder",
         ),
     ],
 )

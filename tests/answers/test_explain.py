@@ -12,18 +12,20 @@ from typer.testing import CliRunner
 
 from schemas.effects import KINDS, Message
 from schemas.entries import EntryNotFound
-from streaming.answers import life
-from streaming.answers.delivery import explain_deliveries, to_json, verdicts
-from streaming.answers.folders import Folders, NotFound
-from streaming.answers.life import Life, OfSubscription
-from streaming.answers.policies import namespace_policies, topic_policies
-from streaming.answers.storage import explain_quotas, explain_retention, ledgers, quotas
+from streaming.answers.explain import life
+from streaming.answers.explain.delivery import explain_deliveries, to_json, verdicts
+from streaming.answers.explain.life import Life, SubscriptionFate
+from streaming.answers.explain.policies import namespace_policies, topic_policies
+from streaming.answers.explain.storage import explain_quotas, explain_retention, ledgers, quotas
+from streaming.answers.history.folders import Folders, NotFound
 from streaming.broker import entry_filters
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.persistent.delivery import Delivery
+from streaming.broker.policies.hierarchy import DispatchRate, Policies, effective
 from streaming.broker.position import Position
 from streaming.cli.app import app
+from streaming.jobs.replay import replay_in_process
 from streaming.log.table import LOGICAL, log_table
-from streaming.replay import replay_in_process
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 
@@ -117,7 +119,7 @@ def sent(found: Folders, sequence_id: int, producer: str = "p") -> Life:
     return life.by_sequence_id(found, T, producer, sequence_id)[-1]
 
 
-def of(found: Life, subscription: str = "s") -> OfSubscription:
+def of(found: Life, subscription: str = "s") -> SubscriptionFate:
     (one,) = [each for each in found.subscriptions if each.subscription == subscription]
     return one
 
@@ -439,7 +441,7 @@ def test_without_a_topic_it_picks_one(tmp_path: Path) -> None:
     code, text = run(tmp_path, "--quota", "--retention")
     assert code == 0
     assert text.startswith(
-        "No topic was named. As an example, a topic that was chosen because its backlog is the largest (3"
+        "No topic was given. As an example, a topic that was chosen because its backlog is the largest (3"
     )
     assert "destination_storage" in text
     assert "retention of what is consumed" in text
@@ -468,7 +470,7 @@ def test_the_command_in_words(tmp_path: Path) -> None:
     folders(tmp_path, subscribe(), flow(1), publish(0), publish(1))
     code, text = run(tmp_path, T)
     assert code == 0
-    assert "Entries wait, and dispatching sends none of them now:" in text
+    assert "Entries are waiting, but the dispatcher sends none of them now:" in text
     assert "holds back  permits (n0)" in text
     code, text = run(tmp_path, T, "1:0")
     assert "2026-01-01 00:00:03.000  received from p, sequence id 0, and stored at 1:0" in text
@@ -480,7 +482,7 @@ def test_without_arguments_it_picks_an_example(tmp_path: Path) -> None:
     code, text = run(tmp_path)
     assert code == 0
     assert text.startswith(
-        "No topic was named. As an example, a message that was chosen because it was redelivered"
+        "No topic was given. As an example, a message that was chosen because it was redelivered"
     )
 
 
@@ -491,7 +493,7 @@ def test_without_arguments_it_picks_an_example(tmp_path: Path) -> None:
         ([T, "--subscription", "t"], f"{T} has no subscription t: there is s"),
         (["non-persistent://a/b/n"], "is not persistent: it keeps neither messages nor backlogs"),
         ([T, "1-0"], "expected LEDGER:ENTRY, such as 3:42"),
-        ([T, "--producer", "p"], "--producer and --sequence-id name a message together"),
+        ([T, "--producer", "p"], "--producer and --sequence-id identify a message only together"),
     ],
 )
 def test_what_is_not_there(tmp_path: Path, arguments: list[str], complaint: str) -> None:
@@ -503,7 +505,12 @@ def test_what_is_not_there(tmp_path: Path, arguments: list[str], complaint: str)
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="is not the --out of a replay"):
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands" / "0.jsonl").touch()
+    with pytest.raises(NotFound, match="is the --data of `magnetar serve`.*commands --out OUT"):
+        Folders.of(tmp_path)
+    (tmp_path / "commands" / "0.jsonl").unlink()
+    with pytest.raises(NotFound, match="is neither the --out of a replay"):
         Folders.of(tmp_path)
 
 
@@ -521,7 +528,7 @@ def test_a_query_that_deletes_what_is_read(tmp_path: Path) -> None:
 
     with pytest.raises(EntryNotFound, match="2:1"), found.unchanged():
         read(goes_on=False)
-    with pytest.raises(NotFound, match="ask again"), found.unchanged():
+    with pytest.raises(NotFound, match="were read: try again"), found.unchanged():
         read(goes_on=True)
 
 
@@ -568,3 +575,13 @@ def test_policies_and_the_level_that_sets_each(tmp_path: Path) -> None:
     assert {each.policy: each.value for each in one.policies} == {"messageTTL": 60, "maxProducersPerTopic": 5}
     with pytest.raises(NotFound, match="was deleted"):
         topic_policies(log, "persistent://a/b/gone")
+
+
+def test_a_rate_that_limits_nothing_sets_no_level() -> None:
+    none, some = DispatchRate(), DispatchRate(dispatchThrottlingRateInMsg=5)
+    unlimited, limited = Policies(dispatchRate=none), Policies(dispatchRate=some)
+    assert effective("dispatchRate", unlimited, limited, ServiceConfiguration()) == (some, "namespace")
+    assert effective("dispatchRate", limited, unlimited, ServiceConfiguration()) == (some, "topic")
+    assert (
+        effective("messageTTL", Policies(messageTTL=-1), Policies(), ServiceConfiguration()).level == "broker"
+    )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.answers import life
-from streaming.answers.debugger import Debugger
-from streaming.answers.folders import Folders
-from streaming.answers.timeline import Timeline
+from streaming.answers.explain import life
+from streaming.answers.history.debugger import Debugger
+from streaming.answers.history.folders import Folders
+from streaming.answers.history.timeline import Timeline
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.delivery import Delivery

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from sinks.ledger_store import LedgerStore
-from streaming.answers.delivery import peek
-from streaming.answers.folders import Folders, NotFound
-from streaming.answers.inspection import (
+from streaming.answers.explain.delivery import peek
+from streaming.answers.history.folders import Folders, NotFound
+from streaming.answers.history.inspection import (
     VIEWS,
     batches,
     differences,
@@ -22,9 +22,10 @@ from streaming.answers.inspection import (
     views,
 )
 from streaming.cli.app import app
-from streaming.fold import Fold, StateRow
+from streaming.fold.columns import Fold
+from streaming.fold.records import StateRow
+from streaming.jobs.replay import replay_in_process, replay_log
 from streaming.log.table import ordered, slices
-from streaming.replay import replay_in_process, replay_log
 from tests.answers.test_explain import T, ack, flow, folders, publish, subscribe
 from tests.spark.helpers import traffic
 

@@ -1,4 +1,4 @@
-"""The fold of a log record by record: as the fold in batches, forth and back."""
+"""The fold of a log record by record: as the fold in batches, back and forth."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
-from streaming.answers.log_fold import KeptEntries, LogFold, partitions_of
-from streaming.replay import load
+from streaming.answers.history.log_fold import KeptEntries, LogFold, partitions_of
+from streaming.jobs.replay import load
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streaming.answers import minimize as subject
-from streaming.answers.delivery import to_json
-from streaming.answers.minimize import (
+from streaming.answers.check import minimize as subject
+from streaming.answers.check.minimize import (
     Differs,
-    Folded,
+    FoldedLog,
     Function,
     Keep,
     KeepError,
@@ -27,7 +26,8 @@ from streaming.answers.minimize import (
     minimize,
     shown,
 )
-from streaming.answers.reduction import reduced
+from streaming.answers.check.reduction import reduced
+from streaming.answers.explain.delivery import to_json
 from streaming.cli.app import app
 from streaming.log.files import read_lines
 
@@ -127,12 +127,12 @@ EXPIRE: list[Line] = [
 QUIRK = [subscribe("a", "Key_Shared"), subscribe("b", "Key_Shared"), flow("b", 100), *KEYED, close("a")]
 
 
-def closes_producer(outputs: Folded) -> bool:
+def closes_producer(outputs: FoldedLog) -> bool:
     """A quota closes a producer."""
     return any(type(effect).__name__ == "CloseProducer" for effect in outputs.effects)
 
 
-def is_duplicate(outputs: Folded) -> bool:
+def is_duplicate(outputs: FoldedLog) -> bool:
     """Deduplication refuses a message."""
     return any(getattr(effect, "ledger_id", 0) == -1 for effect in outputs.effects)
 
@@ -143,7 +143,7 @@ SEND: list[Line] = [
        "metadata": {"producer_name": "p", "sequence_id": number, "publish_time": START}} for number in (0, 1, 1, 2)),
 ]  # fmt: skip
 
-BUGS: dict[str, tuple[list[Line], str | Callable[[Folded], object]]] = {
+BUGS: dict[str, tuple[list[Line], str | Callable[[FoldedLog], object]]] = {
     "no permits": ([*EIGHT, subscribe("a"), flow("a", 3), ack("a", 0, 1)], "stuck(t, s)"),
     "too many unacked messages": (
         [config(maxUnackedMessagesPerConsumer=2), *EIGHT, subscribe("a"), flow("a"), ack("a", 0)], "stuck(t, s)"
@@ -163,7 +163,7 @@ BUGS: dict[str, tuple[list[Line], str | Callable[[Folded], object]]] = {
 }  # fmt: skip
 
 
-def kept(lines: list[bytes], keep: str | Callable[[Folded], object]) -> Keep:
+def kept(lines: list[bytes], keep: str | Callable[[FoldedLog], object]) -> Keep:
     return keep_of(keep, read_lines(lines, "the log")) if isinstance(keep, str) else Function(keep)
 
 

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 
 from schemas.commands import Ack, BrokerConfig, Publish, Seek, decode
 from sinks.ledger_store import LedgerStore
-from streaming.answers.folders import NotFound
-from streaming.answers.inspection import states_at
-from streaming.answers.projection import LiveState, partitions_of, project
-from streaming.answers.whatif import PolicySet, WhatIf, whatif
-from streaming.replay import load, replay_in_process, replay_log
-from streaming.states import read_states
+from streaming.answers.history.folders import NotFound
+from streaming.answers.history.inspection import states_at
+from streaming.answers.whatif.compare import PolicySet, WhatIf, whatif
+from streaming.answers.whatif.projection import LiveState, partitions_of, project
+from streaming.jobs.replay import load, replay_in_process, replay_log
+from streaming.state.saved import read_states
 from tests.answers.test_whatif import (
     START,
     Record,
@@ -140,6 +140,6 @@ def test_what_cannot_be_projected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="nothing to project"):
         whatif(table(TRAFFIC), [], live=live._replace(states=[]))
     wrong = [each._replace(partition=2 - each.partition) for each in live.states]
-    with pytest.raises(NotFound, match="which is not its own of 3: give --partitions"):
+    with pytest.raises(NotFound, match="but belongs in another of 3: give --partitions"):
         partitions_of(wrong)
     assert isinstance(project(load(table(TRAFFIC), partitions=2).records, live).records, pa.Table)

@@ -20,16 +20,16 @@ from typer.testing import CliRunner
 
 from schemas.commands import to_json as command_to_json
 from schemas.records import RECORD
-from streaming.answers.client_history import History
-from streaming.answers.reactive import Backoff, ClientSettings, Reacted, react
-from streaming.answers.whatif import PolicySet, WhatIf, to_json, whatif
-from streaming.answers.whatif_report import report
+from streaming.answers.whatif.clients.history import History
+from streaming.answers.whatif.clients.reactive import Backoff, ClientSettings, Reacted, react
+from streaming.answers.whatif.compare import PolicySet, WhatIf, to_json, whatif
+from streaming.answers.whatif.report import report
 from streaming.cli.app import app
-from streaming.demo import made_day
+from streaming.jobs.demo import made_day
+from streaming.jobs.replay import load, replay_in_process
 from streaming.log.policies import pin, read_policies
 from streaming.log.table import LOGICAL, log_table
 from streaming.quality.gate import judge
-from streaming.replay import load, replay_in_process
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 from tests.answers.test_whatif import (

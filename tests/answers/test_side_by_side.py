@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from schemas.commands import BrokerConfig, Publish, to_binary
 from schemas.records import RECORD
-from streaming import publish_columns
-from streaming.answers.side_by_side import fold_side_by_side
+from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker import context
+from streaming.fold import publishes as publish_columns
 
 START = 1_700_000_000_000
 TOPICS = ["persistent://public/default/a", "persistent://public/default/b"]
@@ -39,7 +39,7 @@ def test_effects_that_leave_in_the_middle_of_a_run_come_in_order() -> None:
         with (
             mock.patch.object(publish_columns, "_SHORTEST", shortest),
             mock.patch.object(context, "ROWS", rows),
-            mock.patch("streaming.answers.side_by_side.PIECES", 1),
+            mock.patch("streaming.answers.whatif.side_by_side.PIECES", 1),
         ):
             (observer,) = fold_side_by_side(records, 0, []).observers
         found.append(

@@ -17,19 +17,20 @@ from typer.testing import CliRunner
 from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import InTheWay
-from streaming.answers import life
-from streaming.answers.debugger import Breakpoint, Debugger
-from streaming.answers.folders import Folders, NotFound
-from streaming.answers.inspection import differences, topic_stats
-from streaming.answers.timeline import Timeline
+from streaming.answers.explain import life
+from streaming.answers.history.debugger import Breakpoint, Debugger
+from streaming.answers.history.folders import Folders, NotFound
+from streaming.answers.history.inspection import differences, topic_stats
+from streaming.answers.history.timeline import Timeline
 from streaming.broker.position import Position
 from streaming.cli.app import app
 from streaming.cli.debug import Shell
-from streaming.fold import Fold, StateRow
+from streaming.fold.columns import Fold
+from streaming.fold.records import StateRow
+from streaming.jobs.replay import replay_in_process
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, log_table
-from streaming.replay import replay_in_process
 from tests.answers.test_explain import QUIET, START, Record, T, ack, check, flow, policy, publish, subscribe
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
@@ -146,7 +147,10 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     for path in [each for each in (tmp_path / "own").rglob("*") if each.is_dir()]:
         foreign = path / "thesis.txt"
         foreign.write_text("mine")
-        with pytest.raises(InTheWay, match=r"holds what no timeline of a log wrote \(.*thesis.txt\)"):
+        with pytest.raises(
+            InTheWay,
+            match=r"contains files that no timeline of a log wrote \(.*thesis.txt\)",
+        ):
             Timeline(log, tmp_path / "own", every=50).states(60)
         assert foreign.read_text() == "mine"
         foreign.unlink()
@@ -251,7 +255,8 @@ def test_the_debugger_in_a_terminal(tmp_path: Path) -> None:
     assert shell.prompt == "(4/12) "
     say("goto 4")
     assert "consumers persistent://a/b/t s c0 0: permits 1 → 0" in say("show")
-    assert "MESSAGE in partition" in say("rows")
+    assert "MESSAGE in partition" in (rows := say("rows"))
+    assert "\\n" not in rows
     assert json.loads(say("stats a/b/t"))["topic"] == T
     assert "there is no topic x" in say("stats x")
     assert (say("break cause EXPIRED"), say("break")) == ("", "1  cause EXPIRED\n")

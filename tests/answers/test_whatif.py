@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from ruamel.yaml import YAML as Yaml
 from typer.testing import CliRunner
 
-from streaming.answers.whatif import BASELINE, CHANGES, PolicySet, WhatIf, to_json, whatif
-from streaming.answers.whatif_report import report
+from streaming.answers.whatif.compare import BASELINE, CHANGES, PolicySet, WhatIf, to_json, whatif
+from streaming.answers.whatif.report import report
 from streaming.cli.app import app
+from streaming.jobs.replay import ReplayResult, replay_in_process
 from streaming.log.policies import PolicyError
 from streaming.log.table import LOGICAL, LogError, log_table
-from streaming.replay import ReplayResult, replay_in_process
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 from tools.json_schema import policies_schema
@@ -387,7 +387,7 @@ def test_the_schema_accepts_files_that_are_read_and_refuses_misspelled_names() -
             "topics:\n  persistent://a/b/t:\n    compactionThreshold: 5\n",
             "line 3: Magnetar keeps compactionThreshold without acting on it",
         ),
-        ("broker:\n  profile: 2.x\n", "line 2: the profile is no setting: give it beside the settings"),
+        ("broker:\n  profile: 2.x\n", "line 2: the profile is not a setting: give it separately"),
         ("profile: 9.x\n", "line 1: Invalid enum value '9.x'"),
         ("namespaces:\n  a:\n    messageTTL: 5\n", "line 2: a is not a namespace: write TENANT/NAMESPACE"),
         ("broker:\n  <<: {ttlDurationDefaultInSecond: 5}\n", "line 2: "),

@@ -77,7 +77,7 @@ def test_a_replay_that_is_interrupted_answers_nothing_until_it_is_done(tmp_path:
     assert process.wait() == 128 + signal.SIGINT
     ran = CliRunner().invoke(app, ["explain", str(out), "t", "1:99998"])
     assert (ran.exit_code, ran.stdout) == (1, "")
-    assert "is not whole: its replay did not finish" in ran.stderr
+    assert "is incomplete: its replay did not finish" in ran.stderr
     again = CliRunner().invoke(app, [*replay, "--overwrite"])
     assert again.exit_code == 0, again.output
     assert CliRunner().invoke(app, ["explain", str(out), "t", "1:99998"]).exit_code == 0

@@ -16,6 +16,7 @@ from schemas.commands import (
     MessageIdData,
     MessageMetadata,
     Producer,
+    Profile,
     Publish,
     RedeliverUnacknowledgedMessages,
     RunCheck,
@@ -37,8 +38,9 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.persistent.cleanup.ledger_rollover import roll_over
+from streaming.broker.persistent.cleanup.trimming import trim
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.persistent.trimming import roll_over, trim
 from streaming.broker.position import Position
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
 
@@ -68,7 +70,7 @@ class Run:
     """A `Broker` that gets one command at a time. `now` (ms) is the timestamp of the next record."""
 
     def __init__(
-        self, *, now: int = START, reader: EntryReader | None = None, profile: Literal["2.x", "4.x"] = "4.x",
+        self, *, now: int = START, reader: EntryReader | None = None, profile: Profile = "4.x",
         **settings: Any,
     ) -> None:  # fmt: skip
         """`settings` over those of `QUIET`."""
@@ -77,7 +79,7 @@ class Run:
         self.requests = 0
         self.configure(profile, **settings)
 
-    def configure(self, profile: Literal["2.x", "4.x"] = "4.x", **settings: Any) -> None:
+    def configure(self, profile: Profile = "4.x", **settings: Any) -> None:
         """BROKER_CONFIG: `settings` over those of `QUIET`."""
         assert self.do(BrokerConfig(profile=profile, settings={**QUIET, **settings}), None) == []
 

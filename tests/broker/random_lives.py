@@ -113,6 +113,17 @@ SETTINGS: dict[str, list[Any]] = {
     "maxUnackedMessagesPerSubscription": [2, 3, 4, 6],
     "maxUnackedMessagesPerBroker": [4, 5, 10],
     "maxUnackedMessagesPerSubscriptionOnBrokerBlocked": [0.25, 0.5, 1],
+    "maxEffectsPerCommand": [1, 3, 10],
+    "messageExpiryThroughCursor": [False],
+    "countsEntriesOfDeletedLedgers": [False],
+    "seekCountsConsumedAnew": [True],
+    "refusedCumulativeAckIsAnError": [True],
+    "keySharedSpreadsKeyless": [False],
+    "keySharedRangesByPoint": [True],
+    "keySharedModesMustAgree": [False],
+    "unblocksConsumerOneAckLate": [True],
+    "passedEntriesStayPending": [True],
+    "closesOnAckOfNoEntry": [True],
     "dispatcherMaxReadBatchSize": [1, 2, 3, 5],
     "dispatcherMaxReadSizeBytes": [100, 200, 250],
     "dispatcherMaxRoundRobinBatchSize": [1, 2, 3],
@@ -794,7 +805,7 @@ class RandomLife:
         for name in self.draw.sample(sorted(SETTINGS if self.log else SETTINGS.keys() - RESTRICTIVE), many):
             self.settings[name] = self.one(SETTINGS[name])
         fixed = {name: self.one(values) for name, values in self.theme.settings.items()}
-        profile: Any = self.one(["4.x", "4.x", "2.x"])
+        profile: Any = self.one(["4.x", "4.x", "2.x", "3.0", "4.2", "5.0"])
         self.do(BrokerConfig(profile=profile, settings=self.settings | fixed), None)
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -890,7 +901,7 @@ THEMES: dict[str, Theme] = {
     "reads": Theme(
         {L.publish: 40, L.flow: 15}, topics=("a",), settings=SMALL | {
             "dispatcherMaxReadSizeBytes": [100, 200, 250, 300, 500, 5_000_000], "dispatcherMaxReadBatchSize": [1, 2, 3, 5, 100],
-            "dispatcherMaxRoundRobinBatchSize": [1, 2, 3, 20],
+            "dispatcherMaxRoundRobinBatchSize": [1, 2, 3, 20], "maxEffectsPerCommand": [0, 1, 3, 10],
         },
     ),
     "classic Key_Shared": Theme(

@@ -7,9 +7,9 @@ import pytest
 
 from schemas.effects import AdminResponse, Quarantined
 from streaming.broker import broker
+from streaming.broker.admin_calls import CALLS
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
-from streaming.server.admin.routes import ROUTES
 from tests.broker.kit import TOPIC, Run
 
 VALUES = (
@@ -42,10 +42,10 @@ def harmless(run: Run, method: str, path: str, body: str) -> None:
 
 def paths() -> list[tuple[str, str]]:
     found = set()
-    for route in ROUTES:
-        if route.method != "GET":
-            path = re.sub(r"\{(\w+)\}", lambda name: NAMED.get(name[1], "a"), route.path)
-            found |= {(route.method, path), (route.method, path.replace("/default", "/new"))}
+    for call in CALLS:
+        if call.method != "GET":
+            path = re.sub(r"\{(\w+)\}", lambda name: NAMED.get(name[1], "a"), call.path)
+            found |= {(call.method, path), (call.method, path.replace("/default", "/new"))}
     return sorted(found)
 
 

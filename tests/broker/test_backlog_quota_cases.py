@@ -9,7 +9,7 @@ import pytest
 
 from schemas.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
 from streaming.broker.names import DEDUP_CURSOR
-from streaming.broker.persistent.backlog_quota import over_age
+from streaming.broker.persistent.cleanup.backlog_quota import over_age
 from streaming.broker.policies.hierarchy import default_quota
 from streaming.broker.position import Position
 from tests.broker.kit import BareTopic, Run, of, one
@@ -408,5 +408,5 @@ def test_age_eviction_moves_the_slowest_cursor_over_a_closed_ledger() -> None:
     assert over_age(bare.topic, 60, cursor) is None  # nothing is after it
     bare.ctx.clock += 5_000
     bare.add(10)
-    assert over_age(bare.topic, 60, cursor) == (closed + 60_000, Position(bare.ledger.current, -1))
+    assert over_age(bare.topic, 60, cursor) == (closed + 60_001, Position(bare.ledger.current, -1))
     assert over_age(bare.topic, 60, None) is None

@@ -27,13 +27,13 @@ from schemas.effects import (
 from schemas.entries import EntryNotFound
 from streaming.broker import entry_filters
 from streaming.broker.broker import Broker
-from streaming.broker.codec import VERSION
 from streaming.broker.entries import NoEntries
 from streaming.broker.entry_filters import FilterResult
 from streaming.broker.errors import LogOrderError, StateVersionError
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.position import Position
+from streaming.broker.state.codec import VERSION
 from tests.broker.kit import START, TOPIC, Run, feed, of, one, response, sent
 
 TWO_PER_LEDGER: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 2}

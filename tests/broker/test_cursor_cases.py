@@ -11,7 +11,7 @@ from streaming.broker.errors import CursorError
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import LedgerInfo, ManagedLedger
-from streaming.broker.persistent.message_finder import find_newest, search_range
+from streaming.broker.persistent.cleanup.message_finder import find_newest, search_range
 from streaming.broker.policies.hierarchy import RetentionPolicies
 from streaming.broker.position import EARLIEST, LATEST, Position
 from tests.broker.kit import BareTopic, Run, of, one

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.effects import Message, ProducerSuccess, SendError, SendReceipt, TopicEvent
 from streaming.broker.names import DEDUP_CURSOR
-from streaming.broker.persistent.message_deduplication import MessageDeduplication
+from streaming.broker.persistent.publish.message_deduplication import MessageDeduplication
 from streaming.broker.position import Position
 from tests.broker.kit import Run, of, one
 

@@ -12,11 +12,11 @@ from schemas import commands as c
 from schemas.commands import AnyCommand, Publish, Refused, Tick, decode_or_refuse
 from schemas.effects import KINDS, Effect, ProducerSuccess, Row
 from schemas.outputs import SCHEMAS
+from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.protocol.codec import encode, entry
 from streaming.protocol.frames import frame
 from streaming.quality.gate import judge
-from streaming.rows import to_tables
 from tests.broker.kit import START, TOPIC, Run, Stored
 
 pytestmark = pytest.mark.feature("J6")

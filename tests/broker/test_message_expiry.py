@@ -24,7 +24,7 @@ from schemas.effects import AdminResponse, Effect, Evicted, Expired, LedgerDelet
 from streaming.broker.broker import Broker
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.persistent.message_finder import find_newest_unacked, find_newest_unacked_up_to
+from streaming.broker.persistent.cleanup.message_finder import find_newest_unacked, find_newest_unacked_up_to
 from streaming.broker.position import Position
 from tests.broker.kit import TOPIC, BareTopic, Run, Stored, of, one, response, sent
 from tests.broker.test_cut_invariance import Record, fold

@@ -24,8 +24,8 @@ from schemas.effects import (
     Success,
 )
 from streaming.broker.errors import BrokerError
-from streaming.broker.producer import creation, registration
 from streaming.broker.producer.producer import Producer
+from streaming.broker.topic import creation, registration
 from tests.broker.kit import BareTopic, Run, of, one
 
 EXCLUSIVE_MODES: list[AccessMode] = ["Exclusive", "ExclusiveWithFencing", "WaitForExclusive"]

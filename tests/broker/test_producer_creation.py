@@ -32,7 +32,7 @@ SITUATIONS: list[set[Situation]] = [
 
 
 @pytest.mark.feature("B1")
-@pytest.mark.parametrize("situations", SITUATIONS, ids=str)
+@pytest.mark.parametrize("situations", SITUATIONS, ids=lambda present: "-".join(sorted(present)) or "none")
 def test_the_gate(situations: set[Situation]) -> None:
     """The whole product of modes and situations, each mode said in one sentence."""
     verdicts: dict[AccessMode, Any] = {mode: pass_gate(mode, situations) for mode in get_args(AccessMode)}

@@ -1,17 +1,22 @@
-"""The articles' rules under profile 2.x beside those of 4.x (docs/profiles.md), and the articles' own examples
+"""The articles' rules under profile 2.x beside those of 4.x (docs/reference/profiles.md), and the articles' own examples
 (docs/rules/articles.md §1–§5).
 
 An article is quoted by its number: 000 backlog quota, 001 clients, 002 TTL, 003 deduplication, 004 retention and expiry.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
+from schemas.commands import IntRange, KeySharedMeta, Profile
 from schemas.effects import (
+    AckResponse,
     ActiveConsumerChange,
     AdminResponse,
+    CloseConnection,
     CloseProducer,
     Effect,
     Error,
@@ -21,13 +26,12 @@ from schemas.effects import (
     SendError,
     SendReceipt,
 )
-from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
+from streaming.broker.config import PROFILE_OF, PROFILES, ServiceConfiguration, configuration, profile_of
 from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
 from streaming.broker.names import DEDUP_CURSOR
-from streaming.broker.persistent.trimming import trim
+from streaming.broker.persistent.cleanup.trimming import trim
+from streaming.cli.options import ProfileChoice
 from tests.broker.kit import QUIET, TOPIC, BareTopic, Run, of, one, response
-
-Profile = Literal["2.x", "4.x"]
 
 EITHER = pytest.mark.parametrize("profile", ["2.x", "4.x"])
 
@@ -69,7 +73,7 @@ def positions(effects: list[Effect]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.feature("I1")
-@EITHER
+@pytest.mark.parametrize("profile", PROFILES)
 def test_every_setting_of_a_profile_exists_and_is_valid(profile: Profile) -> None:
     assert set(PROFILES[profile]) <= set(ServiceConfiguration.__struct_fields__)
     config = configuration(profile, {})
@@ -77,10 +81,38 @@ def test_every_setting_of_a_profile_exists_and_is_valid(profile: Profile) -> Non
 
 
 @pytest.mark.feature("I1")
-def test_profile_4_is_the_defaults_and_2_names_only_what_differs() -> None:
-    assert PROFILES["4.x"] == {}
+def test_profile_4_is_the_defaults_and_others_name_only_what_differs() -> None:
+    assert PROFILES["4.0"] == {}
     defaults = configuration("4.x", {})
-    assert [name for name, value in PROFILES["2.x"].items() if getattr(defaults, name) == value] == []
+    for profile in PROFILES.values():
+        assert [name for name, value in profile.items() if getattr(defaults, name) == value] == []
+
+
+@pytest.mark.feature("I1")
+def test_a_profile_has_one_list_of_names() -> None:
+    assert {*PROFILE_OF} == {*get_args(Profile)} == {each.value for each in ProfileChoice}
+    assert configuration("4.x", {}) == msgspec.structs.replace(configuration("4.0", {}), profile="4.x")
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize(
+    ("version", "profile"),
+    [
+        ("2.10.5", "3.0"),
+        ("3.0.7", "3.0"),
+        ("3.3.1", "3.0"),
+        ("4.0.7", "4.0"),
+        ("4.1.2", "4.0"),
+        ("4.2.4", "4.2"),
+        ("4.3.0", "4.2"),
+        ("5.0.0-M1", "5.0"),
+        ("5.2.1", "5.0"),
+        ("0.1.0", "4.0"),
+        ("", "4.0"),
+    ],
+)
+def test_a_broker_has_the_profile_of_its_release_line_or_the_nearest(version: str, profile: str) -> None:
+    assert profile_of(version) == profile
 
 
 @pytest.mark.feature("I1")
@@ -715,3 +747,197 @@ def test_seed_004_times_out_of_order_keep_old_entries(profile: Profile) -> None:
     assert run.backlog("s") == 3
     run.wait(110.001)
     assert one(run.check("messageExpiry"), Expired).entries == 3
+
+
+# -- what 4.2 and 5.0 change --------------------------------------------------------------------------------------
+
+
+def versions(log: Callable[[Run], Any], **settings: Any) -> tuple[Any, Any, Any]:
+    """What `log` returns under 4.0, 4.2 and 5.0."""
+    before, later, latest = (log(Run(profile=profile, **settings)) for profile in ("4.0", "4.2", "5.0"))
+    return before, later, latest
+
+
+@pytest.mark.feature("B1", "I2")
+def test_message_expiry_through_cursor() -> None:
+    """Entries 0 to 3, of which the last is acked: 4.0 looks at the first alone then. After an age of 0 s, all are gone from 4.2 on."""
+
+    def by_age(run: Run) -> list[int]:
+        run.subscribe("s", "Shared", permits=10)
+        run.fill(4, 100)
+        run.ack("s", (1, 3))
+        run.lose("s")
+        run.wait(10)
+        left = [run.backlog("s")]
+        for _ in range(2):
+            run.admin("POST", "/subscription/s/expireMessages/5")
+            left.append(run.backlog("s"))
+        return left
+
+    def by_zero(run: Run) -> int:
+        run.subscribe("s")
+        run.fill(4, 100)
+        run.lose("s")
+        run.wait(1)
+        run.admin("POST", "/subscription/s/expireMessages/0")
+        return run.backlog("s")
+
+    assert versions(by_age) == ([3, 2, 1], [3, 0, 0], [3, 0, 0])
+    assert versions(by_zero) == (4, 0, 0)
+
+
+@pytest.mark.feature("D1", "I2")
+def test_move_cursor_over_consumed_ledger_when_a_topic_is_loaded() -> None:
+    def log(run: Run) -> tuple[int, int]:
+        run.subscribe("s")
+        retain(run, -1, -1)
+        run.fill(2, 100)
+        run.ack("s", (1, 1), cumulative=True)
+        run.unload()
+        return run.mark_delete("s")
+
+    assert versions(log) == ((1, 1), (2, -1), (2, -1))
+
+
+@pytest.mark.feature("D1", "I2")
+def test_counts_entries_of_deleted_ledgers() -> None:
+    """All that was published is acked, and deleted when the topic is loaded."""
+
+    def log(run: Run) -> tuple[list[int], int]:
+        run.subscribe("s")
+        run.fill(2, 100)
+        run.ack("s", (1, 1), cumulative=True)
+        run.unload()
+        run.subscribe("late")
+        return ledgers(run), run.backlog("late")
+
+    assert versions(log) == (([2], 2), ([2], 0), ([2], 0))
+
+
+@pytest.mark.feature("D4", "I2")
+def test_seek_counts_consumed_anew() -> None:
+    """Entries 0 to 5, of which 1 and 2 are acked. 4.0 counts these twice when a seek to the end passes them."""
+
+    def log(run: Run) -> tuple[int, int]:
+        run.subscribe("s", "Shared", permits=10)
+        run.fill(6, 100)
+        run.ack("s", (1, 1), (1, 2))
+        run.seek("s", (2**63 - 1, 2**63 - 1))
+        run.fill(1, 100, first=6)
+        return run.cursor("s").consumed, run.backlog("s")
+
+    before, later, latest = versions(log)
+    assert before == (8, 1)  # 7 entries were added: the estimate is negative, so the entries are counted
+    assert later == latest == (6, 1)
+
+
+@pytest.mark.feature("D2", "I2")
+def test_refused_cumulative_ack_is_an_error() -> None:
+    def log(run: Run) -> list[str | None]:
+        run.subscribe("s", permits=10)
+        run.fill(4, 100)
+        return [
+            one(run.ack("s", (1, entry), cumulative=True, request_id=entry), AckResponse).error
+            for entry in (3, 1)
+        ]
+
+    assert versions(log) == ([None, None], [None, None], [None, "UnknownError"])
+
+
+# -- what 3.0 does otherwise --------------------------------------------------------------------------------------
+
+
+def older(log: Callable[[Run], Any], **settings: Any) -> tuple[Any, Any]:
+    """What `log` returns under 3.0 and under 4.0."""
+    before, after = (log(Run(profile=profile, **settings)) for profile in ("3.0", "4.0"))
+    return before, after
+
+
+@pytest.mark.feature("D6", "I2")
+def test_key_shared_spreads_keyless() -> None:
+    """Messages without a key: one consumer gets all of them, or both get some."""
+
+    def log(run: Run) -> int:
+        for id_ in (1, 2):
+            run.subscribe("s", "Key_Shared", id_=id_, consumer_name=f"c{id_}", permits=100)
+        run.create_producer()
+        sent = [effect for number in range(20) for effect in run.send(number)]
+        return len({message.consumer_id for message in of(sent, Message)})
+
+    assert older(log) == (1, 2)
+
+
+@pytest.mark.feature("D6", "I2")
+def test_key_shared_ranges_by_point() -> None:
+    """A consumer alone: all hashes, as one range from 1, or as one for each of its 100 points and what follows the last."""
+
+    def log(run: Run) -> tuple[int, str, str]:
+        run.subscribe("s", "Key_Shared", consumer_name="c")
+        (found,) = response(run.admin("GET", "/stats"))["subscriptions"]["s"]["consumers"]
+        ranges = found["keyHashRanges"]
+        assert all(
+            int(one.strip("[]").split(", ")[1]) + 1 == int(next_.strip("[]").split(", ")[0])
+            for one, next_ in pairwise(ranges)
+        )
+        return len(ranges), ranges[0].split(",")[0], ranges[-1].split(", ")[1]
+
+    classic = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
+    assert older(log, **classic) == ((101, "[0", "2147483646]"), (1, "[1", "2147483646]"))
+
+
+@pytest.mark.feature("D6", "I2")
+def test_key_shared_modes_must_agree() -> None:
+    def log(run: Run) -> list[str | None]:
+        sticky = KeySharedMeta(keySharedMode="STICKY", hashRanges=[IntRange(0, 99)])
+        run.subscribe("sticky", "Key_Shared", consumer_name="a", keySharedMeta=sticky)
+        run.subscribe("auto", "Key_Shared", consumer_name="a")
+        loose = KeySharedMeta(keySharedMode="AUTO_SPLIT", allowOutOfOrderDelivery=True)
+        found = [
+            run.subscribe("sticky", "Key_Shared", id_=2, consumer_name="b"),
+            run.subscribe("auto", "Key_Shared", id_=2, consumer_name="b", keySharedMeta=loose),
+        ]
+        return [errors[0].error if (errors := of(effects, Error)) else None for effects in found]
+
+    assert older(log) == (["ConsumerAssignError", None], ["ConsumerBusy", "ConsumerBusy"])
+
+
+@pytest.mark.feature("D5", "I2")
+def test_unblocks_consumer_one_ack_late() -> None:
+    """A limit of 4: the ack that leaves 2 unblocks in 4.0, the next one in 3.0."""
+
+    def log(run: Run) -> list[int]:
+        run.subscribe("s", "Shared", permits=10)
+        run.fill(8, 100)
+        return [len(of(run.ack("s", (1, entry)), Message)) for entry in range(3)]
+
+    assert older(log, maxUnackedMessagesPerConsumer=4) == ([0, 0, 3], [0, 2, 0])
+
+
+@pytest.mark.feature("B1", "I2")
+def test_passed_entries_stay_pending() -> None:
+    """Entries 0 and 1 of 3 are skipped while a consumer has them, and the dispatcher reads again. Then it acks 0, twice."""
+
+    def log(run: Run) -> list[int]:
+        run.subscribe("s", "Shared", permits=10)
+        run.fill(3, 100)
+        run.admin("POST", "/subscription/s/skip/2")
+        run.flow("s", 1)
+        unacked = []
+        for _ in range(2):
+            run.ack("s", (1, 0))
+            (found,) = response(run.admin("GET", "/stats"))["subscriptions"]["s"]["consumers"]
+            unacked.append(found["unackedMessages"])
+        return unacked
+
+    assert older(log) == ([2, 2], [3, 3])
+
+
+@pytest.mark.feature("D2", "I2")
+def test_closes_on_ack_of_no_entry() -> None:
+    def log(run: Run) -> list[type[Effect]]:
+        run.subscribe("s", "Shared", permits=10)
+        return [type(effect) for effect in run.ack("s", (2**64 - 1, 2**64 - 1), request_id=7)]
+
+    before, after = older(log)
+    assert before[0] is CloseConnection
+    assert after == [AckResponse]

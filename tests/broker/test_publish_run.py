@@ -22,7 +22,7 @@ from schemas.commands import (
 )
 from schemas.effects import Row
 from schemas.entries import Entry
-from streaming import publish_columns
+from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.context import ROWS
 from streaming.broker.entries import Entries
@@ -30,9 +30,10 @@ from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
 from streaming.broker.topics import PersistentTopics
-from streaming.fold import PartitionFold, Records, StateRow
+from streaming.fold import publishes as publish_columns
+from streaming.fold.columns import PartitionFold
+from streaming.fold.records import Records, StateRow
 from streaming.quality.gate import decode_only
-from streaming.rows import concat, to_tables
 from tests.broker.kit import START, Stored, feed
 from tests.broker.test_cut_invariance import TOPICS, Record, prelude, record, settings_of_a_broker
 from tests.examples import examples
@@ -165,8 +166,8 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
     with mock.patch.object(publish_columns, "_SHORTEST", shortest):
         for rows, start, stop in zip(expected, [0, *cuts], [*cuts, len(log)], strict=True):
             own = PartitionFold(0, store, before, judge=decode_only)
-            tables = concat(own.apply(Records(*(column[start:stop] for column in records))))  # type: ignore[arg-type]
-            assert {kind: table.to_pylist() for kind, table in tables.items()} == {
+            own.apply(records.piece(start, stop))
+            assert {kind: table.to_pylist() for kind, table in own.rows().items()} == {
                 kind: table.to_pylist() for kind, table in to_tables(0, rows).items()
             }
             before = own.state()
@@ -227,7 +228,7 @@ def steps_of(log: list[Record]) -> int:
             steps += 1
             super().apply(*args)
 
-    list(PartitionFold(0, Store(), None, broker=Counting).apply(records_of(log)))
+    PartitionFold(0, Store(), None, broker=Counting).apply(records_of(log))
     return steps
 
 
@@ -248,7 +249,7 @@ def test_only_publishes_that_take_the_scalar_step_are_decoded() -> None:
         for _, topic, publish in PLAIN
         if isinstance(publish, Publish)
     ]
-    with mock.patch("streaming.fold.decode", wraps=decode) as decoding:
+    with mock.patch("streaming.fold.record_fold.decode", wraps=decode) as decoding:
         assert steps_of(plain) == 21
         assert decoding.call_count == 21
         # One name that is not UTF-8, one that is too long: each value is decoded and judged by itself.
@@ -259,8 +260,9 @@ def test_only_publishes_that_take_the_scalar_step_are_decoded() -> None:
             records.values[-1] = records.values[-1].replace(
                 b"\xa4long", b"\xda" + len(name).to_bytes(2) + name
             )
-            tables = concat(PartitionFold(0, Store(), None).apply(records))
-            assert len(tables["QUARANTINED"]) == 1
+            fold = PartitionFold(0, Store(), None)
+            fold.apply(records)
+            assert len(fold.rows()["QUARANTINED"]) == 1
         assert decoding.call_count == 21
 
 

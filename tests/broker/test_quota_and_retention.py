@@ -9,7 +9,8 @@ from schemas.commands import BrokerConfig, RunCheck, Tick, to_json
 from schemas.effects import CloseProducer, Effect, Evicted, LedgerClosed, LedgerDeleted
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.quota_and_retention import KeptLedger, Quota, Quotas, Retention
+from streaming.broker.persistent.cleanup.backlog_quota import Quota, Quotas
+from streaming.broker.persistent.cleanup.trimming import KeptLedger, Retention
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, of
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from schemas.commands import AnyCommand, BrokerConfig, Flow, SubType, Tick, to_json
 from schemas.effects import AdminResponse, Effect, Error, Message, SendReceipt, Success
 from streaming.broker.broker import Broker
-from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.policies.admin_calls import policy_of
-from streaming.broker.token_bucket import TokenBucket
+from streaming.broker.rates.dispatch_rate_limiter import DispatchRateLimiter
+from streaming.broker.rates.token_bucket import TokenBucket
 from tests.broker.kit import QUIET, TOPIC, Run, Stored, feed, of, one, response, sent
 
 pytestmark = pytest.mark.feature("I3")

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.commands import Admin, AnyCommand, MessageMetadata, Publish, Send
-from schemas.effects import Effect, Message
+from schemas.commands import Admin, AnyCommand, Fault, MessageMetadata, Publish, Send
+from schemas.effects import Effect, Error, Message, Success
 from streaming.broker.broker import Broker
 from streaming.broker.dispatch.chunked_messages import _choose, _Permits
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.entries import NoEntries
-from streaming.broker.persistent.publish_run import Receipts
+from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.broker.subscription.consumer import Consumer
-from streaming.publish_columns import publish_columns, send_columns
+from streaming.fold.publishes import publish_columns, send_columns
 from tests.broker.kit import START, TOPIC, Run, of
 
 N = 250
@@ -436,6 +436,44 @@ def consumers_that_leave_while_others_that_left_are_remembered(run: Direct, n: i
 def producers_under_a_limit(run: Direct, n: int) -> None:
     for id_ in range(n):
         run.create_producer(f"p{id_}", id_)
+
+
+@load(maxProducersPerTopic=1)
+def producers_over_a_limit(run: Direct, n: int) -> None:
+    run.create_producer("first", 0)
+    for id_ in range(1, n):
+        run.create_producer(f"pulsar.repl.{id_}", id_)
+    for id_ in range(n, 2 * n):
+        assert of(run.create_producer(f"p{id_}", id_), Error)
+
+
+@load()
+def consumers_over_a_limit(run: Direct, n: int) -> None:
+    for id_ in range(n):
+        run.subscribe(f"s{id_}", id_=id_)
+    run.admin("POST", "/maxConsumers", n)
+    for id_ in range(n, 2 * n):
+        assert of(run.subscribe("more", id_=id_), Error)
+
+
+@load(maxConcurrentNonPersistentMessagePerConnection=1_000_000)
+def messages_in_flight(run: Direct, n: int) -> None:
+    topic = "non-persistent://public/default/t"
+    run.do(Fault(fault="DelayWrites", count=n), topic)
+    for sequence_id in range(n):
+        run.publish(sequence_id, topic=topic)
+
+
+@load()
+def producers_that_close_while_their_writes_wait(run: Direct, n: int) -> None:
+    run.fault("DelayWrites", n)
+    for id_ in range(n):
+        run.create_producer(f"p{id_}", id_)
+        run.send(0, name=f"p{id_}", id_=id_)
+    for id_ in range(n):
+        run.close_producer(id_)
+    for _ in range(n):
+        assert of(run.fault("CompleteWrites", 1), Success)
 
 
 @load(brokerDeduplicationEnabled=True)

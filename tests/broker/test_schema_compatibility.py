@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from schemas.commands import Admin, GetOrCreateSchema, KeyValue, Producer, SchemaData, Subscribe
 from schemas.effects import AdminResponse, Error, GetOrCreateSchemaResponse, ProducerSuccess, Success
-from streaming.broker import schema_compatibility
-from streaming.broker.schema_compatibility import MOST_IN_ALL, MOST_PAIRS, incompatibility
-from streaming.broker.schema_definition import InvalidSchema, validate
+from streaming.broker.schema import schema_compatibility
+from streaming.broker.schema.schema_compatibility import MOST_IN_ALL, MOST_PAIRS, incompatibility
+from streaming.broker.schema.schema_definition import InvalidSchema, validate
 from tests.broker.kit import TOPIC, Run, one
 
 pytestmark = pytest.mark.feature("I6")

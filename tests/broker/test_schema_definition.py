@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from schemas.commands import Admin, GetOrCreateSchema, GetSchema, KeyValue, SchemaData
 from schemas.effects import AdminResponse, Error, GetOrCreateSchemaResponse, GetSchemaResponse, Success
-from streaming.broker.schema_definition import InvalidSchema, validate
+from streaming.broker.schema.schema_definition import InvalidSchema, validate
 from tests.broker.kit import TOPIC, Run, one
 
 pytestmark = pytest.mark.feature("I6")

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.commands import BrokerConfig, Fault, MessageIdData, MessageMetadata, Producer, Send
-from schemas.effects import Row
-from streaming import fold as driver
 from streaming.broker.broker import Broker
-from streaming.fold import FoldError, LiveFold, OffsetError, Records, StateRow
+from streaming.fold import live
+from streaming.fold.live import LiveFold
+from streaming.fold.records import FoldError, OffsetError, Records, StateRow
 from streaming.quality.gate import decode_only
 from tests.broker.kit import START
 from tests.broker.test_cut_invariance import Record, prelude, record, settings_of_a_broker
@@ -84,7 +84,7 @@ def same(log: list[Record], cuts: list[int], shortest: int) -> None:
     records, store = records_of(log), Store()
     expected, state = scalar(records, cuts)
     before: StateRow | None = None
-    with mock.patch.object(driver, "_SHORTEST", shortest):
+    with mock.patch.object(live, "_SHORTEST", shortest):
         for rows, start, stop in zip(expected, [0, *cuts], [*cuts, len(log)], strict=True):
             fold = LiveFold(0, store, before, judge=decode_only)
             assert fold.answer(Records(*(column[start:stop] for column in records))) == rows  # type: ignore[arg-type]
@@ -230,23 +230,6 @@ def test_plain_sends_take_the_run() -> None:
     begin = [deduplicated, *first, *plain(1), (0, QUIET_TOPICS[1], plain(1)[0][2])]
     assert steps_of([*begin, *plain(2_500, 1)]) == len(begin) + 2
     assert steps_of([*begin, *plain(900, 1), *plain(3, 500)]) == len(begin) + 3
-
-
-def test_effects_are_handed_on_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "CHUNK_RECORDS", 3_000)
-    taken: list[int] = []
-
-    class Taking(Broker):
-        def take(self) -> list[Row]:
-            rows = super().take()
-            taken.append(len(rows))
-            return rows
-
-    log = records_of([*producers(["x"]), *plain(1), (0, QUIET_TOPICS[1], plain(1)[0][2]), *plain(5_000, 1)])
-    rows = LiveFold(0, Store(), None, broker=Taking).answer(log)
-    assert max(taken) < 3_100
-    assert len([count for count in taken if count]) == 2
-    assert sum(taken) == len(rows)
 
 
 def test_errors_name_the_record() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.commands import Admin, Subscribe
 from schemas.effects import AdminResponse
-from streaming.broker.next_effect import NEVER
+from streaming.broker.context import NEVER
 from streaming.broker.position import Position
 from tests.broker.kit import START, TOPIC, Run, one
 

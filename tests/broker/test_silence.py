@@ -27,15 +27,15 @@ from schemas.commands import (
 from schemas.effects import Effect, Evicted, Expired, LedgerClosed, LedgerDeleted, Message, Row
 from schemas.entries import EntryReader
 from streaming.broker import entry_filters
-from streaming.broker.abstract_topic import AbstractTopic
 from streaming.broker.broker import LATEST_TIME, Broker
-from streaming.broker.codec import PartitionState
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.dispatch.single_active_consumer import SingleActiveConsumer
 from streaming.broker.entries import NoEntries
 from streaming.broker.entry_filters import FilterResult
 from streaming.broker.periodic_checks import CHECKS
 from streaming.broker.persistent import lifecycle
+from streaming.broker.state.codec import PartitionState
+from streaming.broker.topic.abstract_topic import AbstractTopic
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
 from tests.broker.test_cut_invariance import TOPICS, Record
 from tests.broker.test_invariants import logs
@@ -196,6 +196,17 @@ def test_restarts_make_no_difference(log: list[Record], data: st.DataObject) -> 
         assert cut.take() == rows
         store.add([row.effect for row in rows])
     assert whole.encode() == cut.encode()
+
+
+# -- one rule, one module ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_what_a_check_does_and_when_it_next_does_something_stand_in_one_module(name: str) -> None:
+    """Two modules would repeat the conditions of a check, and one day differ."""
+    check = CHECKS[name]
+    rules = (check.run, check.next_effect, check.skipped, check.deletes)
+    assert len({rule.__module__ for rule in rules if rule is not None}) == 1
 
 
 # -- work in a silence --------------------------------------------------------------------------------------------

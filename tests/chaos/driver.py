@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from schemas.effects import KINDS, Tick
 from sinks.base import Sink
+from sinks.begun import Begun
 from sinks.dead_letters import KafkaDeadLetters
 from sinks.kafka import KafkaResponses
 from sinks.ledger_store import LedgerStore
@@ -46,7 +47,7 @@ SILENT = 3
 _POLL_SECONDS = 0.05
 
 MASTER = "local[2,3]"
-"""Two cores, and three attempts per task, as in `streaming.run`."""
+"""Two cores, and three attempts per task, as in `streaming.jobs.run`."""
 
 
 class Job(msgspec.Struct):
@@ -130,8 +131,11 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
             checkpoint=checkpoint,
             trigger="0ms" if chaos.live else query.AVAILABLE_NOW,
             on_batch=on_batch,
+            on_begin=begun.begin,
+            on_end=lambda rows: begun.end(sinks, rows),
         )
 
+    begun = Begun(str(store))
     own.journal.note("start", job.start)
     records = partition_log(log, PARTITIONS)
     try:

@@ -20,7 +20,7 @@ from schemas.outputs import Rows
 from sinks.base import CommittingSink, Sink
 from sinks.storage import Storage
 from streaming.broker.broker import Broker
-from streaming.broker.persistent.publish_run import Run
+from streaming.broker.persistent.publish.publish_run import Run
 from streaming.kafka.local import LocalKafka
 from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
 from tests.e2e.processes import kill, workers
@@ -212,7 +212,7 @@ class FaultyBroker(Broker):
 
 
 class FaultyBrokers:
-    """Creates faulty brokers: a `streaming.fold.BrokerType`."""
+    """Creates faulty brokers: a `streaming.fold.records.BrokerType`."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults

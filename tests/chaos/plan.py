@@ -32,7 +32,7 @@ PHASES: dict[Phase, str] = {
 }
 
 SINKS = ("store", "quarantine", "tables", "quality", "letters", "responses")
-"""In the order of `streaming.run`."""
+"""In the order of `streaming.jobs.run`."""
 
 _FILES = {"store": 2, "quarantine": 1, "tables": 5}
 """The sinks that publish files. A fault happens after fewer files than this."""

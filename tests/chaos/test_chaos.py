@@ -124,6 +124,7 @@ class Sabotaged:
         self._sink.write(batch_id, partition, by_kind(table))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("changes", "found"),

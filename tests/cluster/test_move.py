@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 from sinks.ledger_store import read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import TABLES, read_table
-from streaming.answers.inspection import topic_stats, views
+from streaming.answers.history.inspection import topic_stats, views
 from streaming.cli.app import app
-from streaming.dump import read_dump
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.spark.state import partition_states
+from streaming.state.dump import read_dump
 from tests.cluster.outage import S3Query
 from tests.cluster.s3 import BUCKET, LocalS3, away
 from tests.e2e.live import MAGNETAR
@@ -139,7 +139,7 @@ def test_a_query_on_s3_is_looked_at_and_moved(
     assert failed.returncode == 1, last
     assert "S3 did not answer (" in last
     assert last.startswith("magnetar: ")
-    assert "start this again" in last.lower()
+    assert "try again" in last.lower()
     assert not (seed / "whole.json").exists()
     said = magnetar(s3_server, *move)
     assert f"{len(TOPICS)} topics moved, and " in said

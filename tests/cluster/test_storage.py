@@ -18,14 +18,14 @@ from sinks.parquet import fragment
 from sinks.s3 import S3Url
 from sinks.storage import Damaged, NotStored, Storage, plain, within
 from sinks.tables import DeltaSink, read_table
-from streaming.answers.folders import Folders
+from streaming.answers.history.folders import Folders
 from streaming.cli.app import app
 from streaming.spark.checkpoint import (
     BadCheckpoint,
     check,
     committed_offsets,
     files,
-    next_batch,
+    last_planned,
     noted,
     opened,
 )
@@ -163,7 +163,7 @@ def test_s3_that_is_away_is_named(s3: str, s3_server: LocalS3, monkeypatch: pyte
             done = CliRunner().invoke(app, command)
             assert done.exit_code == 1
             assert re.fullmatch(
-                r"magnetar: S3 did not answer \(.* Could not connect to server\): look at .*\n", done.stderr
+                r"magnetar: S3 did not answer \(.* Could not connect to server\): check .*\n", done.stderr
             )
 
 
@@ -240,7 +240,7 @@ def test_only_one_query_has_the_store(s3: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_checkpoint_is_checked(s3: str) -> None:
     checkpoint = s3.replace("s3://", "s3a://")
-    assert next_batch(checkpoint) == -1
+    assert last_planned(checkpoint) == -1
     check(checkpoint, "commands")
     storage = opened(checkpoint)
     assert storage is not None
@@ -253,7 +253,7 @@ def test_a_checkpoint_is_checked(s3: str) -> None:
         put(storage, path, text.encode())
     check(checkpoint, "commands")
     assert committed_offsets(checkpoint, "commands") == {0: 5}
-    assert next_batch(checkpoint) == 10
+    assert last_planned(checkpoint) == 10
     assert files(checkpoint) == 3
     assert sorted(noted(checkpoint, "offsets")) == [9, 10]
     with pytest.raises(BadCheckpoint, match="not 'other'"):
@@ -265,7 +265,7 @@ def test_a_checkpoint_is_checked(s3: str) -> None:
 
 def test_a_checkpoint_that_only_spark_can_open() -> None:
     assert opened("dbfs://x/checkpoint") is None
-    assert next_batch("dbfs://x/checkpoint") is None
+    assert last_planned("dbfs://x/checkpoint") is None
     assert files("dbfs://x/checkpoint") == 0
     with pytest.raises(BadCheckpoint, match="can't be opened: give a folder, or an s3a:// URL"):
         noted("dbfs://x/checkpoint", "offsets")

@@ -20,7 +20,7 @@ from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.storage import NotStored
 from sinks.tables import TableSink
-from streaming.fold import Fold
+from streaming.fold.columns import Fold
 from streaming.log.partition import partition_log
 from streaming.log.table import slices
 from tests.e2e.traffic import Traffic

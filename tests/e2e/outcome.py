@@ -23,7 +23,8 @@ from sinks.kafka import drop_repeats
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
-from streaming.fold import Fold, StateRow, stats
+from streaming.fold.columns import Fold
+from streaming.fold.records import StateRow, stats
 from streaming.spark.state import partition_states
 from tests.rows import together
 

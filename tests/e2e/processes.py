@@ -67,7 +67,11 @@ def workers(leader: int) -> list[int]:
 
 def jvm(leader: int) -> int:
     """Spark's JVM in a session."""
-    (java,) = (p for p in _members(leader) if "org.apache.spark.deploy.SparkSubmit" in arguments(p))
+    # A process that it starts has its arguments for a moment, and a later id.
+    java = min(
+        (p for p in _members(leader) if "org.apache.spark.deploy.SparkSubmit" in arguments(p)),
+        key=lambda p: p.pid,
+    )
     return java.pid
 
 

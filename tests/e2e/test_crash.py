@@ -93,7 +93,7 @@ def test_killed_and_started_again(
     assert query.end() == 1
     *_, last = query.said().splitlines()
     assert last.startswith("magnetar: Spark's Java process is gone")
-    assert "started again with the same checkpoint, it repeats the micro-batch" in last
+    assert "when restarted with the same checkpoint, it repeats the micro-batch" in last
 
     query.start()
     reach(query, "committed", 3)

@@ -64,8 +64,11 @@ def test_s3_that_is_away_or_refuses() -> None:
     )
 
 
-ANEW = "give the query a new checkpoint and a new store, and it begins with what Kafka has"
-ROOM = "Make room, and start the query again with the same checkpoint: nothing is lost, it repeats the micro-batch"
+ANEW = "give the query a new checkpoint and a new store, and it starts with what Kafka has"
+ROOM = (
+    "Free some space, and restart the query with the same checkpoint: nothing is lost, it repeats the "
+    "micro-batch"
+)
 
 RECORDED = {
     "delete-records": "Kafka deleted records before they were read, of offsets [191, 266) of partition commands-2. Nothing "

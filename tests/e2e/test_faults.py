@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.jobs.run import run_query
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import partition_log
-from streaming.run import run_query
 from streaming.spark.failure import QueryFailed, explained
 from tests.e2e.faulty_run import fold_with_faults, put_faults, waiting_faults
 from tests.e2e.live import LiveQuery
@@ -128,7 +128,7 @@ def feed(bootstrap: str, records: pa.Table) -> None:
 
 
 class Run:
-    """`streaming.run.run_query` in a thread, over a Kafka that goes down, with a client that sends records meanwhile."""
+    """`streaming.jobs.run.run_query` in a thread, over a Kafka that goes down, with a client that sends records meanwhile."""
 
     def __init__(self, spark: SparkSession, kafka: LocalKafka, folder: Path, records: int) -> None:
         self.spark, self.kafka, self.folder = spark, kafka, folder

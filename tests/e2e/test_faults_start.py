@@ -161,7 +161,7 @@ def test_what_a_query_writes_is_its_own(kafka: LocalKafka, admin: Any, tmp_path:
     claim([answers], one, 2)
     claim([answers, letters], one, 2)  # an option that was left out once
     with pytest.raises(
-        TopicInUse, match=r"topic 'claimed-out' has records of another query.* topics of its own"
+        TopicInUse, match=r"topic 'claimed-out' has records of another query.* its own output topics"
     ):
         claim([letters, answers], two, 2)
     known = json.loads((tmp_path / "old/ingress.json").read_text())

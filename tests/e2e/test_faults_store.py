@@ -16,7 +16,7 @@ from schemas.entries import EntryNotFound
 from sinks.cache import INDEXES, ROWS
 from sinks.ledger_store import LedgerStore
 from sinks.storage import RESTORE, Damaged, NotStored, Storage
-from streaming.fold import Fold
+from streaming.fold.columns import Fold
 from streaming.log.partition import partition_log
 from streaming.log.table import slices
 from tests.e2e.traffic import Traffic
@@ -149,10 +149,10 @@ def test_a_missing_file_is_named(store: LedgerStore, tmp_path: Path, name: str) 
         store.reader(0).payloads(TOPIC, ledger, 0, 19)
     assert str(raised.value) == (
         f"entry {ledger}:0 of {TOPIC} is not in {tmp_path}: a file is missing ({FOLDER}/00000000{ledger}.parquet or one "
-        f"of segments/00000), or the store and the checkpoint differ. {RESTORE}"
+        f"of segments/00000), or store and checkpoint are from different points in time. {RESTORE}"
     )
     if name == SEGMENT:
-        with pytest.raises(EntryNotFound, match="lacks its entries 0..14: a file of its segments is missing"):
+        with pytest.raises(EntryNotFound, match="lacks its entries 0..14: a segment file is missing"):
             store.write(2, 0, output([closed(2, 20)], offset=200))
 
 

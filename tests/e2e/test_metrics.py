@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from sinks.delta_log import DeltaLog
 from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
-from streaming.answers.folders import Folders
+from streaming.answers.history.folders import Folders
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.kafka.local import LocalKafka

@@ -17,8 +17,9 @@ from sinks.ledger_store import read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import TABLES, read_table
 from streaming.broker.broker import Broker
-from streaming.broker.codec import VERSION
 from streaming.broker.entries import NoEntries
+from streaming.broker.state.codec import VERSION
+from streaming.jobs.run import run_query
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
@@ -26,11 +27,10 @@ from streaming.kafka.topics import Offsets, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.table import LOGICAL
 from streaming.metrics.query import QueryMetrics
-from streaming.run import run_query
-from streaming.seed import Seed, SeedWriter
 from streaming.spark import state
 from streaming.spark.checkpoint import committed_offsets
 from streaming.spark.failure import QueryFailed, explained
+from streaming.state.seed import Seed, SeedWriter
 from tests.e2e.live import MAGNETAR
 from tests.e2e.outcome import Outcome
 from tests.e2e.traffic import TOPICS

@@ -120,4 +120,4 @@ def test_what_spark_submit_decides_is_not_given_twice(
     options = ["--ingress", "kafka://127.0.0.1:1/a", "--checkpoint", "c", "--store", "s"]
     done = CliRunner().invoke(app, ["run", *options, *given])
     assert done.exit_code == 2
-    assert "spark-submit says what runs where" in " ".join(done.output.split())
+    assert "spark-submit decides what runs where" in " ".join(done.output.split())

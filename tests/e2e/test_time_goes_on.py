@@ -12,19 +12,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming import run
 from streaming.cli import serve
+from streaming.jobs import run
+from streaming.jobs.run import run_query
 from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.url import KafkaUrl
-from streaming.move import States, move_states, restore_states
-from streaming.run import run_query
 from streaming.runtime.clock import RealClock
 from streaming.spark.checkpoint import committed
 from streaming.spark.failure import QueryFailed, explained
 from streaming.spark.query import Written
 from streaming.spark.state import encoded_states, partition_states
+from streaming.state.move import States, move_states, restore_states
 from tests.e2e.processes import wait_until
 from tests.spark.helpers import log_of
 
@@ -128,8 +128,9 @@ def test_what_is_due_comes_without_records(spark: SparkSession, kafka: LocalKafk
     started = {"stopped": old.copy(tmp_path / "stopped"), "killed": old.copy(tmp_path / "killed")}
     (started["killed"].checkpoint / "commits" / str(last.batch)).unlink()
     for each in started.values():
-        if not last.is_last:  # the stop came within the next micro-batch
+        if not last.is_last:  # the stop came within the next micro-batch, of which the store's note is
             (each.checkpoint / "offsets" / str(last.batch + 1)).unlink()
+            (each.store / "begun.json").unlink(missing_ok=True)
     wait_until(lambda: time.time() * 1000 > due, "what is due")
     for name, query in started.items():
         after = query.run(happened, seconds=30)

@@ -8,12 +8,12 @@ import pytest
 from kafka.admin import ConfigResource
 from pyspark.sql import SparkSession
 
+from streaming.jobs.run import run_query
 from streaming.kafka import ingress
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.url import KafkaUrl
-from streaming.run import run_query
 from streaming.spark.checkpoint import committed
 from streaming.spark.failure import QueryFailed, explained
 from streaming.spark.query import Written

@@ -14,7 +14,8 @@ from schemas.commands import MessageMetadata, Publish, to_json
 from schemas.entries import Entry, EntryNotFound
 from schemas.outputs import Rows
 from streaming.broker.position import Position
-from streaming.fold import PartitionFold, Records, StateRow
+from streaming.fold.columns import PartitionFold
+from streaming.fold.records import Records, StateRow
 from tests.broker.kit import START
 from tests.fuzz.cases import NEIGHBOUR, Log, Sent
 
@@ -103,7 +104,12 @@ class Run:
         fold = PartitionFold(0, self.store, self.state)
         records = records_of(log, self.offset)
         self.offset += len(log)
-        cost, chunks = measured(lambda: list(fold.apply(records)), counted=counted)
+
+        def run() -> list[Rows]:
+            fold.apply(records)
+            return list(fold.chunks())
+
+        cost, chunks = measured(run, counted=counted)
         self.state = fold.state()
         for chunk in chunks:
             self.store.add(chunk)

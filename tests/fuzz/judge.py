@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from schemas.commands import Ack, Admin, CloseProducer, Publish, Refused, Send, Tick, to_json
 from schemas.effects import KINDS as KINDS_OF_ROWS
+from sinks.rows import concat
 from streaming.broker.context import ROWS
-from streaming.fold import LiveFold
+from streaming.fold.live import LiveFold
 from streaming.quality.gate import judge
 from streaming.quality.inputs import KINDS
 from streaming.quality.outputs import output_rules
-from streaming.rows import concat
 from tests.fuzz.cases import NEIGHBOUR, Load, Log, Sent
 from tests.fuzz.folding import UNIT, Cost, Memory, Run, plain, records_of
 from tests.fuzz.limits import Finding, limited

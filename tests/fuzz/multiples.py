@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.multiples`: what the dearest records cost, as multiples of a plain record beside them (docs/security.md).
+"""`python -m tests.fuzz.multiples`: what the dearest records cost, as multiples of a plain record beside them (docs/operate/security.md).
 
 Each record is folded after a log that sets the scene. The time is the least of `TIMES` runs, each beside plain records, so other work
 on the machine affects it little.

@@ -1,4 +1,4 @@
-"""No record costs more than its bound, see "The most that one record can cost" in docs/security.md.
+"""No record costs more than its bound, see "The most that one record can cost" in docs/operate/security.md.
 
 Random cases, and every field of every command at its edges; and the judge itself, which must see what is wrong.
 """
@@ -51,7 +51,7 @@ from tests.fuzz.judge import judge_load, judge_log
 from tests.fuzz.limits import Finding
 from tests.fuzz.values import CONNECTIONS, DEEP, KINDS, POOLS, TEXTS, TOPICS, edges_of, nested
 
-ROUNDS = 4
+ROUNDS = 2
 TOPIC = TOPICS[0]
 
 
@@ -148,6 +148,7 @@ def longest_of(field: inspect.Type, holder: inspect.StructType, size: int) -> li
     return [value for each in types if each is not holder for value in longest(each, size)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
     log = swing()
@@ -193,6 +194,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_at_its_edges(name: str) -> None:
     for value in {*NUMBERS, *edges_of(name)}:
@@ -202,6 +204,7 @@ def test_every_setting_at_its_edges(name: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted({name: None for name, _ in POLICY_CALLS.values()}))
 def test_every_policy_at_its_edges(name: str) -> None:
     for value in NUMBERS:
@@ -211,6 +214,7 @@ def test_every_policy_at_its_edges(name: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("type_", QUOTA_TYPES)
 @pytest.mark.parametrize("policy", get_args(QuotaPolicy))
 def test_every_quota_at_its_edges(type_: str, policy: str) -> None:
@@ -222,6 +226,7 @@ def test_every_quota_at_its_edges(type_: str, policy: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [100, 5_000, 100_000])
 @pytest.mark.parametrize("form", sorted(DEEP))
 def test_nesting(form: str, depth: int) -> None:
@@ -249,6 +254,7 @@ BEFORE: dict[str, list[tuple[str, str, int]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("before", sorted(BEFORE))
 @pytest.mark.parametrize("grows", sorted(SEGMENTS))
 def test_a_load_costs_in_proportion(grows: str, before: str) -> None:

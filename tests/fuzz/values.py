@@ -5,7 +5,6 @@ is encoded.
 """
 
 import base64
-import re
 from functools import partial
 from typing import Any, get_args
 
@@ -14,8 +13,9 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from schemas.commands import AnyCommand, Publish
+from streaming.broker.admin_table import TOPIC
 from streaming.broker.config import WITHOUT_EFFECT, ServiceConfiguration
-from streaming.broker.persistent.admin_operations import ROUTES
+from streaming.broker.persistent.admin_operations import CALLS
 from streaming.broker.policies.admin_calls import ALL_POLICIES, POLICY_CALLS, QUOTA_TYPES
 from streaming.broker.policies.hierarchy import BacklogQuota, DispatchRate
 from streaming.broker.policies.kept import KEPT
@@ -174,16 +174,15 @@ settings_of_a_broker = st.one_of(
 
 
 def _topic_calls() -> list[tuple[str, st.SearchStrategy[str]]]:
+    number = st.sampled_from(["0", "1", "5", "-1", "100", "9999999999", "999999999999999"])
     parts = {
-        "name": st.sampled_from([*SUBSCRIPTIONS, "new", "%00", "pulsar.dedup"]),
-        "number": st.sampled_from(["0", "1", "5", "-1", "100", "9999999999", "999999999999999"]),
+        "subscription": st.sampled_from([*SUBSCRIPTIONS, "new", "%00", "pulsar.dedup"]),
+        **dict.fromkeys(("count", "time", "seconds", "n", "ledger", "entry"), number),
     }
-    found = []
-    for method, pattern, _ in ROUTES:
-        path = re.sub(r"\(\?P<\w+>\[\^/\]\+\)", "{name}", pattern.pattern)
-        path = re.sub(r"\(\?P<\w+>[^)]+\)", "{number}", path)
-        found.append((method, st.fixed_dictionaries(parts).map(partial(_filled, path))))
-    return found
+    return [
+        (call.method, st.fixed_dictionaries(parts).map(partial(_filled, call.path.removeprefix(TOPIC))))
+        for call in CALLS.calls
+    ]
 
 
 def _filled(path: str, parts: dict[str, str]) -> str:

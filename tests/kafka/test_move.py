@@ -15,8 +15,8 @@ from sinks.base import Sink
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
-from streaming import move
-from streaming.fold import Fold, StateRow
+from streaming.fold.columns import Fold
+from streaming.fold.records import StateRow
 from streaming.kafka import copies
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
@@ -26,9 +26,10 @@ from streaming.kafka.topics import Offsets, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError, slices
-from streaming.move import Moved, States, move_states, restore_states
-from streaming.seed import NotWhole, SeedWriter, read_seed
-from streaming.spread import NotSpread
+from streaming.state import move
+from streaming.state.move import Moved, States, move_states, restore_states
+from streaming.state.seed import NotWhole, SeedWriter, read_seed
+from streaming.state.spread import NotSpread
 from tests.e2e.outcome import Outcome, of_log
 from tests.e2e.traffic import TOPICS
 from tests.state.by_topic import by_topic
@@ -181,6 +182,7 @@ class Interrupted(Exception):
 STEPS = ["piece", "entries", "state", "first transaction", "finish", "check"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_move_that_was_interrupted_goes_on(
     step: str, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,10 +218,10 @@ def test_a_move_that_was_interrupted_goes_on(
         check = interrupted if step == "check" else lambda: None
         with pytest.raises(Interrupted):
             move_states(states, new, store, partitions=5, progress=progress, check=check)
-    with pytest.raises(NotWhole, match="got only a part of the states of the checkpoint: start the same"):
+    with pytest.raises(NotWhole, match="has only part of the states of the checkpoint: run the same"):
         read_seed(store)
     with pytest.raises(
-        NotWhole, match="is the store of a query: take a new one|has a part of a move of the check"
+        NotWhole, match="is the store of a query: use a new one|has a part of a move of the check"
     ):
         move_states(states._replace(name="another"), new, store, partitions=5)
     move_states(states, new, store, partitions=5)
@@ -277,7 +279,7 @@ def test_a_command_that_only_one_partition_has_folded(
     states = cut_apart(kafka, name, tmp_path, command)
     with pytest.raises(
         NotSpread,
-        match=r"partitions 0 and 1 have not folded the same commands .* \(0 and 1 are left\): start the query once more",
+        match=r"partitions 0 and 1 have not folded the same commands .* \(0 and 1 are left\): start the query again",
     ):
         move_states(states, KafkaUrl(kafka.bootstrap, f"{name}-new"), str(tmp_path / "new"), partitions=4)
 
@@ -289,21 +291,19 @@ def test_what_cannot_be_moved(kafka: LocalKafka, tmp_path: Path, monkeypatch: py
     with pytest.raises(LogError, match="Kafka has deleted those before .*: what was in between is lost"):
         move_states(behind, new, store, partitions=5)
     ahead = states._replace(offsets=dict.fromkeys(states.offsets, 10**6))
-    with pytest.raises(LogError, match="another topic of that name"):
+    with pytest.raises(LogError, match="a different topic of the same name"):
         move_states(ahead, new, store, partitions=5)
-    with pytest.raises(NotWhole, match="is the store of a query: take a new one"):
+    with pytest.raises(NotWhole, match="is the store of a query: use a new one"):
         move_states(states, new, old.store, partitions=5)
     with pytest.raises(NotWhole, match="topic wrong has records already"):
         move_states(states, old.url, store, partitions=2)
     with monkeypatch.context() as patch:
         patch.setattr(move, "MOST_UNFOLDED", 10)
-        with pytest.raises(
-            LogError, match="has not folded .* records of topic wrong: start the query once more"
-        ):
+        with pytest.raises(LogError, match="has not folded .* records of topic wrong: start the query again"):
             move_states(states, new, store, partitions=5)
-    with pytest.raises(LogError, match="has 2 partitions, and the states are of 3"):
+    with pytest.raises(LogError, match="has 2 partitions, but the states have 3"):
         restore_states(states, old.url, store, partitions=3)
-    with pytest.raises(LogError, match="the states go on at offset 3, and Kafka has offsets"):
+    with pytest.raises(LogError, match="the states continue at offset 3, and Kafka has offsets"):
         restore_states(behind, old.url, store, partitions=2)
     empty = states._replace(entries=str(tmp_path / "empty"), name="without entries")
     with pytest.raises(EntryNotFound, match="has 0 entries of persistent.*a file is missing"):
@@ -338,7 +338,7 @@ def test_a_topic_that_somebody_else_writes_to(
         with pytest.raises(Interrupted):
             move_states(states, new, store, partitions=5)
     produce_log(AFTER.slice(200), f"kafka://{new.bootstrap}/{new.topic}")
-    with pytest.raises(NotProduced, match="has records that are not of this copy: somebody else wrote"):
+    with pytest.raises(NotProduced, match="has records that this copy did not write"):
         move_states(states, new, store, partitions=5)
 
 

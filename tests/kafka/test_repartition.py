@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.cli.app import app
+from streaming.jobs.replay import replay_log
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import NotProduced, produce_log
@@ -22,7 +23,6 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import partition_log
 from streaming.log.table import LogError
-from streaming.replay import replay_log
 from tests.e2e.outcome import of_log
 from tests.spark.helpers import log_of, read_with_spark
 from tests.state.by_topic import by_topic
@@ -119,7 +119,7 @@ def test_a_topic_that_is_not_whole_is_refused(kafka: LocalKafka) -> None:
         admin.create_topics({"compacted": {"num_partitions": 1, "replication_factor": 1, "configs": {"cleanup.policy": "compact"}}},
                             wait_for_metadata=True)  # fmt: skip
     with pytest.raises(
-        LogError, match="partition 0: the records before offset 3 are deleted, .* docs/operations.md"
+        LogError, match="partition 0: the records before offset 3 are deleted, .* docs/operate/partitions.md"
     ):
         repartition_topic(old, new)
     with pytest.raises(LogError, match="topic compacted is compacted, so its brokers can't"):
@@ -146,7 +146,7 @@ def test_who_goes_on_writing_is_noticed(kafka: LocalKafka) -> None:
         produce_log(log_of(MESSAGES[0]), old)
 
     with pytest.raises(
-        NotProduced, match="topic busy got 1 more records, which behind lacks: stop whoever writes"
+        NotProduced, match="topic busy got 1 more records, which behind lacks: stop its writers"
     ):
         repartition_topic(old, new, partitions=3, progress=meanwhile)
 

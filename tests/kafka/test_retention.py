@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from kafka import TopicPartition
 
+from streaming.jobs.run import run_query
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.retention import LogLost, check_retention
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.run import run_query
-from streaming.seed import NotWhole, Origin, Seed, SeedWriter
+from streaming.state.seed import NotWhole, Origin, Seed, SeedWriter
 from tests.spark.helpers import log_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.feature("J1")]
@@ -97,7 +97,7 @@ def test_a_query_does_not_start_with_a_part_of_the_states(tmp_path: Path) -> Non
     writer.begin(origin)
     writer.write(0, b"state")
     with pytest.raises(
-        NotWhole, match="got only a part of the states of the checkpoint c: start the same magnetar state"
+        NotWhole, match="has only part of the states of the checkpoint c: run the same magnetar state"
     ):
         run_query("kafka://127.0.0.1:1/t", tmp_path / "checkpoint", store)
     writer.finish(Seed(partitions=2))

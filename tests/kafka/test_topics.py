@@ -73,7 +73,7 @@ def test_a_kafka_that_goes_away_is_named(
     monkeypatch.setattr(topics, "PATIENCE_MS", 1_000)
     with (
         silent_from(kafka, monkeypatch, method),
-        pytest.raises(KafkaUnreachable, match=f"{url.topic}.*start this again"),
+        pytest.raises(KafkaUnreachable, match=f"{url.topic}.*try again"),
     ):
         holds_records(url)
 

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 from schemas.records import LARGEST, RECORD
 from sinks.small_files import MOST_BYTES, read_small
-from streaming.answers.scenario import ScenarioError, read_scenario
+from streaming.answers.check.scenario import ScenarioError, read_scenario
 from streaming.cli.app import app
+from streaming.jobs.replay import load, replay_in_process
 from streaming.log import files
 from streaming.log.files import read_log
 from streaming.log.policy_files import read_policy_file
 from streaming.log.table import LogError
-from streaming.log.yaml_files import NotYaml, read_yaml
-from streaming.replay import load, replay_in_process
+from streaming.log.yaml_files import MOST_VALUES, NotYaml, read_yaml
 
 DOUBLING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 500))
@@ -35,12 +35,13 @@ HOSTILE = {
     "chain": CHAIN,
     "itself": "a: &a [*a]\n",
     "of nothing": "a: *b\n",
-    "many": "[" + "x," * 250_000 + "]",
+    "many": "[" + "x," * (MOST_VALUES + 1) + "]",
     "binary": "\x00\x01",
     "tag": "a: !!python/object:os.system [x]\n",
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("command", ["check", "replay"])
 def test_yaml_is_bounded(name: str, command: str, tmp_path: Path) -> None:
@@ -109,14 +110,14 @@ def test_aliases_are_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("2026-01-01", "2026-01-01 is a date: write it as a text, in quotes"),
-        ("2026-01-01T10:00:00Z", "2026-01-01T10:00:00Z is a date: write it"),
+        ("2026-01-01", "2026-01-01 is a date: put it in quotes"),
+        ("2026-01-01T10:00:00Z", "2026-01-01T10:00:00Z is a date: put it in quotes"),
         (".nan", ".nan is not a number that can be used: write another one"),
         ("-.INF", "-.INF is not a number"),
         ("1e999", "1e999 is not a number"),
-        ("!!binary aGk=", "there are no values of type !!binary: leave that out"),
-        ("!!set {a, b}", "there are no values of type !!set: leave that out"),
-        ("!mine [x]", "there are no values of type !mine: leave that out"),
+        ("!!binary aGk=", "!!binary is not a supported type: remove it"),
+        ("!!set {a, b}", "!!set is not a supported type: remove it"),
+        ("!mine [x]", "!mine is not a supported type: remove it"),
         ("{a: [.nan]}", ".nan is not a number"),
     ],
 )
@@ -320,3 +321,38 @@ def test_a_small_file_that_is_no_text(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["record", str(tmp_path / "new"), "--token-file", str(tmp_path / "token")])
     assert ran.exit_code == 2, ran.exception
     assert "it is not text in UTF-8: name another file" in ran.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "wanted"),
+    [
+        ("producer", [[1]], "text"),
+        ("sequence_id", ["x"], "an integer"),
+        ("sequence_id", [[1]], "an integer"),
+        ("payload", [1], "text or binary"),
+        ("payload", [{"a": 1}], "text or binary"),
+        ("key", [[1]], "text"),
+        ("properties", [1], "a map of text to text"),
+        ("publish_time", ["x"], "an integer"),
+        ("timestamp", ["yesterday"], "an integer (ms since the epoch) or a timestamp"),
+        ("timestamp", [b"x"], "an integer (ms since the epoch) or a timestamp"),
+        ("topic", [[1]], "text"),
+        ("partition", ["x"], "an integer"),
+        ("value", [1.5], "text or binary"),
+        ("value", [{"a": 1}], "text or binary"),
+        ("offset", [[1]], "an integer"),
+    ],
+)
+def test_a_parquet_column_of_a_wrong_type(
+    tmp_path: Path, column: str, values: list[object], wanted: str
+) -> None:
+    """The file is whole, and so it is not called damaged."""
+    rest: dict[str, list[object]] = {"topic": ["t"], "producer": ["p"], "sequence_id": [0], "payload": [b"x"]}
+    if column in {"value", "offset"}:
+        rest = {"topic": ["t"], "value": [b"{}"], "partition": [0]}
+    table = pa.table(rest | {column: values})
+    pq.write_table(table, tmp_path / "log.parquet")
+    with pytest.raises(LogError) as refused:
+        read_log(tmp_path / "log.parquet")
+    said = f"log.parquet: column {column} is of type {pq.read_schema(tmp_path / 'log.parquet').field(column).type}, and has to be {wanted} ("
+    assert said in str(refused.value)

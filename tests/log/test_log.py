@@ -189,7 +189,7 @@ def test_written_and_read_again(tmp_path: Path, name: str) -> None:
 def test_what_no_line_can_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="write Parquet"):
         write_log(tmp_path / "log.jsonl", logical((1, "a", b"two\nlines")))
-    with pytest.raises(LogError, match="named as a coordinate"):
+    with pytest.raises(LogError, match="a field with the name of a coordinate"):
         write_log(tmp_path / "log.jsonl", logical((1, "a", b'{"topic":1}')))
 
 

@@ -32,10 +32,10 @@ from schemas.records import Coordinates
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.broker.position import EARLIEST, Position
-from streaming.fold import BrokerType
-from streaming.log.positions import Written, WrittenEntries, find, translate
+from streaming.fold.records import BrokerType
+from streaming.jobs.replay import BASELINE, replay_in_process
+from streaming.log.positions import WrittenEntries, WrittenEntry, find, translate
 from streaming.log.translation import TrackingBroker, Translation
-from streaming.replay import BASELINE, replay_in_process
 from tests.broker.kit import START, Stored, feed
 from tests.broker.test_cut_invariance import Record, prelude, record, settings_of_a_broker
 from tests.examples import examples
@@ -47,14 +47,14 @@ RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 5
 """Publishes without an entry before it, ledgers passed over before it, and entries, of each run."""
 
 
-def entries_of(runs: list[tuple[int, int, int]]) -> tuple[WrittenEntries, list[Written]]:
-    found, model = WrittenEntries(), list[Written]()
+def entries_of(runs: list[tuple[int, int, int]]) -> tuple[WrittenEntries, list[WrittenEntry]]:
+    found, model = WrittenEntries(), list[WrittenEntry]()
     ledger, entry = 1, 0
     for gap, passed, count in runs:
         found.publishes += gap
         ledger, entry = ledger + passed, 0 if passed else entry
         for _ in range(count):
-            model.append(Written(found.publishes, Position(ledger, entry)))
+            model.append(WrittenEntry(found.publishes, Position(ledger, entry)))
             found.add(*model[-1])
             found.publishes, entry = found.publishes + 1, entry + 1
     return found, model
@@ -80,7 +80,7 @@ def test_runs_are_as_good_as_single_entries(runs: list[tuple[int, int, int]]) ->
             assert written.last_at(position, limit) == found
 
 
-def last(entries: Iterable[Written]) -> Written | None:
+def last(entries: Iterable[WrittenEntry]) -> WrittenEntry | None:
     return max(entries, default=None)
 
 
@@ -311,7 +311,7 @@ def test_writes_that_wait_fail_or_are_lost(commands: list[AnyCommand | Publish],
     written = Translation.of({0: run.state}).baselines[0].get(TOPIC, WrittenEntries().encode())
     for position, offset in Model(log, run.rows).before(len(log), TOPIC, confirmed=True):
         found = WrittenEntries.decode(written).last_at(position, len(log))
-        assert found == Written(numbers[offset], position)
+        assert found == WrittenEntry(numbers[offset], position)
 
 
 class Model:
@@ -514,3 +514,13 @@ def test_a_log_without_positions_is_folded_once(tmp_path: Path) -> None:
         records, tmp_path / "out", policies=policies, progress=lambda done, all_, _: seen.append(all_)
     )
     assert seen == [1]
+
+
+def test_a_log_that_publishes_nothing(tmp_path: Path) -> None:
+    """The fold of the log as it is writes no entries."""
+    subscribe = Subscribe(connection="one", consumer_id=1, request_id=1, subscription="one", subType="Shared")
+    commands = [msgspec.to_builtins(each) for each in (subscribe, *acks("one", [MessageIdData(1, 0)]))]
+    records = log_of(*((START, TOPIC, each) for each in commands))
+    policies = log_of((0, None, {"command": "BROKER_CONFIG", "settings": {"maxMessageSize": 60}}))
+    result = replay_in_process(records, tmp_path / "out", policies=policies)
+    assert (result.records, (result.out / BASELINE).exists()) == (2, False)

@@ -13,12 +13,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from streaming.metrics.endpoint import Endpoint, EndpointError, application
-from streaming.metrics.query import Progress, QueryMetrics
+from streaming.metrics.query import BatchProgress, QueryMetrics
 from streaming.spark.progress import parsed
 from tests.broker.kit import Run
 from tests.e2e.processes import wait_until
 
-PROGRESS = Progress(
+PROGRESS = BatchProgress(
     batch_id=3,
     time=1_700_000_000_000,
     records=20,

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from ruamel.yaml import YAML
 
 from streaming.metrics.endpoint import registry
-from streaming.metrics.query import Progress, QueryMetrics
+from streaming.metrics.query import BatchProgress, QueryMetrics
 from tests.broker.kit import Run
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -49,7 +49,7 @@ def scrape() -> str:
     metrics.batch({(0, "SEND_RECEIPT"): 2}, [measured])
     metrics.files({"segments": 3, "tables": 5, "checkpoint": 20})
     metrics.progress(
-        Progress(
+        BatchProgress(
             batch_id=3,
             time=run.now,
             records=4,

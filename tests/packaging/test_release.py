@@ -47,6 +47,16 @@ def test_without_a_whole_entry_nothing_is_built(
         release.notes(CHANGELOG.format(unreleased=unreleased), version)
 
 
+def test_what_is_not_committed_is_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "notes", lambda *_, draft: "")
+    monkeypatch.setattr(
+        release, "_output", lambda *command, **_: " M README.md\n" if "status" in command else ""
+    )
+    with pytest.raises(release.NotReady, match=r"README\.md\ncommit them"):
+        release.build(tmp_path / "dist", tmp_path, draft=False)
+    assert not (tmp_path / "dist").exists()
+
+
 def test_an_entry_without_a_date_does_not_count() -> None:
     text = CHANGELOG.format(unreleased="").replace(" - 2026-11-22", "")
     with pytest.raises(release.NotReady, match="no entry"):

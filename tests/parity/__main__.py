@@ -20,7 +20,7 @@ from streaming.log.table import LogError
 from streaming.protocol.codec import FrameError
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import JavaNotFoundError
-from streaming.traces.conform import Verdict
+from streaming.traces.conform import TraceComparison
 from tests.parity.log import run_log, settings_of
 from tests.parity.plan import KINDS, drawn, plan
 from tests.parity.pulsar import LocalPulsar, PulsarError, settings
@@ -107,7 +107,7 @@ def _summary(words: dict[str, Counter[str]], scenarios: int, begun: float) -> in
     return 0 if total["equal"] + total["race"] == scenarios else 1
 
 
-def _said(name: str, found: str, verdict: Verdict) -> str:
+def _said(name: str, found: str, verdict: TraceComparison) -> str:
     """The differences to print of a scenario: the first, or some if they are stable."""
     lines = [f"{name}: {found} ({verdict.frames} frames, {verdict.snapshots} snapshots)"]
     shown = (held_to(verdict) or verdict.differences)[: _SHOWN if found == "DIFFERS" else 1]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from schemas.effects import SendReceipt
-from streaming.answers.log_fold import LogFold
+from streaming.answers.history.log_fold import LogFold
+from streaming.jobs.replay import load
 from streaming.log.files import read_log
 from streaming.log.table import LogError
-from streaming.replay import load
-from streaming.traces.conform import Verdict
+from streaming.traces.conform import TraceComparison
 from streaming.traces.trace import read_trace
 from tests.parity.pulsar import LocalPulsar
 from tests.parity.recorder import Record, Recorder
@@ -44,7 +44,7 @@ def settings_of(path: Path) -> dict[str, str]:
     return {name: json.dumps(value).strip('"') for name, value in first.get("settings", {}).items()}
 
 
-def run_log(pulsar: LocalPulsar, log: Path, trace: Path) -> Verdict:
+def run_log(pulsar: LocalPulsar, log: Path, trace: Path) -> TraceComparison:
     """Run `log` on the real broker, write what it did to `trace`, and compare that with Magnetar.
 
     Raises:

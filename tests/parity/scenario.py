@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from streaming.answers.reduction import reduced
-from streaming.traces.conform import Verdict, compare_trace
+from streaming.answers.check.reduction import reduced
+from streaming.traces.conform import TraceComparison, compare_trace
 from streaming.traces.trace import Trace, read_trace
 from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers, Message
@@ -34,7 +34,7 @@ class Recording(NamedTuple):
     """`steps`: those that found something to do. `verdict` is that of the trace at `path`."""
 
     steps: list[Step]
-    verdict: Verdict
+    verdict: TraceComparison
     path: Path
 
 
@@ -62,7 +62,7 @@ def attempt(pulsar: LocalPulsar, kind: str, seed: int, folder: Path) -> Outcome:
     return Outcome(found, again[0] if found == "DIFFERS" else once)
 
 
-def judge(path: Path) -> tuple[str, Verdict]:
+def judge(path: Path) -> tuple[str, TraceComparison]:
     """`Outcome.word` of the traces that `attempt` left at `path`, by today's Magnetar, and the verdict on the first of them.
 
     Without further recordings, what differs counts as a stable difference. Raises `TraceError`.
@@ -72,7 +72,7 @@ def judge(path: Path) -> tuple[str, Verdict]:
     return word(once, again or [once]), once
 
 
-def word(once: Verdict, again: Sequence[Verdict] = ()) -> str:
+def word(once: TraceComparison, again: Sequence[TraceComparison] = ()) -> str:
     """`Outcome.word` of a scenario by the verdicts on its recording and, if that differs, on further ones."""
     if not held_to(once):
         return "equal" if once.equal else "race"
@@ -179,7 +179,7 @@ class Scenario:
         self._recorder.restart(self._pulsar)
 
 
-def compared(trace: Trace) -> Verdict:
+def compared(trace: Trace) -> TraceComparison:
     """The verdict on a trace, without what may follow from a delivery that came in the next step.
 
     4.0.7 delivers delayed messages from a timer with ticks (delayedDeliveryTickTimeMillis): one tick after the last run at
@@ -203,12 +203,12 @@ def compared(trace: Trace) -> Verdict:
     return verdict
 
 
-def held_to(verdict: Verdict) -> list[tuple[str, str]]:
+def held_to(verdict: TraceComparison) -> list[tuple[str, str]]:
     """The differences besides those of which the broker itself is not sure."""
     return [(step, text) for step, text in verdict.differences if not _RACES.search(text)]
 
 
-def first(verdict: Verdict) -> tuple[str, str] | None:
+def first(verdict: TraceComparison) -> tuple[str, str] | None:
     """The first difference that counts, without numbers (ledger ids change with each recording), or None."""
     if not (differences := held_to(verdict)):
         return None
@@ -216,7 +216,7 @@ def first(verdict: Verdict) -> tuple[str, str] | None:
     return step, re.sub(r"\d+", "#", text)
 
 
-def shape(verdict: Verdict) -> str:
+def shape(verdict: TraceComparison) -> str:
     """What kind of difference the first one is: its text up to the values. Empty if there is none."""
     found = first(verdict)
     return "" if found is None else re.split(r"recorded|[\[{(]", found[1])[0]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from streaming.broker.config import configuration
+from streaming.jobs.replay import load
 from streaming.log.table import LogError
 from streaming.protocol.codec import FrameError, encode
-from streaming.replay import load
 from streaming.traces.conform import compare_trace
 from streaming.traces.trace import read_trace
 from tests.parity.admin import Admin

@@ -46,14 +46,18 @@ def edge_table(suite: Suite, types: Mapping[str, pa.DataType], rows: int = 100, 
 
 
 def flags(suite: CompiledSuite, table: pa.Table) -> dict[str, list[int]]:
-    """The rows that break each rule, as the kernels see it."""
+    """The rows that break each rule: as the kernels see columns, which must be as they see the values of one row."""
     masks = suite.masks({name: table[name].combine_chunks() for name in suite.columns}, len(table))
-    return {
+    found = {
         rule.name: []
         if masks is None
         else [row for row, mask in enumerate(masks.tolist()) if mask >> bit & 1]
         for bit, rule in enumerate(suite.rules)
     }
+    for rule in suite.rules:
+        values = zip(*(table[name].to_pylist() for name in rule.columns), strict=True)
+        assert found[rule.name] == [row for row, own in enumerate(values) if rule.breaks(*own)], rule.name
+    return found
 
 
 METADATA: dict[str, Any] = {"producer_name": "p", "sequence_id": 1, "publish_time": 1}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psutil
 
 from bench.__main__ import publishes
-from streaming.replay import replay_log
+from streaming.jobs.replay import replay_log
 from streaming.spark.session import spark_session
 
 BATCHES = 6

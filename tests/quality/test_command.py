@@ -8,8 +8,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from streaming.cli.quality import quality_command
+from streaming.jobs.replay import replay_in_process
 from streaming.log.files import write_log
-from streaming.replay import replay_in_process
 from tests.quality.helpers import TOPIC, great_expectations, value
 from tests.spark.helpers import START, log_of, traffic
 

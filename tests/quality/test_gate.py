@@ -12,10 +12,10 @@ from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
-from streaming.fold import Fold
+from streaming.fold.columns import Fold
+from streaming.jobs.replay import replay_in_process
 from streaming.quality.gate import Gate, decode_only
 from streaming.quality.suites import SuiteError
-from streaming.replay import replay_in_process
 from streaming.spark import operator as op
 from tests.quality.helpers import GOOD, METADATA, SCHEMA, TOPIC, value
 from tests.rows import together

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from schemas.outputs import OUTPUT
 from schemas.records import RECORD as RECORDS
+from streaming.jobs.replay import replay_in_process
 from streaming.quality.check import of_log, of_outputs
 from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, columns_of
 from streaming.quality.kernels import compile_suite
 from streaming.quality.outputs import OUTPUTS, OutputRules
 from streaming.quality.suites import Suite, SuiteError, read_suites
-from streaming.replay import replay_in_process
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 from tests.examples import examples

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 import pytest
 
 from schemas.outputs import Rows
+from sinks.rows import concat
 from sinks.storage import Storage
-from streaming.fold import Fold
+from streaming.fold.columns import Fold
 from streaming.quality import sink as quality_sink
 from streaming.quality import watch
 from streaming.quality.sink import LIVE, ROWS_PER_KIND, QualitySink, read_broken, sample_of
 from streaming.quality.sink import __name__ as quality_log
-from streaming.rows import concat
 from tests.quality.helpers import TOPIC, great_expectations, value
 from tests.rows import together
 from tests.spark.helpers import START, Nowhere, log_of, traffic

@@ -20,6 +20,7 @@ from sinks.dead_letters import read_dead_letters
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.storage import Storage
 from sinks.tables import read_table
+from streaming.jobs.run import run_query
 from streaming.kafka.ingress import Ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
@@ -27,7 +28,6 @@ from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.quarantine.resubmit import to_ingress
 from streaming.quarantine.store import Quarantine, QuarantineError
-from streaming.run import run_query
 from streaming.spark.query import Written
 from tests.quarantine.test_quarantine import BAD, GOOD, OTHER, TOPIC, complaint, edited, magnetar, message
 from tests.sinks.helpers import output

@@ -16,6 +16,7 @@ from schemas.records import Coordinates
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import read_table
 from streaming.cli.app import app
+from streaming.jobs.replay import replay_in_process
 from streaming.log.files import read_log, write_log
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
@@ -29,7 +30,6 @@ from streaming.quarantine.store import (
     read_repaired,
     refused,
 )
-from streaming.replay import replay_in_process
 from tests.examples import examples
 from tests.sinks.helpers import output
 from tests.spark.helpers import START, log_of, traffic
@@ -177,6 +177,16 @@ def test_no_store(tmp_path: Path) -> None:
     assert "no such folder; name the --store of a run" in complaint("list", tmp_path / "typo")
 
 
+def test_the_folder_of_a_server_has_no_quarantine(tmp_path: Path) -> None:
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands" / "00000000000000000000.jsonl").touch()
+    (tmp_path / "store").mkdir()
+    for call in ["list"], ["export"], ["show", "0:1"]:
+        said = complaint(call[0], tmp_path, *call[1:])
+        assert "is the --data of `magnetar serve`" in said
+        assert f"magnetar replay {tmp_path}/commands --out OUT" in said
+
+
 # -- an export is a log
 
 
@@ -248,7 +258,7 @@ def test_export(out: Path, tmp_path: Path) -> None:
 
 def test_what_the_query_refuses_is_refused_with_the_same_words() -> None:
     """The gate and the broker, not a copy of their rules."""
-    from streaming.fold import Fold
+    from streaming.fold.columns import Fold
     from tests.spark.helpers import Nowhere
 
     records = traffic(partitions=1)
@@ -413,7 +423,7 @@ def test_files_that_are_no_use(log: Path, out: Path, tmp_path: Path) -> None:
     assert f"not in the quarantine of {out}: 3:77" in complaint("resubmit", out, nameless, *options)
     assert "no such log" in complaint("resubmit", out, tmp_path / "absent.jsonl", *options)
     assert "its records are in a log" in complaint("resubmit", out, bad, "--ingress", "kafka://127.0.0.1:1/t")
-    assert "is what is read" in complaint("resubmit", out, bad, "--log", log, "--out", log)
+    assert "is an input" in complaint("resubmit", out, bad, "--log", log, "--out", log)
     other = tmp_path / "other.parquet"
     write_log(other, log_of(*GOOD))
     assert "is not the one in quarantine" in complaint("resubmit", out, bad, "--log", other, *options[2:])

@@ -15,10 +15,10 @@ from schemas.commands import decode_or_refuse
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
+from streaming.jobs.replay import replay_in_process
 from streaming.record.capture import NotCaptured, capture
 from streaming.record.client import ReadFailed, entries
 from streaming.record.rest import CallFailed, Rest
-from streaming.replay import replay_in_process
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import TraceError
 from tests.server.conftest import Running, running
@@ -200,6 +200,31 @@ def test_nothing_is_removed_before_the_log_ends(
     assert commands[0]["settings"]["defaultRetentionTimeInMinutes"] == -1
     assert commands[-2]["command"] == "BROKER_CONFIG"
     assert commands[-2]["settings"]["managedLedgerMaxEntriesPerLedger"] == "7"
+
+
+@pytest.mark.parametrize("names", [("Q a", "Q%20a"), ("ünï", "a?b#c"), ("a+b", "a:b@c~*")])
+def test_names_of_any_characters(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """No topic and no subscription is taken for another one, or left out."""
+    topics = [f"persistent://public/default/{name}" for name in names]
+    subscriptions = ["a b", "a+b", "a%20b", "shop:billing", "team@mail", "é/x", "~*"]
+    for topic in topics:
+        consumers = [client.subscribe(topic, name, pulsar.ConsumerType.Shared) for name in subscriptions]
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in range(len(subscriptions)):
+            producer.send(b"%d" % number)
+        for acked, consumer in enumerate(consumers):
+            for _ in range(acked):
+                consumer.acknowledge(consumer.receive(WAIT))
+            consumer.close()
+    log = tmp_path / "log.jsonl"
+    captured = capture(broker.service_url, rest, topics, log)
+    assert (captured.subscriptions, captured.missing) == (2 * len(subscriptions), [])
+    for topic in topics:
+        stats: Any = folded(log).topic_stats(topic)["stats"]
+        backlogs = {name: sub["msgBacklog"] for name, sub in stats["subscriptions"].items()}
+        assert backlogs == {name: len(subscriptions) - acked for acked, name in enumerate(subscriptions)}
 
 
 def test_what_can_not_be_captured(rest: Rest, broker: Running, tmp_path: Path) -> None:

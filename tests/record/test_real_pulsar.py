@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from streaming.jobs.replay import replay_in_process
 from streaming.record.capture import capture
 from streaming.record.record import command_log
 from streaming.record.recording import COMMANDS, TRACE
 from streaming.record.rest import Rest
-from streaming.replay import replay_in_process
 from tests.parity.pulsar import LocalPulsar
 from tests.record.kit import proxied
 from tests.record.test_capture import fill, same_state

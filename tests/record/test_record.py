@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 
 from streaming.cli.app import app
 from streaming.cli.serve import STANDALONE_SETTINGS
+from streaming.jobs.replay import replay_in_process
 from streaming.protocol.codec import FrameReader, decode, encode, entry
-from streaming.record.proxy import BadUrl, broker_address
+from streaming.record.proxy import BadBrokerUrl, broker_address
 from streaming.record.record import command_log
-from streaming.record.recording import COMMANDS, TRACE, InTheWay, Recording
+from streaming.record.recording import COMMANDS, TRACE, Recording, RecordingExists
 from streaming.record.rest import BadAdminUrl, Rest
-from streaming.replay import replay_in_process
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.traces.trace import TraceError, payload_of, read_trace
 from streaming.traces.ungated import NOT_SUPPORTED, OLDER, ORDER, OTHER_CONSUMER
@@ -465,7 +465,7 @@ def test_a_line_that_is_cut_off_in_the_middle_is_an_error(tmp_path: Path) -> Non
 def test_a_recording_is_not_overwritten(tmp_path: Path) -> None:
     with Recording(tmp_path, {}, "keep"):
         pass
-    with pytest.raises(InTheWay, match="choose another folder"), Recording(tmp_path, {}, "keep"):
+    with pytest.raises(RecordingExists, match="choose another folder"), Recording(tmp_path, {}, "keep"):
         pass
 
 
@@ -483,7 +483,7 @@ def test_a_full_disk_ends_the_recording(tmp_path: Path) -> None:
     "url", ["localhost:6650", "pulsar+ssl://h", "pulsar://h", "pulsar://:1", "pulsar://h:0"]
 )
 def test_urls_that_are_not_a_brokers(url: str) -> None:
-    with pytest.raises(BadUrl):
+    with pytest.raises(BadBrokerUrl):
         broker_address(url)
 
 

@@ -141,7 +141,7 @@ class Query:
 @pytest.fixture(scope="module")
 def query(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
     """A Spark query on topics of its own, in this process. It ends with the module: a session runs one at a time."""
-    from streaming.run import run_query
+    from streaming.jobs.run import run_query
 
     kafka, spark = (request.getfixturevalue(each) for each in ("kafka", "spark"))
     ingress, responses = (

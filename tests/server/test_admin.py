@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import re
 import zlib
 from pathlib import Path
 from typing import Any, Literal
@@ -13,17 +12,20 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.routing import Route
 
 from schemas.commands import AnyCommand, KeyValue, MessageMetadata, Publish, decode_or_refuse, to_json
 from schemas.effects import AdminResponse, Row
 from schemas.entries import EntryNotFound
-from streaming.broker import schema_registry
-from streaming.broker.persistent import admin_operations
+from streaming.broker.admin_calls import CALLS
+from streaming.broker.admin_table import Call
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.protocol.admin_calls import headers
 from streaming.protocol.frames import MOST_UNCOMPRESSED
 from streaming.server.admin import merging
-from streaming.server.admin.routes import LOCAL, ROUTES, UNSUPPORTED, Route
+from streaming.server.admin.absent import ABSENT, UNSUPPORTED
+from streaming.server.admin.application import BESIDE, OWN, _Api
+from streaming.server.clients import Clients
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import StoredEntry
 from streaming.server.server import Address, ListenError, Server, advertisable, bound
@@ -70,32 +72,51 @@ def _ordered(body: Any) -> Any:
 # -- what is in the list ----------------------------------------------------------------------------------------------
 
 
-def test_each_call_of_the_broker_is_in_the_list() -> None:
-    listed = {(route.method, _shape(route.path)) for route in ROUTES}
-    for method, pattern, _ in admin_operations.ROUTES:
-        assert (method, _shape("/D/T/N/X" + pattern.pattern)) in listed, pattern.pattern
-    for method, pattern, _ in schema_registry.ROUTES:
-        assert (method, _shape("/schemas/T/N/X" + pattern.pattern)) in listed, pattern.pattern
-    names = {route.path.rpartition("/")[2] for route in ROUTES}
+def test_the_routes_are_those_of_the_table_and_the_servers_own() -> None:
+    """Each call of the broker is a route, and each route is listed."""
+
+    engine: Any = None  # no call is made
+    found = {
+        (method, route.path)
+        for route in _Api(engine, "", "http://h", Clients(), False).starlette().routes
+        if isinstance(route, Route)
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+    below = [*CALLS, *OWN, *(Call(method, path, None) for path in UNSUPPORTED for method in METHODS)]
+    listed = {
+        (call.method, "/admin/v2" + call.path.replace("{domain}", domain))
+        for call in below
+        for domain in (("persistent", "non-persistent") if call.path.startswith("/{domain}/") else ("",))
+    }
+    listed |= {(call.method, call.path) for call in BESIDE}
+    listed |= {(method, path) for path in ABSENT for method in METHODS}
+    assert found == listed
+
+
+METHODS = ("GET", "PUT", "POST", "DELETE")
+
+
+def test_no_call_has_two_rows() -> None:
+    rows = [call[:2] for call in CALLS]
+    assert [row for row in rows if rows.count(row) > 1] == []
+    overridden = {("GET", "/clusters/{cluster}")}  # the server adds its own addresses
+    assert {call[:2] for call in OWN}.intersection(rows) == overridden
+
+
+def test_each_policy_has_a_call() -> None:
+    names = {call.path.rpartition("/")[2] for call in CALLS}
     fields = {POLICY_CALLS[name][0] for name in names & POLICY_CALLS.keys()}
     assert fields == {field for field, _ in POLICY_CALLS.values()}
 
 
-def _shape(path: str) -> tuple[str, ...]:
-    """A path's elements, each parameter as ``*``."""
-    plain = re.sub(r"\(\?P<\w+>[^()]*\)", "*", path)
-    return tuple(
-        "*" if part[:1] == "{" or part in ("D", "T", "N", "X") else part for part in plain.split("/")
-    )
-
-
-REFUSED = [Route("POST", "/namespaces/{tenant}/{namespace}/resourcegroup/{group}")]
+REFUSED = [("POST", "/namespaces/{tenant}/{namespace}/resourcegroup/{group}")]
 
 
 @pytest.mark.parametrize(
     "route",
-    [route for route in ROUTES if route not in REFUSED],
-    ids=lambda route: f"{route.method} {route.path}",
+    [call for call in (*CALLS, *OWN) if call[:2] not in REFUSED],
+    ids=lambda call: f"{call.method} {call.path}",
 )
 def test_the_broker_knows_each_call_in_the_list(route: Any) -> None:
     async def ask(api: Api) -> Answer:
@@ -110,6 +131,16 @@ def test_the_broker_knows_each_call_in_the_list(route: Any) -> None:
     assert answer.status not in (405, 501), answer
     if answer.status == 404:
         assert "not supported" not in answer.reason
+
+
+def test_head_asks_what_get_asks() -> None:
+    async def ask(api: Api) -> list[int]:
+        await api.call("PUT", f"{PATH}/partitions", 2)
+        paths = ("/clusters", "/clusters/standalone", "/tenants", f"{PATH}/partitions", f"{PATH}/partitioned-stats",
+                 f"{PATH}/internal-info", "/namespaces/public/n/retention")  # fmt: skip
+        return [await api.status("HEAD", path) for path in paths]
+
+    assert set(on_api(ask)) == {200}
 
 
 BODIES: dict[str, Any] = {
@@ -127,7 +158,7 @@ def _filled(path: str) -> str:
         "domain": "persistent", "tenant": "public", "namespace": "n", "topic": "t", "subscription": "s", "time": "0",
         "count": "1", "seconds": "1", "n": "1", "ledger": "1", "entry": "0", "role": "r", "version": "0",
         "bundle": "0x00000000_0xffffffff", "cluster": "c", "failure_domain": "d", "key": "k", "value": "v", "setting": "defaultNumPartitions",
-        "group": "g", "policy": "p", "bookie": "b",
+        "group": "g", "policy": "p", "bookie": "b", "broker": "h",
     }  # fmt: skip
     return path.format(**given_)
 
@@ -559,7 +590,7 @@ _WORDS = st.sampled_from([
     "messageTTL", "backlogQuota", "retention", "permissions", "unload", "position", "ledger", "entry", "skip", "terminate",
 ])  # fmt: skip
 _PATHS = st.one_of(
-    st.sampled_from([route.path for route in (*ROUTES, *LOCAL)] + list(UNSUPPORTED)).flatmap(
+    st.sampled_from([call.path for call in (*CALLS, *OWN)] + list(UNSUPPORTED)).flatmap(
         lambda path: st.builds(
             lambda names: "/".join(names.pop() if part.startswith("{") else part for part in path.split("/")),
             st.lists(_WORDS, min_size=6, max_size=6),

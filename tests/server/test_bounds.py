@@ -20,6 +20,7 @@ from streaming.server.clock import HeldClock
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import EngineStopped
 from streaming.server.server import OPEN, Address, Security, Server, allow_connections, bound
+from tests.server.test_limits import warned
 
 TOPIC = "persistent://public/default/t"
 CONNECT = encode("CONNECT", {"client_version": "test", "protocol_version": 21})
@@ -274,7 +275,7 @@ def test_an_error_in_delivering_stops_the_engine(on_disk: bool, tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_so_many_connections_and_no_more() -> None:
+def test_so_many_connections_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
         peers = [await scene.connected() for _ in range(3)]
         assert await (await scene.peer(CONNECT)).next() is None
@@ -282,9 +283,10 @@ def test_so_many_connections_and_no_more() -> None:
         await peers[0].until("PONG")
 
     run(work, Limits(connections=3))
+    assert warned(caplog) == {"connections": 1}
 
 
-def test_so_many_producers_of_a_connection_and_no_more() -> None:
+def test_so_many_producers_of_a_connection_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
         peer = await scene.connected()
         peer.send(*(producer(id_) for id_ in range(1, 5)))
@@ -292,6 +294,7 @@ def test_so_many_producers_of_a_connection_and_no_more() -> None:
             pass
 
     run(work, Limits(opened=3))
+    assert warned(caplog) == {"opened": 1}
 
 
 def test_idle_and_half_open_connections_are_closed() -> None:
@@ -398,17 +401,17 @@ def test_payloads_that_come_with_their_rows_do_not_wait_in_memory() -> None:
                 publisher.send(send(number, payload))
                 await publisher.until("SEND_RECEIPT")
                 assert connection.held == 0
-            assert connection.spooled == 2_000_000
+            assert connection.spooled == len(payloads)
+            assert 2_000_000 < scene.server.binary.spool.size < 2_010_000
             connection.resume_writing()
             for payload in payloads:
                 assert (await slow.until("MESSAGE")).payload == payload
-            assert connection.spooled == 0
+            assert (connection.spooled, scene.server.binary.spool.size) == (0, 0)
         connection.pause_writing()
         publisher.send(send(0, payloads[0]))
         await publisher.until("SEND_RECEIPT")
         connection.drop("the test ends")
-        while connection.spooled:
-            await asyncio.sleep(0)
+        assert (connection.spooled, scene.server.binary.spool.size) == (0, 0)
 
     run(work)
 
@@ -492,7 +495,7 @@ def test_a_connection_whose_payloads_fit_nowhere_is_closed(monkeypatch: pytest.M
     def full(*_: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("streaming.server.payload_spool.PayloadSpool.put", full)
+    monkeypatch.setattr("streaming.server.entry_spool.EntrySpool.put", full)
 
     async def work(scene: Scene) -> None:
         slow, publisher = await scene.connected(), await scene.connected()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sinks.sums import SUM
-from streaming.broker.codec import decode_state
+from streaming.broker.state.codec import decode_state
 from streaming.server import data_folder
 from streaming.server.clock import HeldClock
 from streaming.server.data_folder import CHECKPOINT, COMMANDS, BadData

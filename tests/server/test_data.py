@@ -30,8 +30,9 @@ from schemas.effects import KINDS, AdminResponse, Row, SendReceipt
 from sinks.lock import LOCK, InUse
 from sinks.storage import Damaged
 from sinks.tables import read_table
-from streaming.fold import LiveFold, Records
-from streaming.replay import replay_in_process
+from streaming.fold.live import LiveFold
+from streaming.fold.records import Records
+from streaming.jobs.replay import replay_in_process
 from streaming.server import data_folder
 from streaming.server.clock import HeldClock
 from streaming.server.data_folder import CHECKPOINT, COMMANDS, BadData, segment_name
@@ -201,6 +202,30 @@ def test_a_crash_while_a_checkpoint_is_written_loses_nothing(
     assert sorted(receipts["sequence_id"].to_pylist()) == list(range(9))
 
 
+def test_a_slow_checkpoint_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until as much was folded as there is memory and time for."""
+    begun, may_end = threading.Event(), threading.Event()
+    write = data_folder.DataFolder._write
+
+    def slow(*arguments: Any) -> None:
+        begun.set()
+        assert may_end.wait(30)
+        write(*arguments)
+
+    async def work(engine: EmbeddedEngine) -> None:
+        for number in range(1, 30):
+            rows = await publish(engine, number)
+            assert len([row for row in rows if isinstance(row.effect, SendReceipt)]) == 1
+        assert begun.is_set()
+        may_end.set()
+        await publish(engine, *range(30, 40))
+
+    monkeypatch.setattr(data_folder, "CHECKPOINT_RECORDS", 10)
+    monkeypatch.setattr(data_folder.DataFolder, "_write", slow)
+    run(tmp_path, work)
+    assert run(tmp_path, stats)["numberOfEntries"] == 39
+
+
 def crashing_then_failed(
     work: Callable[[EmbeddedEngine], Coroutine[Any, Any, None]],
 ) -> Callable[[EmbeddedEngine], Coroutine[Any, Any, None]]:
@@ -313,15 +338,15 @@ def _without_checkpoint(folder: Path, change: Callable[[list[bytes]], list[bytes
         ),
         (
             lambda folder: _without_checkpoint(folder, lambda lines: lines[:1] + lines[2:]),
-            "goes on with offset 2 after 0",
+            "continues with offset 2 after 0",
         ),
         (
             lambda folder: _without_checkpoint(folder, lambda lines: lines + lines[-1:]),
-            "goes on with offset 3 after 3",
+            "continues with offset 3 after 3",
         ),
         (
             lambda folder: _without_checkpoint(folder, lambda lines: [lines[1], lines[0], *lines[2:]]),
-            "goes on with offset 1 after -1",
+            "continues with offset 1 after -1",
         ),
     ],
 )
@@ -374,7 +399,7 @@ def test_a_payload_that_is_damaged_meanwhile_stops_the_engine_with_a_sentence(
         failed = server.call(failure)
     assert isinstance(failed, Damaged)
     assert str(file) in str(failed)
-    assert "Restore it from a copy" in str(failed)
+    assert "Restore it from a backup" in str(failed)
     assert "bug" not in caplog.text
 
 

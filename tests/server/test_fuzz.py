@@ -14,10 +14,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streaming.broker.admin_calls import CALLS
 from streaming.protocol import pulsar_api_pb2
 from streaming.protocol.codec import FrameError, decode, encode, entry
-from streaming.server.admin.application import application
-from streaming.server.admin.routes import LOCAL, ROUTES, UNSUPPORTED
+from streaming.server.admin.absent import UNSUPPORTED
+from streaming.server.admin.application import OWN, application
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.server import Address, Server, bound
@@ -216,14 +217,14 @@ _SEGMENTS = st.sampled_from(
     ["persistent", "non-persistent", "public", "default", "t", "p", "s", "tenants", "namespaces", "1", "-1", "9" * 30, "%2F",
      "%00", "..", ".", "%C3%BC", "%", "a%20b", "0x00000000_0xffffffff", "latest", "x" * 300]
 ) | st.text(max_size=8).map(lambda text: quote(text, safe=""))  # fmt: skip
-_ROUTES = sorted({route.path for route in (*ROUTES, *LOCAL)} | {*UNSUPPORTED})
+_CALLED = sorted({call.path for call in (*CALLS, *OWN)} | {*UNSUPPORTED})
 
 
 @st.composite
 def paths(draw: st.DrawFn) -> str:
     """A path of the API with names drawn, or any other path; with a query or without."""
     route = draw(
-        st.sampled_from(_ROUTES) | st.lists(_SEGMENTS, max_size=8).map(lambda parts: "/" + "/".join(parts))
+        st.sampled_from(_CALLED) | st.lists(_SEGMENTS, max_size=8).map(lambda parts: "/" + "/".join(parts))
     )
     parts = [
         draw(_SEGMENTS if draw(st.integers(0, 2)) == 0 else st.sampled_from(_KNOWN.get(part, ("t",))))

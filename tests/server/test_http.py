@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,11 +30,21 @@ async def length(request: Request) -> Response:
     return Response(str(len(await request.body())))
 
 
+async def endless(request: Request) -> Response:
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return Response()
+
+
 class Served:
     """A server on the loop of the test."""
 
     def __init__(self) -> None:
-        routes = [Route("/large", large), Route("/length", length, methods=["GET", "POST"])]
+        routes = [
+            Route("/large", large),
+            Route("/endless", endless),
+            Route("/length", length, methods=["GET", "POST"]),
+        ]
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.server = HttpServer(Starlette(routes=routes), self.listener)
 
@@ -129,6 +140,7 @@ def test_input_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         received(protocol, data)
 
     monkeypatch.setattr(H11Protocol, "data_received", noted)
+    monkeypatch.setattr(http, "PARSE_SECONDS", 0)
     head = b"POST /length HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n"
 
@@ -184,3 +196,19 @@ def test_a_connection_with_too_much_input_is_closed(monkeypatch: pytest.MonkeyPa
 )
 def test_a_header_has_no_space_at_its_ends(text: str, value: str) -> None:
     assert _header(text) == value
+
+
+def test_what_is_cut_off_at_the_end_is_said_in_our_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http, "CLOSE_SECONDS", 0.05)
+
+    async def work(served: Served) -> None:
+        await served.open(b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n")
+        await until(lambda: bool(served.server._server.server_state.tasks))
+        await served.server.close()
+
+    run(work)
+    said = [each.getMessage() for each in caplog.records]
+    assert "requests to the admin API that were not done 0.05 s after the stop, and are refused: 1" in said
+    assert not any("task" in each for each in said)

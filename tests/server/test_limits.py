@@ -4,6 +4,9 @@ The client is a transport in memory, so bytes are counted, and nothing is timed.
 """
 
 import asyncio
+import logging
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -99,6 +102,12 @@ async def rest(server: BinaryServer) -> None:
         await loop.run_in_executor(server.matching, int)
         await asyncio.sleep(0)
         server.engine.broker  # type: ignore[attr-defined]  # noqa: B018  # folds what is pending
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> Counter[str]:
+    """What an operator reads of limits that were exceeded: how many lines of each."""
+    lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    return Counter(name for line in lines for name in re.findall(r" \(--limit (\w+)=\d+\)", line))
 
 
 def run(work: Callable[[BinaryServer], Awaitable[None]], bounds: Limits = BOUNDS, topics: int = 0) -> None:
@@ -212,6 +221,16 @@ async def sends(wire: Wire, server: BinaryServer, frame: Callable[[int], bytes])
         await rest(server)
 
 
+async def pong(other: Wire) -> bytes:
+    """What a client gets that asks whether the server is there: it has its turn in the next round of the loop, if not at once."""
+    other.protocol.data_received(encode("PING", {}))
+    for _ in range(2):
+        if said := other.read():
+            return said
+        await asyncio.sleep(0)
+    return other.read()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_that_nobody_reads_take_bounded_memory(kind: str) -> None:
     async def work(server: BinaryServer) -> None:
@@ -221,8 +240,7 @@ def test_answers_that_nobody_reads_take_bounded_memory(kind: str) -> None:
         assert wire.most <= BOUNDS.buffered + largest
         assert wire.protocol.waiting <= BOUNDS.commands + binary._TURN
         assert server.unread <= 1 << 15
-        other.protocol.data_received(encode("PING", {}))
-        assert "PONG" in [decode(each).cmd for each in FrameReader().feed(other.read())]
+        assert "PONG" in [decode(each).cmd for each in FrameReader().feed(await pong(other))]
         for _ in range(5000):  # it reads at last, and nothing is left over
             if not wire.read() and not wire.protocol.under_way and not server.unread:
                 break
@@ -260,8 +278,9 @@ def test_nothing_is_lost_when_the_client_reads_at_last() -> None:
     run(work)
 
 
-def test_a_connection_takes_so_many_frames_in_its_turn() -> None:
+def test_a_connection_takes_so_many_frames_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many came in one piece. So the time until others have their turn is bounded."""
+    monkeypatch.setattr(binary, "_TURNS", 1e-9)  # one turn in each round of the loop
 
     async def work(server: BinaryServer) -> None:
         busy, other = await opened(server), await opened(server)
@@ -276,14 +295,27 @@ def test_a_connection_takes_so_many_frames_in_its_turn() -> None:
             before = server.metrics.commands[command]
             busy.protocol.data_received(data)
             assert server.metrics.commands[command] - before <= most
-            other.protocol.data_received(encode("PING", {}))
-            assert other.read() == encode("PONG", {})
+            assert await pong(other) == encode("PONG", {})
             taken = server.metrics.commands[command]
             while busy.protocol.under_way or not busy.is_read:
                 await asyncio.sleep(0)
                 busy.read()
                 assert server.metrics.commands[command] - taken <= most
                 taken = server.metrics.commands[command]
+
+    run(work)
+
+
+def test_a_bug_in_a_turn_ends_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(server: BinaryServer) -> None:
+        busy, other = await opened(server), await opened(server)
+        monkeypatch.setattr(busy.protocol, "next_turn", lambda: 1 / 0)
+        busy.protocol.data_received(encode("LOOKUP", {"topic": TOPIC, "request_id": 1}) * 5_000)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert busy.is_closing()
+        assert not other.is_closing()
+        assert await pong(other) == encode("PONG", {})
 
     run(work)
 
@@ -299,8 +331,7 @@ def test_few_schemas_of_a_connection_are_compared_at_a_time() -> None:
         answers = 0
         for _ in range(5000):
             assert busy.protocol.under_way <= binary._SCHEMAS + 1
-            other.protocol.data_received(encode("PING", {}))
-            assert other.read() == encode("PONG", {})
+            assert await pong(other) == encode("PONG", {})
             answers += len(list(FrameReader().feed(busy.read())))
             if answers == 300:
                 break
@@ -312,9 +343,14 @@ def test_few_schemas_of_a_connection_are_compared_at_a_time() -> None:
     run(work, Limits())
 
 
-def test_frames_that_never_end_are_bounded_over_all_connections() -> None:
-    """60 connections with 5 MB each. The oldest go; a client that goes on with its frames stays."""
+@pytest.mark.parametrize("seconds", [3600.0, 1e-9])
+def test_frames_that_never_end_are_bounded_over_all_connections(
+    seconds: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 connections with 5 MB each. The oldest go. A client that goes on with its frames stays, and so does one whose frames
+    wait for their turn because a round of the loop has had its `seconds`."""
     bounds = Limits(unread=1 << 20)
+    monkeypatch.setattr(binary, "_TURNS", seconds)
 
     async def work(server: BinaryServer) -> None:
         steady = await opened(server)
@@ -340,6 +376,7 @@ def test_frames_that_never_end_are_bounded_over_all_connections() -> None:
         assert server.unread == 0
 
     run(work, bounds)
+    assert warned(caplog) == {"unread": 1}
 
 
 def test_frames_before_connect_are_small() -> None:
@@ -369,6 +406,7 @@ def test_commands_under_way_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch
             for wire in wires:
                 if wire.is_read:
                     wire.protocol.data_received(data)
+                    await asyncio.sleep(0)
         assert 200_000 < server.under_way <= bounds.unread + len(data)
         assert max(wire.protocol._under_way_bytes for wire in wires) <= bounds.buffered + len(data)
         for done in held:
@@ -396,7 +434,9 @@ def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
     run(work)
 
 
-def test_names_and_properties_that_are_kept_are_bounded_over_all_connections() -> None:
+def test_names_and_properties_that_are_kept_are_bounded_over_all_connections(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Those that the broker refuses, too. What is closed or unsubscribed, by whomever, or lost with its connection, counts no more."""
     bounds = Limits(names=1 << 20)
     metadata = [{"key": "k", "value": "x" * 100_000}]
@@ -426,7 +466,7 @@ def test_names_and_properties_that_are_kept_are_bounded_over_all_connections() -
             steady.read()
             assert server.names > kept + 100_000
         unload = Admin(method="PUT", path=f"/{TOPIC.replace('://', '/')}/unload")
-        server.engine.post(TOPIC, to_json(unload))
+        server.engine.post("c", TOPIC, to_json(unload))
         await rest(server)
         steady.read()
         assert not steady.is_closing()
@@ -449,6 +489,7 @@ def test_names_and_properties_that_are_kept_are_bounded_over_all_connections() -
         assert server.names == 0
 
     run(work, bounds)
+    assert warned(caplog) == {"names": 1}
 
 
 @pytest.mark.parametrize("asked", ["GET_TOPICS_OF_NAMESPACE", "WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST again"])
@@ -512,7 +553,7 @@ def test_the_topics_that_are_kept_are_those_that_there_are() -> None:
 
             async def command(topic: str, **fields: Any) -> int:
                 await check()
-                engine.post(topic, msgspec.json.encode({"connection": "c", "request_id": 1, **fields}))
+                engine.post("c", topic, msgspec.json.encode({"connection": "c", "request_id": 1, **fields}))
                 return await check()
 
             counts = [
@@ -546,7 +587,7 @@ def test_the_topics_that_are_kept_are_those_that_there_are() -> None:
                     "non-persistent://public/other/e-partition-0", command="PRODUCER", producer_id=2
                 ),
             ]
-            engine.post(None, to_json(ConnectionLost(connection="c")))
+            engine.post("c", None, to_json(ConnectionLost(connection="c")))
             counts.append(await check())
             clock.move_to(NOW + 3_600_000)
             await engine.tick()
@@ -556,6 +597,221 @@ def test_the_topics_that_are_kept_are_those_that_there_are() -> None:
             assert await check() == 0
 
     asyncio.run(main())
+
+
+# -- what waits for clients that do not read
+
+NON_PERSISTENT = "non-persistent://public/default/t"
+
+
+def consumers(topic: str, numbers: Sequence[int], permits: int) -> bytes:
+    """Frames that open consumers, each on a subscription of its own."""
+    return b"".join(
+        encode("SUBSCRIBE", {
+            "topic": topic, "subscription": f"s{number}", "subType": "Exclusive", "consumer_id": number,
+            "request_id": number, "initialPosition": "Earliest",
+        }) + encode("FLOW", {"consumer_id": number, "messagePermits": permits})
+        for number in numbers
+    )  # fmt: skip
+
+
+async def publish(server: BinaryServer, topic: str, payloads: Sequence[bytes]) -> None:
+    wire = Wire(server)
+    wire.protocol.data_received(
+        CONNECT + encode("PRODUCER", {"topic": topic, "request_id": 1, "producer_id": 1})
+        + b"".join(
+            encode("SEND", {"producer_id": 1, "sequence_id": number},
+                   entry({**_METADATA, "sequence_id": number}, payload))
+            for number, payload in enumerate(payloads)
+        )
+    )  # fmt: skip
+    while wire.protocol.under_way or not wire.is_read:
+        await rest(server)
+        wire.read()
+    wire.close()
+    await rest(server)
+
+
+async def lazy(server: BinaryServer, topic: str, numbers: Sequence[int], permits: int = 1_000) -> Wire:
+    """A client that has consumers, and reads nothing since."""
+    wire = Wire(server)
+    wire.protocol.data_received(CONNECT + consumers(topic, numbers, permits))
+    while wire.protocol.under_way or not wire.is_read:
+        await rest(server)
+        wire.read()
+    wire.write(b"\0" * (wire.high + 1))
+    return wire
+
+
+def messages(data: bytes) -> list[Any]:
+    return [each for each in map(decode, FrameReader().feed(data)) if each.cmd == "MESSAGE"]
+
+
+def test_an_entry_waits_once_for_all_its_deliveries() -> None:
+    payloads = [bytes([number]) * 50_000 for number in range(5)]
+
+    async def work(server: BinaryServer) -> None:
+        wires = [
+            await lazy(server, NON_PERSISTENT, range(first, first + 100)) for first in range(100, 400, 100)
+        ]
+        await publish(server, NON_PERSISTENT, payloads)
+        assert 250_000 < server.spool.size < 251_000
+        assert [wire.protocol.spooled for wire in wires] == [500] * 3
+        wires.pop().close()
+        await rest(server)
+        for wire in wires:
+            wire.written.clear()
+            found: list[Any] = []
+            while wire.protocol.waiting or wire.written:
+                found += messages(wire.read())
+            for id_ in {each.fields["consumer_id"] for each in found}:
+                assert [each.payload for each in found if each.fields["consumer_id"] == id_] == payloads
+            assert len(found) == 500
+        assert (server.spool.size, server.held) == (0, 0)
+
+    run(work)
+
+
+def test_entries_that_wait_in_files_are_bounded_in_sum(caplog: pytest.LogCaptureFixture) -> None:
+    """Beyond that, the connection is closed that has waited longest. One that reads now and then stays, whenever it came."""
+    bounds = Limits(buffered=1 << 16, spooled=4_000_000)
+
+    async def work(server: BinaryServer) -> None:
+        slow = await lazy(server, NON_PERSISTENT, [1])
+        first = await lazy(server, NON_PERSISTENT, [2])
+        last = await lazy(server, NON_PERSISTENT, [3])
+        other = await lazy(server, TOPIC, [4])  # has nothing in files
+        for number in range(120):
+            await publish(server, NON_PERSISTENT, [bytes([number]) * 100_000])
+            await publish(server, TOPIC, [b"x"])
+            assert server.spool.size <= bounds.spooled
+            if number == 20:
+                last.read()
+            slow.read()
+        assert [each.is_closing() for each in (first, last, slow, other)] == [True, True, False, False]
+        for each in slow, other:
+            each.close()
+        await rest(server)
+        assert (server.spool.size, server.held) == (0, 0)
+
+    run(work, bounds)
+    assert warned(caplog) == {"spooled": 1}
+
+
+@pytest.mark.parametrize("topic", [TOPIC, NON_PERSISTENT])
+def test_rows_that_wait_are_bounded_in_sum(topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    bounds = Limits(buffered=1 << 12, held=300 * 1_000)
+
+    async def work(server: BinaryServer) -> None:
+        slow = await lazy(server, topic, [0])
+        wires = [await lazy(server, topic, range(first, first + 10)) for first in range(10, 100, 10)]
+        for _ in range(30):
+            await publish(server, topic, [b"x"])
+            assert server.held <= bounds.held
+            slow.read()
+        closed = [wire.is_closing() for wire in wires]
+        assert closed == sorted(closed, reverse=True)
+        assert (sum(closed), slow.is_closing()) == (6, False)
+
+    run(work, bounds)
+    assert warned(caplog) == {"held": 1}
+
+
+def test_schemas_count_in_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        topic = f"{TOPIC}-with-schema"
+        data = b'{"type":"record","name":"r","doc":"%s","fields":[{"name":"a","type":"int"}]}' % (
+            b"x" * 30_000
+        )
+        schema = {**_SCHEMA, "type": "Json", "schema_data": data}
+        wire.protocol.data_received(
+            encode("PRODUCER", {"topic": topic, "request_id": 7, "producer_id": 7, "producer_name": "another",
+                                "schema": schema})
+        )  # fmt: skip
+        await rest(server)
+        assert [each.cmd for each in _frames(wire)] == ["PRODUCER_SUCCESS"]
+        wire.write(b"\0" * (wire.high + 1))
+        ask = encode("GET_SCHEMA", {"topic": topic, "request_id": 1})
+        monkeypatch.setattr(wire.protocol, "_may_take", lambda: True)  # all came before it stopped reading
+        wire.protocol.data_received(ask * 20)
+        await rest(server)
+        assert server.held == 20 * (300 + len(data))
+        wire.protocol.data_received(ask * 20)
+        await rest(server)
+        assert (wire.is_closing(), server.held) == (True, 0)
+
+    run(work, Limits(buffered=1 << 16, held=1_000_000))
+
+
+def test_many_permits_go_to_the_broker_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They add up, what follows comes after them, and others have turns in between."""
+    asked: list[int] = []
+
+    async def work(server: BinaryServer) -> None:
+        await publish(server, TOPIC, [b"x"] * 12_000)
+        wire, other = await opened(server), await opened(server)
+        post = server.engine.post
+
+        def noted(connection: str, topic: str | None, value: bytes, *rest: Any) -> None:
+            fields = msgspec.json.decode(value)
+            if fields["command"] == "FLOW":
+                asked.append(fields["messagePermits"])
+            post(connection, topic, value, *rest)
+
+        monkeypatch.setattr(server.engine, "post", noted)
+        wire.protocol.data_received(
+            consumers(TOPIC, [5], 1_000_000) + encode("CLOSE_CONSUMER", {"consumer_id": 5, "request_id": 6})
+        )
+        found: list[Any] = []
+        between = most = 0
+        while not found or found[-1].cmd != "SUCCESS" or found[-1].fields["request_id"] != 6:
+            other.protocol.data_received(encode("SEND", _SENT, entry(_METADATA, b"x")))
+            await asyncio.sleep(0)
+            between += "SEND_RECEIPT" in [each.cmd for each in _frames(other)]
+            came = _frames(wire)
+            most = max(most, len(came))
+            found += came
+        assert asked[:7] == [5_000, 5_000, 5_000, 10_000, 20_000, 40_000, 50_000]
+        assert (sum(asked), max(asked)) == (1_000_000, 50_000)
+        assert most <= 5_000 + 2
+        assert between >= 3
+        entries = [each for each in found if each.cmd == "MESSAGE"]
+        assert len(entries) >= 12_000
+        asked.clear()
+        for permits in (1_000, 5_000, 1_000_001):
+            wire.protocol.data_received(consumers(TOPIC, [7], permits))
+            await rest(server)
+            wire.read()
+        assert asked == [1_000, 5_000, 1_000_001]
+        assert wire.is_closing()
+
+    run(work, Limits())
+
+
+def test_parts_of_permits_wait_until_the_client_reads() -> None:
+    async def work(server: BinaryServer) -> None:
+        await publish(server, TOPIC, [b"x" * 100] * 12_000)
+        wire = await opened(server)
+        wire.protocol.data_received(consumers(TOPIC, [5], 20_000))
+        for _ in range(10):
+            await rest(server)
+        assert not wire.is_read
+        assert wire.protocol.waiting <= 5_000
+        wire.protocol.data_received(encode("PING", {}))  # what came before the server stopped reading
+        count, pongs = 0, 0
+        for _ in range(100):
+            came = [each.cmd for each in _frames(wire)]
+            count, pongs = count + came.count("MESSAGE"), pongs + came.count("PONG")
+            assert not pongs or count == 12_000
+            await rest(server)
+        assert (count, pongs, server.under_way, server.unread) == (12_000, 1, 0, 0)
+
+    run(work)
+
+
+def _frames(wire: Wire) -> list[Any]:
+    return [decode(each) for each in FrameReader().feed(wire.read())]
 
 
 # -- topic list watchers

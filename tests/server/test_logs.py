@@ -44,7 +44,7 @@ def test_what_was_dropped_is_told(pipe: tuple[int, int]) -> None:
     handler.emit(record(7, "the last %d"))
     handler.close()
     rest = os.read(pipe[0], 1 << 20).splitlines()
-    assert b"lines of the log were dropped, because nobody read them" in rest[-2]
+    assert b"lines of the log were dropped, because nothing read them" in rest[-2]
     assert rest[-1] == b"the last 7"
 
 

@@ -29,7 +29,7 @@ def test_metrics_are_where_brokers_of_pulsar_have_them() -> None:
         listener, admin_listener = (bound(Address("127.0.0.1", 0), "--listen") for _ in range(2))
         async with engine, Server(engine, listener, admin_listener=admin_listener) as server:
             for sequence_id in range(3):
-                engine.post(TOPIC, to_json(Publish(producer="p", sequence_id=sequence_id)))
+                engine.post("c", TOPIC, to_json(Publish(producer="p", sequence_id=sequence_id)))
             async with httpx.AsyncClient(trust_env=False) as http:
                 answer = await http.get(f"{server.admin_url}/metrics")
                 stats = await http.get(f"{server.admin_url}/admin/v2/persistent/public/default/t/stats")

@@ -321,7 +321,7 @@ async def _record(stack: AsyncExitStack, folder: Path) -> int:
 
 
 @contextmanager
-def _threads(application: endpoint.Application) -> Iterator[int]:
+def _threads(application: endpoint.WsgiApplication) -> Iterator[int]:
     served = Endpoint("127.0.0.1:0")
     served.start(application)
     try:

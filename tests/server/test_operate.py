@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 from schemas.commands import decode_or_refuse
 from sinks.kafka import KafkaResponses
+from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
+from streaming.jobs.replay import replay_in_process
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.replay import replay_in_process
-from streaming.rows import to_tables
 
 START = 1_767_225_600_000
 T = "persistent://public/default/t"
@@ -211,7 +211,10 @@ def test_a_running_query_answers(query: tuple[str, str]) -> None:
 def test_without_responses_the_call_is_written(query: tuple[str, str]) -> None:
     ingress, responses = query
     code, text = run("policy", "set", "message-ttl", "public/default", "1h", "--ingress", ingress)
-    assert (code, text) == (0, f"written to {ingress}; its query answers in its --responses, if it has any\n")
+    assert (code, text) == (
+        0,
+        f"written to {ingress}; the query responds in its --responses topic, if it has one\n",
+    )
     assert run("policy", "set", "max-producers", T, "5", "--ingress", ingress)[0] == 0
     both = ("--ingress", ingress, "--responses", responses)
     assert run("policy", "get", "message-ttl", "public/default", *both) == (0, "3600\n")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from schemas.commands import decode_or_refuse
 from schemas.effects import Quarantined, Row
-from streaming.fold import LiveFold, Records
+from streaming.fold.live import LiveFold
+from streaming.fold.records import Records
 from streaming.log.files import read_log
 from streaming.protocol.codec import encode, entry
 from streaming.server import binary

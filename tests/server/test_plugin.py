@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).parent.parent.parent
 
 SHOP = """
@@ -119,6 +121,23 @@ def test_going_back(pulsar_broker, client):
     assert [each.payload for each in pulsar_broker.peek(TOPIC, "s")] == [b"1", b"3"]
 
 
+def test_going_back_in_time(pulsar_broker, client):
+    # What happens to the connections that are lost with it happens then, too.
+    pulsar_broker.set_policy("public/default", "messageTTL", 600)
+    client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    producer.send(b"1")
+    producer.send(b"2", deliver_after=timedelta(days=1))
+    snapshot, then = pulsar_broker.snapshot(), pulsar_broker.now()
+    pulsar_broker.advance(days=2)
+    assert pulsar_broker.peek(TOPIC, "s") == []
+    pulsar_broker.restore(snapshot)
+    assert pulsar_broker.now() == then
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "s")] == [b"1", b"2"]
+    pulsar_broker.advance(seconds=1)
+    assert len(pulsar_broker.peek(TOPIC, "s")) == 2
+
+
 def test_what_expires(pulsar_broker, client):
     consumer = client.subscribe(TOPIC, "s")
     pulsar_broker.set_policy("public/default", "messageTTL", 3600)
@@ -148,13 +167,21 @@ def test_what_makes_no_sense_is_named(pulsar_broker):
     for call, text in [
         (lambda: pulsar_broker.fault("drop", command="FLY"), "FLY"),
         (lambda: pulsar_broker.fault("error", command="ACK"), "no answer"),
+        (lambda: pulsar_broker.fault("error", error="Busy"), "error 'Busy': expected one of AuthenticationError, "),
+        (lambda: pulsar_broker.fault("delay", delay=timedelta(milliseconds=-1)), "delay -1: expected 0 to "),
+        (lambda: pulsar_broker.fault("delay", delay=timedelta(days=999)), "delay 86313600000: expected 0 to "),
+        (lambda: pulsar_broker.fault("drop", times=0), "times 0: expected at least 1"),
+        (lambda: pulsar_broker._call("DELETE", "/faults/7"), "400 .*there never was such a fault"),
         (lambda: pulsar_broker.peek("nothing", "s"), "no topic"),
+        (lambda: pulsar_broker.peek("nothing", "s", count=1001), "count 1001: expected at most 1000"),
         (lambda: pulsar_broker.advance(seconds=-1), "go back"),
         (lambda: pulsar_broker.restore(7), "no such snapshot"),
         (lambda: pulsar_broker.advance(days=365 * 9000), "year 9999"),
     ]:
         with pytest.raises(Exception, match=text):
             call()
+    with pulsar_broker.fault("drop", command="SEND"):
+        pulsar_broker.reset()  # removes it
 
 
 def test_what_a_double_keeps_has_a_bound(pulsar_broker):
@@ -196,13 +223,14 @@ def pytest_in(folder: Path, *files: tuple[str, str]) -> subprocess.CompletedProc
         "no:cacheprovider",
         "--durations=3",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Whoever needs a proxy for others needs none for a broker on this machine.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://127.0.0.1:1"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def test_a_shop_tests_its_application(tmp_path: Path) -> None:
     """Also as the documentation says."""
-    document = (ROOT / "docs" / "testing-your-application.md").read_text()
+    document = (ROOT / "docs" / "guide" / "testing-your-application.md").read_text()
     example, settings = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
     files = ("test_shop.py", SHOP), ("test_documented.py", example), ("conftest.py", settings)
     done = pytest_in(tmp_path, *files)
@@ -214,5 +242,30 @@ def test_the_log_of_a_failed_test_is_kept_and_replays(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     (kept,) = [line for line in done.stdout.splitlines() if line.startswith("log of the broker: ")]
     log = Path(kept.removeprefix("log of the broker: "))
-    assert f"magnetar replay {log}" in done.stdout
+    assert f"magnetar explain {log} TOPIC" in done.stdout
     assert '"command":"SEND"' in log.read_text()
+
+
+ENDLESS = """
+import time
+
+def test_that_never_ends(pulsar_broker):
+    print("FOLDER", pulsar_broker.log.parents[1], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_broker_ends_with_a_pytest_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "test_endless.py").write_text(ENDLESS)
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        folder = next(line.split()[1] for line in killed.stdout if "FOLDER" in line).strip()
+        brokers = [each for each in psutil.Process(killed.pid).children() if each.cwd() == folder]
+        assert len(brokers) == 1
+        killed.kill()
+    assert not psutil.wait_procs(brokers, 60)[1]
+    assert not Path(folder).exists()

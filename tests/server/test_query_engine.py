@@ -26,6 +26,7 @@ from schemas.effect_fields import AdminResponseFields, ProducerSuccessFields
 from schemas.effects import AdminResponse, Effect, ProducerSuccess, Quarantined, Row
 from schemas.entries import EntryNotFound
 from sinks.kafka import KafkaResponses
+from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.kafka.config import PLAIN
@@ -35,7 +36,6 @@ from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.log.partition import ingress_partition
 from streaming.protocol.frames import topics_hash
-from streaming.rows import to_tables
 from streaming.server import query_engine, topic_watchers
 from streaming.server.embedded import STANDALONE
 from streaming.server.engine import EngineStopped, NoAnswer
@@ -144,8 +144,8 @@ class TestTheLog:
             async with QueryEngine(*topics, "a") as engine:
                 for number in range(5):
                     for name in names:
-                        engine.post(name, to_json(ConnectionLost(connection=f"{number}")))
-                engine.post(None, to_json(RunCheck(check="messageExpiry")))
+                        engine.post(f"{number}", name, to_json(ConnectionLost(connection=f"{number}")))
+                engine.post("c", None, to_json(RunCheck(check="messageExpiry")))
 
         asyncio.run(run())
         for partition, records in enumerate(committed(topics[0])):
@@ -262,7 +262,7 @@ class TestAnswers:
             async with QueryEngine(*topics, "a") as engine:
                 rows: list[Row] = []
                 engine.connect(rows.extend)
-                engine.post(TOPIC, b'{"command": "FLY", "connection": "c"}')
+                engine.post("c", TOPIC, b'{"command": "FLY", "connection": "c"}')
                 (row,) = await engine.submit(None, Admin(method="GET", path="/" + "x" * 100_000))
                 assert isinstance(row.effect, Quarantined)
                 assert [type(each.effect) for each in rows] == [Quarantined, Quarantined]
@@ -365,10 +365,12 @@ class TestPartitionsAgree:
                     consumer_id=1,
                     request_id=1,
                 )
-                engine.post(f"{whole}-partition-2", to_json(subscribe))
+                engine.post(subscribe.connection, f"{whole}-partition-2", to_json(subscribe))
                 assert await call(None, "DELETE", paths[1]) == [412]
                 assert all(broker.partitioned == {whole: 4} for broker in partitions.brokers)
-                engine.post(None, to_json(ConnectionLost(connection=subscribe.connection)))
+                engine.post(
+                    subscribe.connection, None, to_json(ConnectionLost(connection=subscribe.connection))
+                )
                 await partitions.during(engine.submit(None, RunCheck(check="messageExpiry")))
                 assert await call(None, "DELETE", paths[1]) == [204] * PARTITIONS
                 assert all(broker.partitioned == {} for broker in partitions.brokers)
@@ -402,7 +404,7 @@ class TestTopicWatchers:
                         await other.submit(names[0], Publish(producer="p", sequence_id=1))
                         assert (await told.get())[1]["new_topics"] == [names[0]]
                         for name in names[1:]:
-                            other.post(name, to_json(Publish(producer="p", sequence_id=1)))
+                            other.post("c", name, to_json(Publish(producer="p", sequence_id=1)))
                         assert (await told.get())[1]["new_topics"] == [names[1]]
                         path = "/persistent/public/default/a1?force=true"
                         await other.submit(names[0], Admin(method="DELETE", path=path))
@@ -427,7 +429,7 @@ class TestErrors:
         for urls in ((none, topics[1]), (topics[0], none)):
             with pytest.raises(NoSuchTopic, match="has no topic 'none': `magnetar run` with .* creates it"):
                 asyncio.run(run(*urls))
-        with pytest.raises(KafkaUrlError, match="need a topic each"):
+        with pytest.raises(KafkaUrlError, match="need separate topics"):
             asyncio.run(run(topics[0], topics[0]))
 
     def test_a_query_that_does_not_run(
@@ -475,7 +477,7 @@ class TestErrors:
                     with pytest.raises(EngineStopped):
                         await call
                     with pytest.raises(EngineStopped):
-                        engine.post(None, b"{}")
+                        engine.post("c", None, b"{}")
                     assert not second.failed.done()
 
         asyncio.run(run())

@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 import pytest
 
 from schemas.commands import Admin, Publish, to_json
-from streaming.fold import Records
+from streaming.fold.records import Records
 from streaming.log.files import read_lines
 from streaming.server import data_folder, progress, server
 from streaming.server.clock import HeldClock
 from streaming.server.data_folder import DataFolder
 from streaming.server.embedded import EmbeddedEngine
-from streaming.server.progress import Progress
+from streaming.server.progress import FoldProgress
 from streaming.server.server import Address, ListenError, Server, bound
 
 START = 1_700_000_000_000
@@ -67,8 +67,8 @@ def test_the_fold_of_a_log_says_how_far_it_has_come(tmp_path: Path, monkeypatch:
         engine = EmbeddedEngine(tmp_path, clock=HeldClock(START), fsync=False, say=said.append)
         await engine.__aenter__()
         for number in range(count):
-            engine.post(TOPIC, to_json(Publish(producer="p", sequence_id=number)))
-        await engine.tick()
+            engine.post("c", TOPIC, to_json(Publish(producer="p", sequence_id=number)))
+        assert len(engine.broker.topic_names()) == 1
         engine._resources.close()  # as if it were killed: there is no checkpoint
 
     asyncio.run(publish(10_000))
@@ -83,11 +83,11 @@ def test_the_fold_of_a_log_says_how_far_it_has_come(tmp_path: Path, monkeypatch:
 
 def test_each_tenth_is_said_once() -> None:
     said: list[str] = []
-    told = Progress(100 << 20, said.append)
+    told = FoldProgress(100 << 20, said.append)
     for number in range(1000):
         told.add(Records([number], [0], [None], [b"x" * (100 << 20 >> 10)]))
     assert len(said) == 10
-    Progress(100, said.append).add(Records([0], [0], [None], [b"x" * 90]))
+    FoldProgress(100, said.append).add(Records([0], [0], [None], [b"x" * 90]))
     assert len(said) == 10
 
 

@@ -16,7 +16,7 @@ from schemas.effects import (
     SendReceipt,
 )
 from sinks.kafka import KafkaResponses, Outgoing
-from streaming.rows import to_tables
+from sinks.rows import to_tables
 from streaming.server.responses import decode
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES

@@ -17,7 +17,7 @@ from streaming.server.embedded import EmbeddedEngine
 from streaming.server.server import Address, Server, bound
 from streaming.traces import RECORDED
 from streaming.traces.conform import compare, known_gaps
-from streaming.traces.session import Command, Session
+from streaming.traces.session import Session, SessionRecord
 from streaming.traces.trace import Trace, read_trace
 
 TRACES = sorted(RECORDED.glob("*.jsonl"))
@@ -85,14 +85,14 @@ class SocketSession(Session):
         await self._server.__aexit__()
         await self._engine.__aexit__()
 
-    def _feed(self, command: Command, record: dict[str, Any]) -> Command:
+    def _feed(self, command: SessionRecord, record: dict[str, Any]) -> SessionRecord:
         self._loop.run_until_complete(self._exchange(command, record))
         return command
 
     def _answer_as_gateway(self, connection: str, name: str, fields: dict[str, Any]) -> None:
         self._loop.run_until_complete(self._ask(connection, name, fields, b""))
 
-    async def _exchange(self, command: Command, record: dict[str, Any]) -> None:
+    async def _exchange(self, command: SessionRecord, record: dict[str, Any]) -> None:
         self._clock.move_to(command.timestamp)
         value = dict(command.value)
         name, connection = value.pop("command"), value.pop("connection", "")
@@ -118,7 +118,7 @@ class SocketSession(Session):
         if not getattr(row.effect, "connection", ""):  # the others come as frames
             super()._take(row, record)
 
-    def _decoded(self, command: Command) -> AnyCommand:
+    def _decoded(self, command: SessionRecord) -> AnyCommand:
         decoded = decode(msgspec.json.encode(command.value))
         assert not isinstance(decoded, Publish)
         return decoded

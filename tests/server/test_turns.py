@@ -1,12 +1,18 @@
-"""GETs of the admin API: a few at a time, none for a client that is gone, and no traceback where the server ends."""
+"""GETs and changes of the admin API: a few at a time, no GET for a client that is gone, probes at once, and no traceback where the server
+ends."""
 
 import asyncio
+import time
+from math import inf
 from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from streaming.server.admin.turns import MOST, InTurn
+from streaming.server.clock import HeldClock
+from streaming.server.embedded import EmbeddedEngine
+from streaming.server.server import Address, Server, bound
 
 
 class Client:
@@ -125,5 +131,45 @@ def test_a_server_that_ends_says_so(method: str) -> None:
         client.task.cancel()
         await client.task
         assert client.sent[0]["status"] == 503
+
+    run(work)
+
+
+def test_probes_are_answered_between_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 200 takes a while, as one does that goes through thousands of topics. GETs have their turn between them, too."""
+    folded: list[int] = []
+    fold = EmbeddedEngine._fold_some
+
+    def slow(engine: EmbeddedEngine, taken: list[Any], until: float) -> None:
+        changes = sum(b'"POST"' in value for each in taken for value in each.item.values)
+        time.sleep(0.01 * changes)
+        folded.append(changes)
+        fold(engine, taken, inf)
+
+    async def answer(port: int, method: str, path: str, body: bytes = b"") -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        head += "Content-Type: application/json\r\n" if body else ""
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        found = await reader.read()
+        writer.close()
+        return found.partition(b"\r\n")[0]
+
+    async def work() -> None:
+        sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
+        port = sockets[1].getsockname()[1]
+        engine = EmbeddedEngine(clock=HeldClock(1_700_000_000_000))
+        async with engine, Server(engine, sockets[0], admin_listener=sockets[1]):
+            monkeypatch.setattr(EmbeddedEngine, "_fold_some", slow)
+            path = "/admin/v2/namespaces/public/default/messageTTL"
+            changes = [asyncio.ensure_future(answer(port, "POST", path, b"100")) for _ in range(200)]
+            while not sum(folded):
+                await asyncio.sleep(0)
+            for probe in ("/healthz", "/readyz", "/admin/v2/brokers/health"):
+                before = sum(folded)
+                assert await answer(port, "GET", probe) == b"HTTP/1.1 200 OK"
+                assert sum(folded) - before <= 60
+            assert {*await asyncio.gather(*changes)} == {b"HTTP/1.1 204 No Content"}
+            assert max(folded) <= MOST
 
     run(work)

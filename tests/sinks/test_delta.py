@@ -2,15 +2,17 @@
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from schemas.effects import SendReceipt
 from schemas.outputs import Rows
@@ -19,7 +21,7 @@ from sinks.base import CommittingSink, ForeignFiles
 from sinks.delta_log import DeltaLog, NotATable
 from sinks.storage import BadUrl, Damaged, NotStored, Storage
 from sinks.tables import DeltaSink, TableSink, first_batch, read_table
-from streaming.answers.folders import Folders
+from streaming.answers.history.folders import Folders
 from tests.sinks.helpers import TOPIC, output, receipts
 from tests.sinks.test_tables import EFFECTS
 
@@ -73,6 +75,26 @@ def test_rows_are_in_the_table_once_they_are_committed(url: str, tmp_path: Path)
     assert read_table(url).equals(expected(tmp_path / "one", range(1)))
     run(sink, 1)
     assert read_table(url).equals(expected(tmp_path / "two", range(2)))
+
+
+def test_a_file_is_looked_up_once(url: str) -> None:
+    """On S3, each time is a request. Only a micro-batch that the table may have already is looked for before it is written."""
+    asked: list[str] = []
+    infos = Storage.infos
+
+    def counted(self: Storage, paths: Iterable[str]) -> dict[str, Any]:
+        names = list(paths)
+        asked.extend(names)
+        return infos(self, names)
+
+    sink = DeltaSink(url)
+    with patch.object(Storage, "infos", counted):
+        for number in range(3):
+            run(sink, number)
+            assert len(asked) == len(set(asked)) == 2 * len(batch(number))
+            asked.clear()
+        run(DeltaSink(url), 2)
+        assert set(Counter(asked).values()) == {2}
 
 
 def test_a_repeated_micro_batch_is_committed_once(url: str, tmp_path: Path) -> None:
@@ -141,7 +163,7 @@ def test_a_damaged_file_ends_a_compaction_with_a_sentence(url: str, damage: Call
     path = min(Path(url).rglob("kind=SEND_RECEIPT/**/*.parquet"))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        Damaged, match=f"^{url}/_delta_log or one of its files is damaged: .*Restore it from a copy"
+        Damaged, match=f"^{url}/_delta_log or one of its files is damaged: .*Restore it from a backup"
     ):
         compact(url)
 
@@ -341,6 +363,7 @@ def test_pandas_reads_it(url: str) -> None:
     assert found.to_dict("list") == {"topic": [TOPIC] * 2, "entry_id": [0, 0], "batch": [0, 0]}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("commit", "damage"),
     # Without its last commit, a table is what it was before.
@@ -363,9 +386,70 @@ def test_a_damaged_log_is_named_or_makes_no_difference(
     if commit > 20:
         for attempt in (lambda: run(DeltaSink(url), 23), lambda: read_table(url), lambda: compact(url)):
             with pytest.raises(
-                Damaged, match=r"/_delta_log.* is (damaged: .+|empty)\. Restore it from a copy, or"
+                Damaged, match=r"/_delta_log.* is (damaged: .+|empty)\. Restore it from a backup, or"
             ):
                 attempt()
     else:
         run(DeltaSink(url), 23)
         assert read_table(url).equals(expected(tmp_path / "plain", range(24)))
+
+
+def test_files_of_others_are_never_deleted(url: str) -> None:
+    """Not by a compaction, however old they are, and not by the first write."""
+    sink = DeltaSink(url)
+    for number in range(3):
+        run(sink, number)
+    theirs = [
+        "notes.txt",
+        "mydata/thesis.csv",
+        "mydata/part-00000.parquet",
+        "kind=MESSAGE/mine.parquet",
+        "kind=MESSAGE/date=2026-01-01/mine.parquet",
+        "kind=MESSAGE/000000001-00000.parquet.bak",
+        "_temporary/mine",
+    ]
+    for name in theirs:
+        (Path(url) / name).parent.mkdir(parents=True, exist_ok=True)
+        (Path(url) / name).write_text("theirs")
+    (left,) = (Path(url) / "_temporary" / each for each in ["0" * 32])
+    left.write_text("ours, of a killed write")
+    assert compact(url).before > compact(url).after
+    assert parquet_files(url) == len(DeltaTable(url).file_uris()) + sum(
+        each.startswith("kind=") and each.endswith(".parquet") for each in theirs
+    )
+    again = DeltaSink(url)
+    run(again, 3)
+    assert not left.exists()
+    assert [name for name in theirs if not (Path(url) / name).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "mydata/thesis.csv", "kind=MESSAGE/mine.parquet"])
+def test_a_table_does_not_begin_among_files_of_others(url: str, name: str) -> None:
+    (Path(url) / name).parent.mkdir(parents=True)
+    (Path(url) / name).write_text("theirs")
+    with pytest.raises(ForeignFiles, match=rf"{url} holds what no query wrote \({name}\): move that away"):
+        DeltaSink(url).begin(-1)
+    (Path(url) / name).unlink()
+    left = Path(url) / "_delta_log" / "_commit_0.json.tmp"  # of a first commit that was killed
+    left.parent.mkdir()
+    left.touch()
+    run(DeltaSink(url), 0)
+
+
+def test_a_delta_table_of_others_is_left_alone(url: str) -> None:
+    write_deltalake(url, pa.table({"mine": [1]}))
+    with pytest.raises(ForeignFiles, match=f"^{url} holds a Delta table that no query wrote: move it away"):
+        DeltaSink(url).begin(-1)
+
+
+def test_a_file_of_the_table_is_never_replaced(url: str) -> None:
+    """Its size is in the log. A repeat has the same rows; a file that no commit names may be replaced."""
+    run(DeltaSink(url), 0, commit=False)
+    other = output(EFFECTS, partition=0, offset=7)
+    DeltaSink(url).write(0, 0, other)
+    run(DeltaSink(url), 0)
+    files = {path: (path.stat().st_ino, path.read_bytes()) for path in Path(url).rglob("*.parquet")}
+    run(DeltaSink(url), 0)
+    with pytest.raises(ForeignFiles, match="has other rows than the query would write"):
+        DeltaSink(url).write(0, 0, other)
+    assert {path: (path.stat().st_ino, path.read_bytes()) for path in files} == files

@@ -9,7 +9,7 @@ import pytest
 from sinks.ledger_store import read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
-from streaming.replay import replay_in_process
+from streaming.jobs.replay import replay_in_process
 
 LOCAL = [
     "..", ".", "../../../../../escaped", "/etc/passwd", "//x", "..\\..\\escaped", "C:\\nul", "a\0b", "_temporary", "_SUCCESS",

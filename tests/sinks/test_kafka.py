@@ -135,8 +135,8 @@ def test_a_rerun_sends_repeats_that_the_reader_drops(kafka: LocalKafka, topic: s
 @pytest.mark.feature("J5")
 @pytest.mark.kafka
 def test_the_documented_consumer(kafka: LocalKafka, topic: str, tmp_path: Path) -> None:
-    """The program in docs/outputs.md, as it stands, reads what the documents promise, and drops repeats."""
-    text = (Path(__file__).parents[2] / "docs" / "outputs.md").read_text()
+    """The program in docs/reference/outputs.md, as it stands, reads what the documents promise, and drops repeats."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "outputs.md").read_text()
     (program,) = re.findall(r"```python\n(import base64.*?)```", text, re.DOTALL)
     for name, own in (('"responses"', repr(topic)), ("127.0.0.1:9092", kafka.bootstrap)):
         assert name in program

@@ -67,7 +67,7 @@ def test_entries_of_an_open_ledger_are_read_from_segments(url: str) -> None:
 )
 def test_a_missing_entry_is_an_error(url: str, topic: str, ledger_id: int, first: int, last: int) -> None:
     LedgerStore(url).write(0, 0, output(receipts(1, 0, 9)))
-    with pytest.raises(EntryNotFound, match="the store and the checkpoint differ"):
+    with pytest.raises(EntryNotFound, match="store and checkpoint are from different points in time"):
         LedgerStore(url).reader(0).read(topic, ledger_id, first, last)
 
 
@@ -85,7 +85,7 @@ def test_the_receipt_of_a_duplicate_has_no_entry(url: str) -> None:
     LedgerStore(url).write(0, 0, output([receipt(1, 0), duplicate]))
     assert read_entries(url).num_rows == 1
     LedgerStore(url).write(1, 0, output([duplicate]))
-    assert len(list(Path(url).glob("segments/*/*"))) == 1
+    assert read_entries(url).num_rows == 1
 
 
 def test_a_closed_ledger_is_sealed_into_one_file(url: str) -> None:
@@ -107,7 +107,8 @@ def test_a_closed_ledger_is_sealed_into_one_file(url: str) -> None:
 def test_sealing_fails_when_earlier_entries_are_missing(url: str) -> None:
     store = LedgerStore(url)
     with pytest.raises(
-        EntryNotFound, match=r"lacks its entries 0\.\.4: .* the store and the checkpoint differ"
+        EntryNotFound,
+        match=r"lacks its entries 0\.\.4: .* store and checkpoint are from different points in time",
     ):
         store.write(3, 0, output([*receipts(1, 5, 9), closed(1, 10)]))
 

@@ -8,7 +8,7 @@ import msgspec
 from schemas.commands import Decoded, MessageMetadata, Publish, Refused
 from schemas.effects import Effect, Expired, Quarantined, Row, SendReceipt, Tick
 from schemas.entries import EntryReader
-from streaming.broker.persistent.publish_run import Run
+from streaming.broker.persistent.publish.publish_run import Run
 
 
 class Summary(NamedTuple):

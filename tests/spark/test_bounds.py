@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sinks.kafka import read_responses
-from streaming import run as live
+from streaming.jobs import run as live
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import records_within

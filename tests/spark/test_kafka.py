@@ -17,10 +17,13 @@ from schemas.keys import NOT_UTF8, topic_of
 from schemas.outputs import OUTPUT
 from schemas.records import Coordinates
 from sinks.quarantine import read_quarantine, read_set_aside
+from sinks.rows import to_tables
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
-from streaming.broker.persistent.publish_run import Run
-from streaming.fold import NoSuchRecord
+from streaming.broker.persistent.publish.publish_run import Run
+from streaming.fold.records import NoSuchRecord
+from streaming.jobs.replay import replay_in_process
+from streaming.jobs.run import run_query
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.records import READ, ingress_records
@@ -29,12 +32,9 @@ from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import ingress_partition
 from streaming.log.table import LogError
-from streaming.replay import replay_in_process
-from streaming.rows import to_tables
-from streaming.run import run_query
+from streaming.runtime.clock import FoldClock
 from streaming.spark import source, state
 from streaming.spark.failure import explanation
-from streaming.spark.operator import Clock
 from streaming.spark.query import Written
 from tests.broker.kit import feed
 from tests.rows import together
@@ -229,7 +229,7 @@ def test_a_record_that_stops_the_query_and_one_ahead_of_time(
         if (0, "SEND_RECEIPT") in written.rows:
             stop.set()
 
-    def run(*names: str, clock: Clock = "trigger", folder: str = "live") -> str:
+    def run(*names: str, clock: FoldClock = "trigger", folder: str = "live") -> str:
         stop.clear()
         run_query(
             url,

@@ -12,9 +12,10 @@ import pytest
 
 from schemas.outputs import Rows
 from schemas.records import RECORD
-from streaming import fold as driver
-from streaming.fold import FoldError, OffsetError
+from streaming.fold import columns
+from streaming.fold.records import FoldError, OffsetError
 from streaming.quality.gate import decode_only
+from streaming.runtime.clock import FoldClock
 from streaming.spark import operator as op
 from streaming.spark.packing import pack
 from tests.broker.kit import feed
@@ -70,7 +71,7 @@ class Written:
         self.tables.append(rows)
 
 
-def fold(state: State, *frames: pd.DataFrame, clock: op.Clock = "log", timed_out: bool = False) -> pa.Table:
+def fold(state: State, *frames: pd.DataFrame, clock: FoldClock = "log", timed_out: bool = False) -> pa.Table:
     state.hasTimedOut, state.timeout = timed_out, None
     sink = Written()
     function = op.operator(
@@ -140,9 +141,9 @@ def test_a_failure_names_the_record() -> None:
 @pytest.mark.feature("J1")
 def test_large_batches_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fold(State(), frame(*range(10)))
-    monkeypatch.setattr(driver, "CHUNK_RECORDS", 3)
+    monkeypatch.setattr(columns, "CHUNK_RECORDS", 3)
     assert fold(State(), frame(*range(10))).equals(whole)
-    monkeypatch.setattr(driver, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(columns, "CHUNK_BYTES", 1)
     assert fold(State(), frame(*range(10))).equals(whole)
 
 
@@ -216,7 +217,7 @@ def ticks(rows: pa.Table) -> Iterator[int]:
 
 def test_workers_are_forked_with_their_modules() -> None:
     """Each worker would spend most of its first second on imports."""
-    needed = ["pyspark.worker", "pandas", "pyarrow", "streaming.spark.operator", "streaming.fold", "sinks.kafka",
+    needed = ["pyspark.worker", "pandas", "pyarrow", "streaming.spark.operator", "streaming.fold.columns", "sinks.kafka",
               "sinks.dead_letters", "sinks.ledger_store", "sinks.tables", "sinks.quarantine", "streaming.quality.sink"]  # fmt: skip
     code = f"import sys, streaming.spark.worker_daemon; print([n for n in {needed} if n not in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming.fold import BrokerType, Fold, StateRow, stats
+from streaming.fold.columns import Fold
+from streaming.fold.records import BrokerType, StateRow, stats
+from streaming.jobs.run import state_settings
 from streaming.log.table import slices
-from streaming.run import state_settings
 from streaming.spark import query, source, state
 from streaming.spark.operator import FoldOptions
 from tests.spark.fake import FakeBroker

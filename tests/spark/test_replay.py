@@ -16,10 +16,17 @@ from sinks.outputs import InTheWay
 from sinks.quarantine import read_quarantine
 from sinks.tables import read_table
 from streaming.cli.replay import replay_command, table, to_json
-from streaming.fold import BrokerType
+from streaming.fold.records import BrokerType
+from streaming.jobs.replay import (
+    NotEmptyError,
+    ReplayResult,
+    load,
+    micro_batches,
+    replay_in_process,
+    replay_log,
+)
 from streaming.log.files import write_log
 from streaming.log.table import LogError
-from streaming.replay import NotEmptyError, ReplayResult, load, micro_batches, replay_in_process, replay_log
 from tests.spark.fake import FakeBroker
 from tests.spark.helpers import log_of, traffic
 
@@ -142,7 +149,7 @@ def test_what_a_replay_did_not_write_is_never_deleted(
         for name in ("thesis.txt", "sums.parquet", "000000000-00000.parquet.bak", "plan.json"):
             foreign = folder / name
             foreign.write_text("mine")
-            with pytest.raises(InTheWay, match="holds what no replay wrote") as raised:
+            with pytest.raises(InTheWay, match="contains files that no replay wrote") as raised:
                 again()
             assert str(foreign.relative_to(out)) in str(raised.value)
             assert foreign.read_text() == "mine"
@@ -154,7 +161,7 @@ def test_what_a_replay_did_not_write_is_never_deleted(
         link.unlink()
     again()
     shutil.rmtree(out / "state")  # as in a folder with the store of a query
-    with pytest.raises(InTheWay, match="holds what no replay wrote"):
+    with pytest.raises(InTheWay, match="contains files that no replay wrote"):
         again()
     assert (out / "store").is_dir()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from streaming.jobs.run import run_query
 from streaming.kafka.url import KafkaUrlError
-from streaming.run import run_query
 from streaming.spark.query import wait
 from streaming.spark.trigger import interval
 
@@ -60,7 +60,7 @@ def test_a_topic_for_two_things(tmp_path: Path, same: list[str]) -> None:
     """The query would read its own rows, without end."""
     other = {} if len(same) == 1 else dict.fromkeys(same, "kafka://127.0.0.1:1/other")
     topics: dict[str, Any] = dict.fromkeys(same, "kafka://127.0.0.1:1/t") | other
-    with pytest.raises(KafkaUrlError, match="need a topic each"):
+    with pytest.raises(KafkaUrlError, match="need separate topics"):
         run_query(
             "kafka://127.0.0.1:1/t",
             tmp_path,

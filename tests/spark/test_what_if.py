@@ -25,7 +25,7 @@ from streaming.broker.policies.hierarchy import (
 )
 from streaming.broker.policies.kept import KEPT
 from streaming.cli.replay import replay_command
-from streaming.fold import Fold
+from streaming.fold.columns import Fold
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from streaming.log.policies import Pinned, PolicyError, pin, read_policies

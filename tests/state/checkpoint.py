@@ -18,7 +18,8 @@ from sinks.base import Sink
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import TableSink
-from streaming.fold import Fold, StateRow
+from streaming.fold.columns import Fold
+from streaming.fold.records import StateRow
 from streaming.log.partition import partition_log
 from streaming.log.table import slices
 from streaming.spark import query, source

@@ -14,7 +14,7 @@ from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, Effect
 from schemas.entries import Entry
 from streaming.broker.broker import Broker
-from streaming.broker.codec import VERSION
+from streaming.broker.state.codec import VERSION
 from tests.broker.kit import Stored, feed
 from tests.state.lives import Life, Record
 from tests.state.shape import Shape
@@ -141,6 +141,6 @@ def next_version(difference: list[str]) -> str:
     """What to do about a change of the encoding."""
     return (
         f"the encoding of the state has changed ({'; '.join(difference)}), but checkpoints have the old one. Set "
-        f"VERSION = {VERSION + 1} in streaming/broker/codec.py, read streaming/broker/upgrades.py, and run "
+        f"VERSION = {VERSION + 1} in streaming/broker/state/codec.py, read streaming/broker/state/upgrades.py, and run "
         "`python -m tests.state.record`"
     )

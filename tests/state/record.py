@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import json
 
-from streaming.broker.codec import VERSION
+from streaming.broker.state.codec import VERSION
 from streaming.spark.session import spark_session
 from tests.state import checkpoint, golden
 from tests.state.lives import lives

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from streaming.broker.codec import PartitionState
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.state.codec import PartitionState
 
 Shape = dict[str, dict[str, Any]]
 """Structure → ``form``: how it is encoded; ``fields``: in the order of the encoding, each with type and default."""
 
 ROOTS = (PartitionState, PersistentTopic, NonPersistentTopic)
-"""What `streaming.broker.codec` encodes separately. Everything else is part of one of these."""
+"""What `streaming.broker.state.codec` encodes separately. Everything else is part of one of these."""
 
 
 def shape() -> Shape:

@@ -9,10 +9,10 @@ import pyarrow as pa
 from schemas.commands import Tick, to_json
 from schemas.effects import KINDS, AdminResponse
 from streaming.broker.broker import Broker
-from streaming.broker.codec import PartitionState, decode_state, encode_state
+from streaming.broker.state.codec import PartitionState, decode_state, encode_state
 from streaming.log.partition import ingress_partition, partition_log
 from streaming.log.table import LOGICAL
-from streaming.spread import Spread
+from streaming.state.spread import Spread
 from tests.broker.kit import Stored, feed
 
 Record = tuple[int, str | None, bytes]

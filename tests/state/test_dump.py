@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from streaming import dump as dumps
 from streaming.broker.broker import Broker
-from streaming.broker.codec import VERSION, decode_state, encode_state
-from streaming.dump import BadDump, Header, read_dump, read_header, write_dump
+from streaming.broker.state.codec import VERSION, decode_state, encode_state
+from streaming.state import dump as dumps
+from streaming.state.dump import BadDump, Header, read_dump, read_header, write_dump
 from tests.broker.kit import Stored, feed
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
@@ -134,7 +134,8 @@ LINES = small().splitlines(keepends=True)
 @pytest.mark.parametrize(
     ("dump", "said"),
     [
-        (b"", "line 1: the file ends here, and the dump does not: it was truncated. Expected a dump of magnetar state export"),
+        (b"", ("line 1: the file ends here, before the end of the dump: it was truncated. Expected a dump of "
+        "magnetar state export")),
         (b'{"producer":"p","sequence_id":1}\n', "line 1: the checksum is wrong.*Expected a dump of"),
         (signed([b'{"format":"other"']), "line 1: the format is not 'magnetar-state'. Expected a dump of magnetar state export"),
         (b"".join(LINES[:-1]), "line 6: the file ends here"),

@@ -8,7 +8,7 @@ import pytest
 from sinks.storage import Damaged
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
-from streaming.seed import Origin, Seed, SeedWriter, read_seed
+from streaming.state.seed import Origin, Seed, SeedWriter, read_seed
 from tests.broker.kit import START, feed
 
 pytestmark = pytest.mark.feature("J1")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from schemas.commands import Admin, BrokerConfig, Publish, Subscribe, Tick, to_json
-from streaming.broker.codec import PartitionState, TopicBlock, decode_state
 from streaming.broker.config import configuration
 from streaming.broker.persistent.unacked_limit import UnackedMessages
 from streaming.broker.policies.hierarchy import Policies
-from streaming.spread import NotSpread, Spread
+from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state
+from streaming.state.spread import NotSpread, Spread
 from tests.broker.kit import START
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES

@@ -7,9 +7,9 @@ from typer.testing import CliRunner, Result
 
 from sinks.lock import exclusive
 from streaming.cli.app import app
-from streaming.dump import read_dump
-from streaming.replay import replay_in_process
-from streaming.states import read_states
+from streaming.jobs.replay import replay_in_process
+from streaming.state.dump import read_dump
+from streaming.state.saved import read_states
 
 pytestmark = pytest.mark.feature("J2")
 
@@ -65,6 +65,6 @@ def test_a_query_that_ended_in_the_middle_of_a_micro_batch(tmp_path: Path) -> No
     ran = move(checkpoint, store, tmp_path / "new")
     assert ran.exit_code == 2
     assert (
-        "ended in the middle of a micro-batch: start the query once more, and stop it when it has caught up"
+        "ended in the middle of a micro-batch: start the query again, and stop it when it has caught up"
         in ran.stderr
     )

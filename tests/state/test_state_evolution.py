@@ -14,10 +14,7 @@ from schemas.entries import Entry
 from sinks.ledger_store import read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import TABLES, read_table
-from streaming.broker import codec, upgrades
-from streaming.broker.abstract_topic import Counters
 from streaming.broker.broker import Broker
-from streaming.broker.codec import VERSION, PartitionState, TopicBlock
 from streaming.broker.dispatch.selectors import ConsistentHashing
 from streaming.broker.entries import NoEntries
 from streaming.broker.errors import StateVersionError
@@ -29,9 +26,12 @@ from streaming.broker.non_persistent.dispatchers import (
 )
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.producer.access_mode import ProducerAccess
-from streaming.broker.rate import Rate
+from streaming.broker.rates.rate import Rate
+from streaming.broker.state import codec, upgrades
+from streaming.broker.state.codec import VERSION, PartitionState, TopicBlock
 from streaming.broker.subscription.consumer import Consumer
-from streaming.fold import stats
+from streaming.broker.topic.abstract_topic import Counters
+from streaming.fold.records import stats
 from streaming.spark.state import partition_states
 from tests.broker.kit import Stored, feed
 from tests.state import checkpoint, golden, record_draft

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from streaming.answers.folders import Folders
+from streaming.answers.history.folders import Folders
+from streaming.jobs.replay import replay_in_process
 from streaming.log.table import LOGICAL, log_table
 from streaming.metrics.endpoint import Endpoint
-from streaming.replay import replay_in_process
-from streaming.states import read_states
+from streaming.state.saved import read_states
 from streaming.ui.application import application
 from streaming.ui.explanation import CannotAnswer, Task, answer
 from streaming.ui.view import FolderView

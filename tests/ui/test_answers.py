@@ -14,18 +14,18 @@ import pyarrow.compute as pc
 import pytest
 
 from schemas.metrics import PartitionMetrics, SubscriptionMetrics, TopicMetrics
-from streaming.answers import life
-from streaming.answers.delivery import builtins
-from streaming.answers.folders import Budget, Folders, TooMuch
-from streaming.fold import StateRow
+from streaming.answers.explain import life
+from streaming.answers.explain.delivery import builtins
+from streaming.answers.history.folders import Budget, Folders, TooMuch
+from streaming.fold.records import StateRow
 from streaming.metrics.endpoint import Endpoint, EndpointError
-from streaming.metrics.query import Progress, QueryMetrics
-from streaming.metrics.topics import Snapshot, TopicFigures
+from streaming.metrics.query import BatchProgress, QueryMetrics
+from streaming.metrics.topics import MetricsSnapshot, TopicFigures
 from streaming.ui import application as app
 from streaming.ui import explanation, figures, history
 from streaming.ui.application import application
 from streaming.ui.explanation import CannotAnswer, Gone, Question, Task, explain
-from streaming.ui.history import EVERY_MS, POINTS, SERIES, SUBSCRIPTIONS, History
+from streaming.ui.history import EVERY_MS, POINTS, SERIES, SUBSCRIPTIONS, SampleHistory
 from streaming.ui.output_rows import LOSSES, flows, latest
 from streaming.ui.view import FolderView, RunView, View
 from tests.e2e.processes import wait_until
@@ -66,7 +66,7 @@ def topic(name: str, storage: int, backlogs: Iterable[int] = (1,), quota: int = 
     )
 
 
-def snapshot(*topics: TopicMetrics, time: int = 0) -> Snapshot:
+def snapshot(*topics: TopicMetrics, time: int = 0) -> MetricsSnapshot:
     found = TopicFigures()
     found.update(PartitionMetrics(0, "standalone", time, 0, 60_000, 1, [*topics], [], {}))
     return found.snapshot(time)
@@ -144,7 +144,7 @@ def test_files_that_go_away_meanwhile_are_no_answer(replayed: Path, tmp_path: Pa
     (tmp_path / "out" / what).rename(tmp_path / "away")
     status, body = get(pages, "/api/latest")
     assert status == 500
-    assert "is not whole" in str(body) or "was moved or removed" in str(body)
+    assert "is incomplete" in str(body) or "was moved or removed" in str(body)
 
 
 def test_the_latest_rows_are_those_of_the_table(replayed: Path, view: FolderView) -> None:
@@ -164,10 +164,10 @@ def test_a_budget_that_is_too_small(replayed: Path, view: FolderView) -> None:
     assert latest(view.tables, ["EVICTED"], 10, None, Budget(10, 0)) == {"rows": [], "complete": False}
     found = Folders.of(replayed)
     found.budget = Budget(10, 1)
-    with pytest.raises(TooMuch, match="more than the 1 rows"):
+    with pytest.raises(TooMuch, match="more than the limit of 1 rows"):
         flows(found, None, 0)
     found.budget = Budget(0, 10**6)
-    with pytest.raises(TooMuch, match="longer than the 0 s"):
+    with pytest.raises(TooMuch, match="longer than the limit of 0 s"):
         list(found.rows(LOSSES["QUARANTINED"], EVERY))
 
 
@@ -339,7 +339,7 @@ def test_a_query_that_deletes_what_is_read(
     assert (
         (status, found) == (200, "it")
         if fails < 3
-        else (status, "ask again" in found["error"]) == (404, True)
+        else (status, "try again" in found["error"]) == (404, True)
     )
 
 
@@ -408,7 +408,7 @@ def test_a_store_without_its_checkpoint(replayed: Path) -> None:
 # -- a running query
 
 
-PROGRESS = Progress(7, START, 20, {"triggerExecution": 0.4, "addBatch": 0.3}, 50.0, 3, 1000)
+PROGRESS = BatchProgress(7, START, 20, {"triggerExecution": 0.4, "addBatch": 0.3}, 50.0, 3, 1000)
 
 
 def running(tmp_path: Path) -> tuple[RunView, QueryMetrics]:
@@ -457,7 +457,7 @@ def test_micro_batches_in_a_ring(tmp_path: Path) -> None:
 
 def test_history_does_not_grow() -> None:
     """Neither with topics nor with their subscriptions nor with time."""
-    found = History()
+    found = SampleHistory()
     for number in range(POINTS + 20):
         # Others are the largest each time.
         topics = [
@@ -473,7 +473,7 @@ def test_history_does_not_grow() -> None:
 
 def test_the_oldest_samples_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "POINTS", 4)
-    found = History()
+    found = SampleHistory()
     for number in range(6):
         now = snapshot(topic("t", number))
         found.add(number * EVERY_MS, now, figures.totals(now))
@@ -491,7 +491,7 @@ def test_the_oldest_samples_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_samples_are_not_taken_more_often() -> None:
-    found = History()
+    found = SampleHistory()
     assert found.is_due(5)
     found.add(5, snapshot(), figures.totals(snapshot()))
     assert not found.is_due(5 + EVERY_MS - 1)

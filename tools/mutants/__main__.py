@@ -1,4 +1,4 @@
-"""``python -m tools.mutants --count 60 --seed 1 tests/broker``: see docs/testing.md."""
+"""``python -m tools.mutants --count 60 --seed 1 tests/broker``: see docs/develop/testing.md."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from operator import itemgetter
 from pathlib import Path
 
 import msgspec
+import slipcover
 
 from tools.mutants.mutations import Identity, Module, Mutant, instrumented, modules
 
 ROOT = Path(__file__).parents[2]
 CORE = "streaming/broker"
+COVERAGE = ["-m", "slipcover", "--branch", "--source", CORE, "--json", "--out"]
+"""A switch is left out by the settings in pyproject.toml. In a module with a mutant, the lines are those of the copy."""
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*cache*", "__pycache__", ".hypothesis", "*.egg-info")
 
 
@@ -97,6 +100,9 @@ def main() -> None:
     arguments.add_argument("--since", help="a commit: half of the mutants are in lines that changed since")
     arguments.add_argument("--jobs", type=int, default=1, help="how many mutants to test at a time")
     arguments.add_argument("--floor", type=float, default=0, help="fail if fewer percent are noticed")
+    arguments.add_argument(
+        "--coverage", type=float, help="measure the branch coverage, too, and fail if it is less, in percent"
+    )
     options, tests = arguments.parse_known_args()
     seed = random.randrange(10**6) if options.seed is None else options.seed
 
@@ -109,18 +115,22 @@ def main() -> None:
         for module in found:
             if chosen := {number: mutant for number, (of, mutant) in enumerate(sample) if of is module}:
                 (copy / module.file).write_text(instrumented(module, chosen), encoding="utf-8")
-        survivors = judge(copy, [mutant for _, mutant in sample], options.jobs, tests)
+        mutants = [mutant for _, mutant in sample]
+        survivors = judge(copy, mutants, options.jobs, tests, options.coverage)
     share = 100 * (1 - len(survivors) / len(sample))
     print(f"noticed: {len(sample) - len(survivors)} of {len(sample)}, {share:.1f} %")
     if share < options.floor:
         sys.exit(f"fewer than {options.floor:g} %")
 
 
-def judge(copy: Path, mutants: list[Mutant], jobs: int, tests: list[str]) -> list[Mutant]:
-    """Runs the tests against the mutants in `copy`, and shows those that survive. Returns them."""
+def judge(
+    copy: Path, mutants: list[Mutant], jobs: int, tests: list[str], coverage: float | None
+) -> list[Mutant]:
+    """Runs the tests against the mutants in `copy`, and shows those that survive. Returns them. `coverage`: see `main`."""
     survivors = []
     said = []
-    command = [sys.executable, "-m", "tools.mutants.run", str(len(mutants)), str(jobs), *tests]
+    measured = [] if coverage is None else [*COVERAGE, str(copy / "coverage.json")]
+    command = [sys.executable, *measured, "-m", "tools.mutants.run", str(len(mutants)), str(jobs), *tests]
     environment = os.environ | {"PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)}
     judged = 0
     with subprocess.Popen(command, cwd=copy, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -142,6 +152,11 @@ def judge(copy: Path, mutants: list[Mutant], jobs: int, tests: list[str]) -> lis
                 print(f"\n{judged} judged, {judged - len(survivors)} noticed", flush=True)
     if process.returncode or judged < len(mutants):
         sys.exit("".join(said) + f"the tests did not run to the end: exit code {process.returncode}")
+    if coverage is not None:
+        found = json.loads((copy / "coverage.json").read_bytes())
+        slipcover.print_coverage(found, skip_covered=True)
+        if (share := found["summary"]["percent_covered"]) < coverage:
+            sys.exit(f"the tests cover {share:.2f} % of the core, less than {coverage:g} %")
     return survivors
 
 

@@ -1,14 +1,16 @@
 """The core's tests against mutants: one pytest session that forks, inside an instrumented copy of the repository.
 
 The session collects the tests once. One fork per job runs all of them on the unchanged code and learns which tests run which
-mutants, and how long they take. Then there is one fork per mutant: it runs the tests that reach the mutant, the short ones
-first, until one fails. Whatever a mutant does, its fork ends: what uses too much time or memory, or waits too long, is noticed.
+mutants, and how long they take; SlipCover measures their coverage there. Then there is one fork per mutant: it runs the tests that
+reach the mutant, the short ones first, until one fails. Whatever a mutant does, its fork ends: what uses too much time or memory, or
+waits too long, is noticed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import posix
 import resource
 import select
 import signal
@@ -18,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby, zip_longest
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -44,12 +46,11 @@ class Session:
         self.mutants = mutants
         self.jobs = jobs
         self.tests = tests
-        self.failed: str | None = None
+        self.failed: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and self.failed is None:
-            self.failed = report.nodeid
-            self.text = report.longreprtext
+        if report.failed:
+            self.failed[report.nodeid] = f"{report.nodeid}\n{report.longreprtext}"
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
@@ -59,9 +60,12 @@ class Session:
         halves = [[item for items in modules[job :: self.jobs] for item in items] for job in range(self.jobs)]
         seconds: dict[str, float] = {}
         reached: dict[int, list[str]] = {}
-        for _, outcome in forked(self.jobs, (partial(self.unchanged, half) for half in halves)):
-            if outcome is None or "failed" in outcome:
-                sys.exit(f"the tests fail without a mutant: {outcome}")
+        for _, outcome in forked(
+            self.jobs, (partial(self.unchanged, half) for half in halves), measured=True
+        ):
+            if outcome is None or outcome["failed"]:
+                texts = ["a test was killed"] if outcome is None else outcome["failed"].values()
+                sys.exit("\n".join(["the tests fail without a mutant:", *texts]))
             seconds |= outcome["seconds"]
             for number, names in outcome["reached"].items():
                 reached.setdefault(int(number), []).extend(names)
@@ -79,6 +83,7 @@ class Session:
         return True
 
     def unchanged(self, items: list[pytest.Item]) -> dict[str, Any]:
+        """How long each test takes, in seconds of CPU time, the tests that reach a mutant, and those that fail."""
         seconds: dict[str, float] = {}
         reached: dict[int, list[str]] = {}
         for item, following in pairs(items):
@@ -88,9 +93,7 @@ class Session:
             seconds[item.nodeid] = time.process_time() - begin
             for number in ACTIVE:
                 reached.setdefault(number, []).append(item.nodeid)
-            if self.failed:
-                return {"failed": self.failed, "text": self.text}
-        return {"seconds": seconds, "reached": reached}
+        return {"seconds": seconds, "reached": reached, "failed": self.failed}
 
     def against(self, number: int, items: list[pytest.Item], seconds: dict[str, float]) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -101,7 +104,7 @@ class Session:
             signal.setitimer(signal.ITIMER_REAL, WAIT + most)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
-                return {"noticed": self.failed, "ran": ran + 1}
+                return {"noticed": next(iter(self.failed)), "ran": ran + 1}
         return {"noticed": None, "ran": len(items)}
 
 
@@ -125,15 +128,19 @@ def pairs(items: list[pytest.Item]) -> Iterable[tuple[pytest.Item, pytest.Item |
     return zip_longest(items, items[1:])
 
 
-def forked(jobs: int, works: Iterable[Callable[[], Any]]) -> Iterator[tuple[int, Any]]:
-    """Each work in a fork of its own, `jobs` at a time: its number and what it returned, or None if the fork died."""
+def forked(
+    jobs: int, works: Iterable[Callable[[], Any]], *, measured: bool = False
+) -> Iterator[tuple[int, Any]]:
+    """Each work in a fork of its own, `jobs` at a time: its number and what it returned, or None if the fork died. `measured`: its coverage
+    counts, for which SlipCover has functions of its own in `os`."""
+    ways = os if measured else posix
     waiting = iter(enumerate(works))
     running: dict[int, tuple[int, int, list[bytes]]] = {}
     while True:
         while len(running) < jobs and (work := next(waiting, None)):
             end, theirs = os.pipe()
-            if not (child := os.fork()):
-                answer(work[1], theirs)
+            if not (child := ways.fork()):
+                answer(work[1], theirs, ways._exit)
             os.close(theirs)
             running[end] = (child, work[0], [])
         if not running:
@@ -149,7 +156,7 @@ def forked(jobs: int, works: Iterable[Callable[[], Any]]) -> Iterator[tuple[int,
             yield number, json.loads(b"".join(parts)) if parts else None
 
 
-def answer(work: Callable[[], Any], pipe: int) -> None:
+def answer(work: Callable[[], Any], pipe: int, end: Callable[[int], NoReturn]) -> None:
     """What a fork does."""
     try:
         silent = os.open(os.devnull, os.O_RDWR)
@@ -158,7 +165,7 @@ def answer(work: Callable[[], Any], pipe: int) -> None:
         with os.fdopen(pipe, "wb") as file:
             file.write(json.dumps(work()).encode())
     finally:
-        os._exit(0)
+        end(0)
 
 
 def say(found: dict[str, Any]) -> None:

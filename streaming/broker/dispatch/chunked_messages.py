@@ -18,7 +18,7 @@ NextConsumer = Callable[[list[Consumer]], Consumer | None]
 """Returns the consumer whose turn it is, or None if no consumer can receive."""
 
 
-class Run(NamedTuple):
+class ChunkRun(NamedTuple):
     """Entries for a consumer. `gone`: it has left."""
 
     consumer: Consumer
@@ -26,7 +26,7 @@ class Run(NamedTuple):
     entries: Found
 
 
-Key = tuple[Handle, int]
+ChunkedMessage = tuple[Handle, int]
 """A consumer. Those that are gone may have the handle of one that is connected, and count from 1."""
 
 
@@ -139,7 +139,7 @@ class ChunkOwners(msgspec.Struct, array_like=True, dict=True):
 
 def assign(
     found: Found, subscription: Subscription, next_consumer: NextConsumer, owners: ChunkOwners
-) -> tuple[list[Run], list[Position]]:
+) -> tuple[list[ChunkRun], list[Position]]:
     """Assign each chunk to the consumer that got the message's first chunk, and other entries to consumers in turn.
 
     Returns the entries by consumer, in the order of the subscription's consumers and then of those that are gone, and the
@@ -147,7 +147,7 @@ def assign(
     """
     consumers = subscription.consumers
     permits = _Permits()
-    assigned: dict[Key, Run] = {}
+    assigned: dict[ChunkedMessage, ChunkRun] = {}
     left: list[Position] = []
     current: Consumer | None = None
     available = 0
@@ -175,11 +175,11 @@ def assign(
                 (owner.handle, number), available - 1
             )  # quirk: those of the current consumer, whoever the owner is
         available -= 1
-        run = assigned.setdefault((owner.handle, number), Run(owner, number > 0, []))
+        run = assigned.setdefault((owner.handle, number), ChunkRun(owner, number > 0, []))
         run.entries.append((position, entry))
     runs = list(assigned.values())
     if len(runs) > 1:
-        keys: list[Key] = [(each.handle, 0) for each in consumers]
+        keys: list[ChunkedMessage] = [(each.handle, 0) for each in consumers]
         keys += [(each.handle, number) for number, each in enumerate(owners.gone, 1)]
         runs = [assigned[key] for key in keys if key in assigned]
     for consumer, _, entries in runs:
@@ -192,12 +192,12 @@ class _Permits:
     """The permits that are left while entries are assigned. It looks only at consumers whose turn comes."""
 
     def __init__(self) -> None:
-        self._left: dict[Key, int] = {}
+        self._left: dict[ChunkedMessage, int] = {}
 
-    def of(self, consumer: Consumer, key: Key | None = None) -> int:
+    def of(self, consumer: Consumer, key: ChunkedMessage | None = None) -> int:
         return self._left.setdefault(key or (consumer.handle, 0), consumer.permits)
 
-    def leave(self, key: Key, permits: int) -> None:
+    def leave(self, key: ChunkedMessage, permits: int) -> None:
         self._left[key] = permits
 
 

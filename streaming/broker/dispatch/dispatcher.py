@@ -118,7 +118,7 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def acknowledged(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position
     ) -> Consumer | None:
-        """A consumer acks a whole entry. Credit and return the consumer that the entry was sent to.
+        """A consumer acks a whole entry. Credit and return the consumer that the entry was sent to, unless it stays blocked.
 
         Called before the cursor changes, as `acknowledged_partly` is.
         """
@@ -200,8 +200,9 @@ class Dispatcher(msgspec.Struct, array_like=True):
             return Whereabouts("unread", "not read yet")
         return Whereabouts("read", "read before, and with no consumer now")
 
-    def hash_ranges(self) -> dict[Handle, list[str]] | None:
-        """`keyHashRanges` in the stats of each consumer that has any. None: stats do not show them."""
+    def hash_ranges(self, *, by_point: bool = False) -> dict[Handle, list[str]] | None:
+        """`keyHashRanges` in the stats of each consumer that has any. None: stats do not show them. `by_point`: see
+        keySharedRangesByPoint."""
         return None
 
 

@@ -1,8 +1,49 @@
-"""Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules:
-docs/rules/shared.md §1–§11).
+"""Dispatch to many consumers: Shared (mirrors `PersistentDispatcherMultipleConsumers`; rules: docs/rules/shared.md).
 
-`deal` decides which consumer gets which of the entries read. `chunked_messages` does so for chunks, and the Key_Shared
-subclass by key.
+The problem
+    Several consumers share one cursor, and the dispatcher decides who gets which entry and when. An entry may be
+    delivered, acknowledged out of order, handed back, delayed, or left behind by a consumer that disconnects. The read
+    position alone cannot express that: it only moves forward. And Pulsar's clients can observe when a read happens, so
+    "send whatever can be sent" after each command is not enough: some events do not start a read, and the rules keep it
+    that way. Such behavior that looks unintended is marked ``quirk`` below.
+
+The data
+    An unacked entry before the read position is pending at a consumer (`Consumer.pending`), in the `replay` set,
+    in `delayed`, in `rescheduled`, or nowhere until the subscription is read again (see `_lose`). The limits are
+    counted in messages, not entries: permits and unacked messages of each consumer, and the totals of both.
+
+In order
+    `dispatch` runs rounds (`_round`, Pulsar's readMoreEntries) until one makes no progress. A round:
+
+    1. computes how many entries it may read (`_wanted`): none if no consumer is available, a rate is used up, or
+       delayed delivery pauses the subscription;
+    2. moves delayed entries that are due to the replay set;
+    3. if the replay set is not empty, deals out its first positions, and nothing else;
+    4. otherwise reads new entries, unless a limit blocks the subscription or a read waits;
+    5. deals them out (`deal`): each available consumer in turn gets a run of entries, and `send` filters and sends it.
+       What nobody could take goes to the replay set.
+
+    A round that finds no entry leaves a read waiting (`pending_read`). New entries complete it (`new_entries`).
+
+    Consumers a and b with 2 permits each, and five entries 1:0 to 1:4 that arrive one by one::
+
+        1:0 to a, 1:1 to b, 1:2 to a, 1:3 to b       nobody has permits left, so no read waits; 1:4 is not read
+        a disconnects                                replay = {1:0, 1:2}; b has no permits
+        b sends FLOW 3                               round 1: 1:0 and 1:2 from the replay set, round 2: 1:4
+
+    The redelivery counts stay 0: only a consumer's request raises them (`redeliver`), and a filter's (`timer`).
+
+Invariants
+    * A position is pending at no more than one consumer.
+    * `consumers` are sorted by priority level, and those of one level by when they joined.
+    * `total_permits` is the sum of the consumers' permits, and `total_unacked` that of their unacked messages, except for
+      entries of chunked messages that were dealt to a consumer that has left (`_lose`).
+    * The limits on unacked messages of the subscription and the broker stop new entries, never the replay set.
+
+What it costs
+    An entry costs the same whatever the backlog is. The replay set and the delayed entries are sorted blocks, so a
+    position costs a search in a list of blocks. Finding the owner of an ack that came from another consumer looks at
+    all consumers.
 """
 
 from bisect import insort
@@ -38,12 +79,21 @@ NO_HASHES: dict[Position, int] = {}
 
 
 class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
-    """`round_robin` = index of the consumer whose turn it is; `replay` = positions to send before new ones;
-    `counts` = redelivery counts; `pending_read` = entries that a waiting read asked for. Totals are in messages.
+    """What a Shared subscription keeps between commands.
 
-    `rescheduled`: time (ms) → positions that an entry filter rescheduled; `asleep`: the same, but it would only reschedule
-    them again (see `Dispatcher.timer`); `passed_from` = where the mark-delete position was before the broker moved it, if it did since the
-    last dispatch.
+    * `round_robin`: the index of the consumer whose turn it is. It may be past the end, which means 0.
+    * `replay`: positions to send before new entries.
+    * `counts`: the redelivery counts, where they are not 0.
+    * `total_permits`: the permits of all consumers, in messages.
+    * `total_unacked`: the unacked messages of all consumers.
+    * `blocked`: whether maxUnackedMessagesPerSubscription stops new entries.
+    * `pending_read`: how many entries a waiting read asked for; 0: no read waits.
+    * `delayed`: entries that wait for their delivery time.
+    * `rescheduled`: time (ms) → positions that an entry filter judges again then.
+    * `chunk_owners`: which consumer gets the remaining chunks of a message.
+    * `asleep`: like `rescheduled`, but the filter would only reschedule them again. See `timer` and `resume_retries`.
+    * `passed_from`: where the mark-delete position was before it passed entries that may still be pending; None: there
+      are none. `_forget_passed` looks for them.
 
     In the encoding, the fields of `StickyKeyMultipleConsumers` follow these, so a new field here needs a new
     `codec.VERSION`.
@@ -196,6 +246,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def _rescheduled_again(self, sub: SubscriptionContext, positions: list[Position]) -> int:
         """If a consumer could get each of the entries now, but the filters put all of them off again: the messages in them. Else 0."""
         cursor, config = sub.cursor, sub.ctx.config
+        # Whenever a retry could do anything but ask the filter again, it must run: it may drop an entry that is acked,
+        # or find that nobody can receive, in which case the filter is not asked.
         if any(position <= cursor.mark_delete or position in cursor.acked for position in positions):
             return 0
         if not config.entryFilterNames or self._read_size(sub) == 0 or sub.throttle is not None:
@@ -266,10 +318,13 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return None
         freed = self._unacked(sub, owner, position)
         self._release(sub, owner, position)
+        stays_blocked = (
+            sub.ctx.config.unblocksConsumerOneAckLate and 0 < sub.consumer_limit // 2 < owner.unacked
+        )
         owner.unacked -= freed
         self.total_unacked -= freed
         consumer.acks += freed
-        return owner
+        return None if stays_blocked else owner
 
     def _acknowledged_unowned(self) -> None:
         """An entry was acked that no consumer has pending."""
@@ -354,6 +409,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         self.forget_to(cursor.mark_delete)
         if before is None:
             return []
+        if sub.ctx.config.passedEntriesStayPending:
+            cursor.forget_batches(ledger, before)
+            self.passed_from = None
+            return []
         uncounts = sub.ctx.config.removePendingAcksOnMarkDeleteMove
         owners = []
         for consumer in sub.consumers:
@@ -369,6 +428,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             for position in ledger.passed(self.counts, before, cursor.mark_delete):
                 del self.counts[position]
         cursor.forget_batches(ledger, before)
+        # A partial ack may have taken the last message of an entry that is still above the mark-delete position. It stays
+        # pending until that passes it, so somebody has to look again.
         self.passed_from = cursor.mark_delete if self._any_finished(sub) else None
         return owners
 
@@ -490,7 +551,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Where an unacknowledged entry is: at a consumer, waiting for a time, waiting to be redelivered, or not read yet."""
         for consumer in sub.consumers:
             if (left := consumer.pending.get(position)) is not None:
-                text = f"at {consumer.name}, which has not acked it ({left} of its messages)"
+                text = f"at {consumer.shown}, which has not acked it ({left} of its messages)"
                 return Whereabouts("in flight", text, consumer.name)
         if position in self.replay:
             return Whereabouts("to redeliver", "waits in the replay queue for a consumer that can take it")
@@ -568,11 +629,14 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return False
         if self.delayed.waiting.length:
             self._replay_delayed(sub, wanted)
+        # The replay set goes first, and a limit on unacked messages does not hold it back. While it has an entry that
+        # nobody can take now (a chunk of another consumer's message), no new entries are read.
         if self.replay.length:
             taken = self.replay.first(wanted)
             positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
             if len(positions) < len(taken):
                 self.forget(set(taken).difference(positions))
+            # If all of them were acked, the next round takes the positions after them.
             return not positions or self._deal_out(sub, positions, from_replay=True)
         if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False
@@ -581,12 +645,14 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self.pending_read = sub.waiting(wanted)
             return False
         self._deal_out(sub, positions, from_replay=False)
+        # After a short read there is nothing left to read, so `_waits` saves the round that would find that out.
         return len(positions) == wanted or not self._waits(sub)
 
     def _waits(self, sub: SubscriptionContext) -> bool:
         """All entries have been read. Does what the next round would do, if that is at most to leave a read waiting."""
         if self.replay.length or self.delayed.waiting.length:
-            return False
+            return False  # these need a round of their own
+        # Nothing is left to read, so without dispatch rates `_wanted` would give the same.
         wanted = self._read_size(sub) if sub.throttle is None else self._wanted(sub)
         if wanted and not self.blocked and not sub.subscription.broker_blocked:
             self._wait(sub, wanted)
@@ -609,17 +675,19 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def _read_size(self, sub: SubscriptionContext) -> int:
         """How many entries to read in a round, 0 if no consumer can receive."""
+        # They are sorted by priority level, so this is the first one that is available.
         for first in sub.consumers:
             if first.permits > 0 and not first.blocked:
                 break
         else:
             return 0
         config = sub.ctx.config
+        # Permits may be negative after a large batch, so the total may be less than what the first one can take.
         permits, most = self.total_permits, config.dispatcherMaxReadBatchSize
         if first.permits > permits:
             permits = first.permits
         if config.preciseDispatcherFlowControl and first.average:
-            permits = -(-permits // first.messages_per_entry)
+            permits = -(-permits // first.messages_per_entry)  # rounded up
         return most if permits >= most > 0 else max(min(permits, most), 1)
 
     def _deal_out(
@@ -632,6 +700,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Deal entries to consumers and put those that none can take now into the replay set. True if any was dealt."""
         found = read(sub, positions)
         left = self.deal(sub, found, from_replay=from_replay)
+        # Only what was dealt leaves the replay set: those in `left` are still there.
         if from_replay:
             self.forget(set(positions).difference(left))
         elif left:
@@ -640,6 +709,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
+        # All chunks of a message go to one consumer, whosever turn it is.
         if [1 for _, entry in found if entry.metadata.uuid is not None]:
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
             for connection in self.chunk_owners.take_parted():
@@ -655,6 +725,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
                 return [found[0][0]]
             self.send(sub, consumer, found)
             return []
+        # A turn is counted in entries, permits in messages: the average of this read converts one to the other.
         messages = [entry.messages for _, entry in found]
         remaining = sum(messages)
         average = max(remaining // max(len(found), 1), 1)
@@ -670,6 +741,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def send(self, sub: SubscriptionContext, consumer: Consumer, run: Found) -> None:
         """Filter entries, send them to one consumer, and add them to its pending acks."""
         judged, (run, rescheduled) = run, filter_entries(sub, run, self.delayed)
+        # What a filter rejected is acked now, and an acked entry has no redelivery count.
         if self.counts and len(run) < len(judged):
             cursor = sub.cursor
             for position, _ in judged:
@@ -679,6 +751,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self._reschedule(sub, rescheduled)
         charged = send(sub, consumer, run, self.counts)
         pending = consumer.pending
+        # Pending acks have all messages of a batch, though only those that were not acked before cost permits (4.0.7).
         for position, entry in run:
             pending[position] = entry.messages
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:

@@ -24,7 +24,7 @@ CLASSIC_RING_SIZE = 2**31 - 2
 """Slots on the ring before Pulsar 4.0."""
 
 
-Range = tuple[int, int, Handle]
+HashSlots = tuple[int, int, Handle]
 """First slot, last slot (both inclusive), and the consumer that owns them."""
 
 Member = tuple[str, int]
@@ -126,13 +126,22 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
         return self._handles[self._ring.owner(slot)] if self.members else None
 
-    def assignments(self) -> list[Range]:
+    def assignments(self) -> list[HashSlots]:
         """The ranges of slots and their owners, in order. Each point owns the slots before it, the first one also those
         after the last point."""
         if not self.members:
             return []
         bounds = [(slot, self._handles[member]) for slot, member in self._ring.owners()]
         return _ranges(1, [*bounds, (self.size, bounds[0][1])])
+
+    def by_point(self) -> list[HashSlots]:
+        """As `assignments`, with a range of hashes for each point, from 0."""
+        found, first = list[HashSlots](), 0
+        bounds = [(slot - 1, self._handles[member]) for slot, member in self._ring.owners()]
+        for last, owner in [*bounds, (self.size, bounds[0][1])] if bounds else []:
+            found.append((first, last, owner))
+            first = last + 1
+        return found
 
     @cached_property
     def _ring(self) -> Ring:  # shared with others until the first change
@@ -226,7 +235,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
         place = bisect_left(self.bounds, slot, key=lambda entry: entry[0])
         return self.bounds[place][1] if place < len(self.bounds) else None
 
-    def assignments(self) -> list[Range]:
+    def assignments(self) -> list[HashSlots]:
         """The ranges of slots and their owners, in order."""
         return _ranges(0, self.bounds)
 
@@ -235,7 +244,7 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
     """Each consumer asks for fixed slots. `ranges`: ascending (first slot, last slot, consumer), both inclusive. No two
     overlap."""
 
-    ranges: list[Range] = []
+    ranges: list[HashSlots] = []
 
     def slot(self, key_hash: int) -> int:
         """The slot of a hash, in [1, `RANGE_SIZE`). 0 becomes 1."""
@@ -279,18 +288,18 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
             return None
         return self.ranges[place][2]
 
-    def assignments(self) -> list[Range]:
+    def assignments(self) -> list[HashSlots]:
         """The ranges that consumers asked for and their owners, in order."""
         return self.ranges
 
 
-def _last_slot(given: Range) -> int:
+def _last_slot(given: HashSlots) -> int:
     return given[1]
 
 
-def _ranges(first: int, bounds: list[tuple[int, Handle]]) -> list[Range]:
+def _ranges(first: int, bounds: list[tuple[int, Handle]]) -> list[HashSlots]:
     """Ranges from slot `first` on, by ascending (last slot, owner). Neighbours of the same owner are one range."""
-    found: list[Range] = []
+    found: list[HashSlots] = []
     for last, owner in bounds:
         if found and found[-1][2] == owner:
             found[-1] = (found[-1][0], last, owner)

@@ -255,7 +255,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             return 0
         found = read(sub, positions)
         if active.hash_ranges and not self.failover:
-            found = _in_ranges(found, active)
+            found = _in_ranges(found, active, spreads_keyless=sub.ctx.config.keySharedSpreadsKeyless)
         found, rescheduled = filter_entries(sub, found, None)
         if rescheduled:
             due = sub.ctx.clock + retry_delay(sub.ctx.config)
@@ -271,10 +271,10 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         """Who is active, and whether that consumer has permits."""
         active = self.active_consumer(sub.consumers)
         if active is None and self.departed is not None:
-            text = f"a seek closed {self.departed[0]}, and nobody is active until a consumer joins or leaves"
+            text = f"a seek closed {self.departed[0]}, and no consumer is active until one joins or leaves"
             yield Verdict("active consumer", True, text)
         if self.takes_over >= 0:
-            text = f"{'the new one' if active is None else active.name} is not active before the failover delay is over"
+            text = f"{'the new one' if active is None else active.shown} is not active before the failover delay is over"
             yield Verdict("activeConsumerFailoverDelayTimeMillis", True, text, until=self.takes_over)
         yield from rate_of(sub)
         if later := [*self.redeliver_at, *self.asleep]:
@@ -284,7 +284,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             if consumer is active:
                 yield permits_of(consumer)
                 continue
-            text = "not the active consumer" + (f", which is {active.name}" if active is not None else "")
+            text = "not the active consumer" + (f", which is {active.shown}" if active is not None else "")
             yield Verdict("active consumer", True, text, "consumer", consumer.name)
 
     def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
@@ -292,7 +292,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         active = self.active_consumer(sub.consumers)
         if active is None or position >= sub.cursor.read_position:
             return super().whereabouts(sub, position)
-        return Whereabouts("in flight", f"at {active.name}, which has not acked it", active.name)
+        return Whereabouts("in flight", f"at {active.shown}, which has not acked it", active.name)
 
     # -- stats ----------------------------------------------------------------------------------------------------
 
@@ -304,12 +304,12 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         return {} if self.departed is None else {"activeConsumerName": self.departed[0]}
 
 
-def _in_ranges(found: Found, consumer: Consumer) -> Found:
+def _in_ranges(found: Found, consumer: Consumer, *, spreads_keyless: bool) -> Found:
     """The entries whose keys an Exclusive consumer asked for. The others stay unacked."""
     slot_of, ranges = HashRangeExclusive().slot, consumer.hash_ranges
     kept: Found = []
     for position, entry in found:
-        slot = slot_of(sticky_key_hash(entry.metadata))
+        slot = slot_of(sticky_key_hash(entry.metadata, spreads_keyless=spreads_keyless))
         place = bisect_left(ranges, slot, key=_last_slot)
         if place < len(ranges) and ranges[place].start <= slot:
             kept.append((position, entry))

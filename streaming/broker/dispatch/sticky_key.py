@@ -1,12 +1,54 @@
 """Dispatch by key: Key_Shared (mirrors `PersistentStickyKeyDispatcherMultipleConsumers`, PIP-379; rules:
-docs/rules/key-shared.md §6–§11).
+docs/rules/key-shared.md §6–§11). Read `multiple_consumers` first: this is Shared, with the keys' order.
 
-A selector assigns each hash to a consumer. An entry that its consumer can't take now waits in the replay set with its
-hash, and later entries with the same hash wait behind it. When a consumer that joins or leaves moves a hash to another
-consumer, the hash drains: its new consumer gets nothing until no unacked entries remain at the old one.
+The problem
+    All entries of a key go to one consumer, in order. A hash of the key chooses the consumer, but that is not enough:
 
-Pulsar retries a round without progress after a backoff. Here rounds run until another one would change nothing, and
-every event that could change the outcome starts them again.
+    * The consumer may have no permits. Later entries of its keys must not overtake the one that waits, and entries for
+      other consumers must not wait with it.
+    * A consumer joins or leaves, and hashes move to another one. The former consumer still has unacked entries of them.
+      If the new one got the next entries now, two consumers would have the key at the same time.
+
+The data
+    `selector`      hash slot → consumer: a ring of consistent hashing, ranges that are split, or fixed ranges (STICKY)
+    `replay`        entries that were read and wait, as for Shared
+    `hashes`        the hash of a position in the replay set, if it was judged by key. Entries that were asked for again
+                    or delayed have none: they are read again, then judged.
+    `held`          how many positions of each hash `hashes` has. New entries with such a hash wait behind them.
+    `draining`      hashes that moved away from a consumer with unacked entries, and how many it still has
+    `Consumer.hashes`   the hash of each pending entry
+
+    `_index`, `_queues` and `_stale` are derived from these and not part of the state. With them, a join, a search of
+    the replay set and an ack need not look at all entries that wait. All changes of the replay set go through
+    `remember`, `forget`, `forget_to` and `forget_all`, which keep them up to date.
+
+In order
+    A round (`_round`) takes from the replay set what can be sent now (`_select`). If there is nothing, it *looks ahead*:
+    it reads new entries, unless too many wait already (`_look_ahead`). `deal` gives each entry to the consumer of its
+    hash if that has room, the hash does not drain, and no earlier entry of the hash waits. Otherwise the entry goes to
+    the replay set with its hash.
+
+    Keys k1 and k2, consumer a alone, then b joins and gets k1's hash::
+
+        1:0 (k1) to a, 1:1 (k2) to a
+        b joins                         k1 drains: a has 1 unacked entry of it
+        1:2 (k1), 1:3 (k2), 1:4 (k1)    1:3 to a; 1:2 and 1:4 wait: replay = {1:2, 1:4}, held = {k1: 2}
+        a acks 1:0                      k1 has drained; a dispatch is due 10 ms later (`unblocks_at`)
+        10 ms later                     1:2 and 1:4 to b, in order
+
+    Pulsar retries a round without progress after a backoff. Here, rounds run until another one would change nothing, and
+    every event that could change the outcome starts them again or resets `stuck`.
+
+Invariants
+    * `held` counts exactly the hashes in `hashes`, and each consumer's `hashes` has exactly its pending entries.
+    * In mode AUTO_SPLIT without out-of-order delivery, a draining hash counts exactly the unacked entries of its owner
+      with that hash, and at least one.
+    * While `stuck` is set, no position of the replay set can be sent.
+
+What it costs
+    An entry costs a hash and a search on the ring. `_select` looks only at queues of consumers with room, so entries
+    that wait for a slow consumer are not searched again. A join or leave costs in proportion to the entries with hashes
+    in the ranges that change hands, see `hashes_in_use`.
 """
 
 from bisect import bisect_left
@@ -63,12 +105,17 @@ def key_shared_mismatch(
 
 
 class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
-    """`hashes`: position in the replay set → its hash, where known (see also `forget_to`); `held`: hash → how many such
-    positions.
+    """What a Key_Shared subscription keeps between commands, besides what Shared does.
 
-    `skip_replay`: the next round looks ahead of the replay set. `stuck`: nothing in the replay set can be sent until
-    something other than new entries happens; this saves a search of the set per new entry. `unblocks_at` = when to
-    dispatch because a hash drained or acks moved the mark-delete (ms; −1 if not set).
+    * `mode`, `out_of_order`: what the connected consumers asked for. They agree.
+    * `selector`: which consumer gets which hash.
+    * `draining`: the hashes that wait for their former consumer's acks.
+    * `hashes`: position in the replay set → its hash, where known. `forget_to` may keep those of positions that left it.
+    * `held`: hash → how many positions in `hashes` have it.
+    * `skip_replay`: the next round looks ahead of the replay set.
+    * `stuck`: nothing in the replay set can be sent until something other than new entries happens. This saves a search
+      of the set for each new entry.
+    * `unblocks_at`: when to dispatch because a hash has drained or acks moved the mark-delete position (ms); −1: not set.
     """
 
     mode: KeySharedMode = "AUTO_SPLIT"
@@ -432,7 +479,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         yield from super().verdicts(sub)
         if nobodys := [hash_ for hash_ in self.held if self.selector.select(hash_) is None]:
             waiting = sum(map(self.held.__getitem__, nobodys))
-            text = f"{waiting} entries wait because no consumer takes their key hashes, such as {nobodys[0]}"
+            text = f"{waiting} entries wait because no consumer owns their key hashes, such as {nobodys[0]}"
             yield Verdict("hashRanges", True, text, "consumer")
         if not self._drains:
             return
@@ -472,7 +519,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             return found._replace(text=f"no consumer takes key hash {hash_}")
         consumer = sub.subscription.consumer(*handle)
         draining = self.draining.hashes.get(hash_) if self._drains else None
-        why = f"its key hash {hash_} belongs to {consumer.name}"
+        why = f"its key hash {hash_} belongs to {consumer.shown}"
         if draining is not None and draining.owner != handle:
             owner = sub.subscription.consumer(*draining.owner).name
             why += f", which gets it when {owner} has acked {draining.entries} entries with that hash"
@@ -563,7 +610,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         seen: set[Handle] = set()
         blocked_by_hash: set[Handle] = set()
         for position, entry in found:
-            slot = slots[position] = self._slot(position, entry.metadata)
+            slot = slots[position] = self._slot(sub, position, entry.metadata)
             handle = None if slot in blocked else select(slot)
             if handle is not None:
                 seen.add(handle)
@@ -609,9 +656,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             )
         return left
 
-    def _slot(self, position: Position, metadata: MessageMetadata) -> int:
-        known = self.hashes.get(position)
-        return self.selector.slot(sticky_key_hash(metadata)) if known is None else known
+    def _slot(self, sub: SubscriptionContext, position: Position, metadata: MessageMetadata) -> int:
+        if (known := self.hashes.get(position)) is not None:
+            return known
+        return self.selector.slot(
+            sticky_key_hash(metadata, spreads_keyless=sub.ctx.config.keySharedSpreadsKeyless)
+        )
 
 
 class Budgets(dict[Handle, int]):

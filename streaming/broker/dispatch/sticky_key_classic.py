@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE
+from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE, ConsistentHashing
 from streaming.broker.dispatch.sending import Found, read
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
@@ -250,7 +250,11 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """Deal entries to the consumers of their keys, and keep the others with their hashes in the replay set. Returns
         True if another round follows."""
         found = read(sub, positions)
-        slots = {position: self.selector.slot(sticky_key_hash(entry.metadata)) for position, entry in found}
+        spreads = sub.ctx.config.keySharedSpreadsKeyless
+        slots = {
+            position: self.selector.slot(sticky_key_hash(entry.metadata, spreads_keyless=spreads))
+            for position, entry in found
+        }
         groups: dict[Handle | None, Found] = {}
         for position, entry in found:
             groups.setdefault(self.selector.select(slots[position]), []).append((position, entry))
@@ -307,10 +311,14 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         after = {names[handle]: str(position) for handle, position in self.joined}
         return {**super().stats(consumers), "consumersAfterMarkDeletePosition": after}
 
-    def hash_ranges(self) -> dict[Handle, list[str]]:
+    def hash_ranges(self, *, by_point: bool = False) -> dict[Handle, list[str]]:
         """The hash ranges of each consumer that has any."""
-        found: dict[Handle, list[str]] = {}
-        for first, last, owner in self.selector.assignments():
+        selector, found = self.selector, dict[Handle, list[str]]()
+        if by_point and isinstance(selector, ConsistentHashing):
+            ranges = selector.by_point()
+        else:
+            ranges = selector.assignments()
+        for first, last, owner in ranges:
             found.setdefault(owner, []).append(f"[{first}, {last}]")
         return found
 

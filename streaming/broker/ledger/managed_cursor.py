@@ -1,7 +1,49 @@
-"""ManagedCursor: a position in a managed ledger and the acks above it (mirrors `ManagedCursorImpl`;
-docs/rules/cursors.md).
+"""ManagedCursor: what a subscription has acknowledged (mirrors `ManagedCursorImpl`; rules: docs/rules/cursors.md).
 
-A cursor holds no entries. Its backlog is the difference of two counters.
+The problem
+    A subscription acknowledges entries in any order, and single messages of a batch. The backlog, which stats, quotas and
+    trimming ask for again and again, may be millions of entries. So a cursor must neither keep a set of what was acked
+    nor count entries when it is asked.
+
+The data
+    `mark_delete`      this entry and all before it are acked
+    `acked`            entries acked above it: one integer per ledger, used as a bitmap (`AckHoles`)
+    `batches`          partly acked batches: the messages that are *not* acked, as bits
+    `read_position`    the next entry to read. Reading and acknowledging are independent.
+    `consumed`         a counter. The backlog is the ledger's `entries_added` minus `consumed`: no entry is counted.
+    `persisted`        what a crash brings back. The mark-delete rate limiter delays writes, so that may be older than
+                       the cursor. None: all is written.
+    `tokens`, `tokens_at`   that limiter's token bucket
+    `next_ledger`      see `ManagedCursor`
+
+    A cursor holds no entries and does not know its ledger: each method that needs it gets the `ManagedLedger`.
+
+In order
+    `acknowledge` takes one entry of a command: it sets a bit, or moves the mark-delete position if the entry is the
+    next one, and then past the run of acked entries behind it (`_advance`). `collapse` comes once after the last entry
+    of a command, since the first unacked entry may be in a later ledger. A cumulative ack is a `move`.
+
+    Entries 1:0 to 1:4, all delivered, acked one by one::
+
+                         mark_delete    acked             consumed    backlog
+                         1:-1           {}                0           5
+        ack 1:1          1:-1           {1:1}             1           4
+        ack 1:3          1:-1           {1:1, 1:3}        2           3
+        ack 1:0          1:1            {1:3}             3           2
+
+    The methods here change the cursor in memory. `cursor_writes.change_cursor` calls them and decides whether the change
+    is written now or waits for permits, and then for the check `cursorFlush`.
+
+Invariants
+    * Nothing in `acked` is at or before `mark_delete`.
+    * `read_position` is after `mark_delete`, unless an entry was acked before it was written.
+    * `entries_added - consumed` is the number of unacked entries. As in Pulsar, it may be off after a reset past or to
+      before acked entries (``quirk`` in `reset`), and if the ledger of a position is gone. If it is below 0, `backlog`
+      counts the entries.
+
+What it costs
+    An ack and a search for a run are operations on one big integer, bounded by the size of a ledger. A count takes one
+    for each ledger with acks in the range. The backlog is a subtraction.
 """
 
 import math
@@ -26,11 +68,18 @@ class Persisted(msgspec.Struct, array_like=True):
 
 
 class ManagedCursor(msgspec.Struct, array_like=True):
-    """`acked` = individualDeletedMessages; `batches` = batchDeletedIndexes (see `ack_set`); `consumed` =
-    messagesConsumedCounter; `persisted` = the state after a crash, or None if the last change was written.
+    """The state of a cursor, with Pulsar's names for its parts.
 
-    `next_ledger`: the ledger that followed when the cursor had consumed its own to the end, if nothing was written since,
-    else 0.
+    * `durable`: False for a reader's cursor, which no unload keeps.
+    * `mark_delete`, `read_position`: markDeletePosition and readPosition.
+    * `consumed`: messagesConsumedCounter, which counts entries.
+    * `acked`: individualDeletedMessages.
+    * `batches`: batchDeletedIndexes, see `ack_set`.
+    * `properties`: the position's properties, which a cumulative ack clears.
+    * `persisted`: the state after a crash; None: the last change was written.
+    * `tokens`, `tokens_at`: permits for writes, and when they were counted (ms); 0: nothing was written yet.
+    * `next_ledger`: the ledger that followed when the cursor had consumed its own to the end, if nothing was written
+      since; 0: none.
     """
 
     name: str
@@ -311,8 +360,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """Read again from the first entry after the mark-delete position."""
         self.read_position = ledger.next_valid(self.mark_delete)
 
-    def reset(self, ledger: ManagedLedger, target: Position) -> None:
-        """Seek: `target` and everything after it becomes unacked, everything before it acked."""
+    def reset(self, ledger: ManagedLedger, target: Position, *, counts_anew: bool = False) -> None:
+        """Seek: `target` and everything after it becomes unacked, everything before it acked. `counts_anew`: see
+        seekCountsConsumedAnew."""
         if target <= EARLIEST:
             read = ledger.first_position()  # quirk: this read position has entry −1
         elif target >= LATEST:
@@ -334,6 +384,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         # quirk: individually acked entries after the new mark-delete stay counted, though they are unacked again (4.0.7)
         self.acked, self.batches, self.properties = AckHoles(), {}, {}
         self.mark_delete, self.read_position = mark_delete, read
+        if counts_anew:
+            self.consumed = ledger.entries_added - self.live(ledger, mark_delete, ledger.last_confirmed)
 
     def set_batch(self, position: Position, bits: int) -> None:
         """A seek into a batch: only the messages in `bits` are unacked."""

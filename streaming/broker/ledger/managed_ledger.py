@@ -29,7 +29,8 @@ class LedgerInfo(msgspec.Struct, array_like=True):
 class ManagedLedger(msgspec.Struct, array_like=True):
     """`ledgers` is ascending by id, and the last one is open. Ids start at 1 in each topic and may have gaps.
 
-    `whole_ledgers`: the setting backlogSizeWholeLedgers at the time of the last entry.
+    `whole_ledgers`: the setting backlogSizeWholeLedgers at the time of the last entry. `counts_deleted`: the setting
+    countsEntriesOfDeletedLedgers when the last ledger opened.
     """
 
     ledgers: dict[int, LedgerInfo] = {}
@@ -46,6 +47,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     rollover_checked: bool = False
     whole_ledgers: bool = True
     entry_sizes: EntrySizes = msgspec.field(default_factory=EntrySizes)
+    counts_deleted: bool = True
 
     @classmethod
     def create(cls, now: int, after: int = 0) -> "ManagedLedger":
@@ -205,14 +207,15 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     def count(self, start: Position, end: Position, *, include_start: bool, include_end: bool) -> int:
         """How many stored entries lie between two positions, acked or not, as 4.0.7 counts.
 
-        quirk: Pulsar checks neither that the ledger of `end` exists nor how many entries it has, and counts entry −1 if
-        it is included. It counts stored entries only for the other ledgers.
+        quirk: Pulsar checks neither that the ledger of `end` exists (unless `counts_deleted` is off) nor how many entries it
+        has, and counts entry −1 if it is included. It counts stored entries only for the other ledgers.
         """
         if start > end:
             raise ValueError(f"range from {start} to {end} is reversed")
+        is_there = self.counts_deleted or end.ledger in self.ledgers
         if start.ledger == end.ledger:
-            return end.entry - start.entry - 1 + include_start + include_end
-        total = end.entry + include_end
+            return end.entry - start.entry - 1 + include_start + include_end if is_there else 0
+        total = end.entry + include_end if is_there else 0
         if (info := self.ledgers.get(start.ledger)) is not None:
             total += info.entries - start.entry - 1 + include_start
         between = range(start.ledger + 1, end.ledger)

@@ -11,16 +11,19 @@ from urllib.parse import unquote
 from schemas import commands as c
 from schemas.effects import SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
-from streaming.broker import admin, schema_registry
-from streaming.broker.abstract_topic import PendingWrite
+from streaming.broker import admin_requests
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.non_persistent import consumers, stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
 from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
-from streaming.broker.producer import creation, registration
-from streaming.broker.producer.publish_requests import (
+from streaming.broker.rates.rate import Rate, end_of_interval
+from streaming.broker.schema import schema_registry
+from streaming.broker.topic import creation, registration
+from streaming.broker.topic.abstract_topic import PendingWrite
+from streaming.broker.topic.policy_calls import call_policy
+from streaming.broker.topic.publish_requests import (
     from_send,
     from_short_form,
     may_publish,
@@ -28,8 +31,7 @@ from streaming.broker.producer.publish_requests import (
     refuse,
     too_large,
 )
-from streaming.broker.rate import Rate, end_of_interval
-from streaming.broker.topic_commands import TopicCommand
+from streaming.broker.topic.topic_commands import TopicCommand
 
 
 def create(ctx: Context, name: str, former: int) -> NonPersistentTopic:
@@ -168,7 +170,7 @@ def _publish(
         refuse(ctx, topic, write, "NotAllowedError", refusal)
     elif topic.delay_writes or topic.pending:
         topic.delay_writes = max(topic.delay_writes - 1, 0)
-        topic.pending.append(write)
+        topic.put_off(write)
     else:
         _complete(ctx, topic, write)
 
@@ -218,12 +220,11 @@ def _handle_fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> 
             topic.delay_writes += command.count
         case "CompleteWrites":
             for _ in range(min(command.count or len(topic.pending), len(topic.pending))):
-                write = topic.pending.pop(0)
+                write = topic.take_oldest()
                 _complete(ctx, topic, write)
                 registration.write_done(ctx, topic, write.producer)
         case "LoseWrites":
-            lost, topic.pending = topic.pending, []
-            for write in lost:
+            for write in topic.take_pending():
                 _drop(ctx, topic, write, _messages(write), "dropped: lost in flight")
                 registration.write_done(ctx, topic, write.producer)
         case _:
@@ -240,18 +241,14 @@ _OF_SUBSCRIPTION = re.compile(r"/subscription/(?P<name>[^/]+)/(?P<call>propertie
 
 def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
     """Policies, stats, unload, the deletion of a subscription. All other calls concern stored messages and are refused."""
-    call = admin.call_of(command)
-    if admin.call_policy(ctx, topic, command, call) is not None:
+    call = admin_requests.call_of(command)
+    if call_policy(ctx, topic, command, call) is not None:
         topic.policies.backlogQuota = no_quota()
         return
-    try:
-        response = _answer(ctx, topic, command, call)
-    except AdminError as error:
-        response = error.status, {"reason": error.reason}
-    if response is None:
-        admin.refuse_as_unsupported(ctx, topic.name, command)
+    if admin_operations.CALLS.knows(call):
+        admin_requests.answer(ctx, topic.name, command, lambda: _answer(ctx, topic, command, call))
     else:
-        admin.respond(ctx, topic.name, command, *response)
+        admin_requests.refuse_as_unsupported(ctx, topic.name, command)
 
 
 def _call_subscription(
@@ -270,13 +267,9 @@ def _call_subscription(
     return 204, None
 
 
-def _answer(
-    ctx: Context, topic: NonPersistentTopic, command: c.Admin, call: str
-) -> tuple[int, object] | None:
-    """Status and response; None: there is no such call. Raises `AdminError`."""
+def _answer(ctx: Context, topic: NonPersistentTopic, command: c.Admin, call: str) -> tuple[int, object]:
+    """Status and response. Raises `AdminError`."""
     match command.method, call:
-        case _ if not admin_operations.is_known(call):
-            return None
         case ("POST", "/terminate") | (_, "/properties"):
             raise AdminError(406, "Need to provide a persistent topic name")
         case (("GET" | "PUT" | "POST"), _) if (found := _OF_SUBSCRIPTION.fullmatch(call)) is not None:

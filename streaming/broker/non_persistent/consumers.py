@@ -21,7 +21,6 @@ from schemas.effects import (
     SubscriptionEvent,
     Success,
 )
-from streaming.broker import schema_registry
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.ack_set import from_words
@@ -31,7 +30,8 @@ from streaming.broker.non_persistent.subscription import NonPersistentSubscripti
 from streaming.broker.non_persistent.topic import NonPersistentTopic
 from streaming.broker.persistent.subscribing import type_mismatch
 from streaming.broker.position import from_wire
-from streaming.broker.rate import Rates
+from streaming.broker.rates.rate import Rates
+from streaming.broker.schema import schema_registry
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 
@@ -82,8 +82,10 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         return
     if existing.type != command.subType:
         mismatch: str | None = type_mismatch(existing.type, command.subType)
-    else:
+    elif ctx.config.keySharedModesMustAgree:
         mismatch = existing.dispatcher.mismatch(command.keySharedMeta)
+    else:
+        mismatch = None
     if mismatch is not None:
         raise BrokerError("ConsumerBusy", f"Subscription is of different type. {mismatch}")
     if command.subType == "Exclusive":

@@ -59,8 +59,10 @@ class NonPersistentDispatcher(msgspec.Struct, array_like=True):
         """The permits of a consumer grew by a FLOW, or shrank by a message (then `permits` is negative)."""
 
     @abstractmethod
-    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
-        """The consumer that gets a message, available or not; None: nobody does."""
+    def consumer_for(
+        self, consumers: list[Consumer], metadata: MessageMetadata, *, spreads_keyless: bool
+    ) -> Consumer | None:
+        """The consumer that gets a message, available or not; None: nobody does. `spreads_keyless`: see keySharedSpreadsKeyless."""
 
 
 class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
@@ -101,7 +103,9 @@ class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
         else:
             self.active = max(partition_index(topic), 0) % len(best)
 
-    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+    def consumer_for(
+        self, consumers: list[Consumer], metadata: MessageMetadata, *, spreads_keyless: bool
+    ) -> Consumer | None:
         """The active consumer."""
         return self._active(consumers)
 
@@ -126,7 +130,9 @@ class NonPersistentMultipleConsumers(NonPersistentDispatcher, tag="multiple"):
         """Add to the total of permits, in messages. Negative when messages are sent."""
         self.total_permits += permits
 
-    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+    def consumer_for(
+        self, consumers: list[Consumer], metadata: MessageMetadata, *, spreads_keyless: bool
+    ) -> Consumer | None:
         """The next consumer with permits, in turn, or None if the total of permits is 0 or less."""
         # quirk: one consumer far below 0 keeps the others, which have permits, from getting anything
         if self.total_permits <= 0:
@@ -195,9 +201,13 @@ class NonPersistentStickyKeyMultipleConsumers(NonPersistentDispatcher, tag="stic
         """Give the consumer's hash slots to the others."""
         self.selector.remove(consumer.handle)
 
-    def consumer_for(self, consumers: list[Consumer], metadata: MessageMetadata) -> Consumer | None:
+    def consumer_for(
+        self, consumers: list[Consumer], metadata: MessageMetadata, *, spreads_keyless: bool
+    ) -> Consumer | None:
         """The owner of the message's hash slot, with or without permits."""
-        handle = self.selector.select(self.selector.slot(sticky_key_hash(metadata)))
+        handle = self.selector.select(
+            self.selector.slot(sticky_key_hash(metadata, spreads_keyless=spreads_keyless))
+        )
         return next((consumer for consumer in consumers if consumer.handle == handle), None)
 
 

@@ -1,8 +1,8 @@
-"""When nobody uses a non-persistent topic (mirrors `NonPersistentTopic.checkGC`), see `streaming.broker.inactive_topics`."""
+"""When nobody uses a non-persistent topic (mirrors `NonPersistentTopic.checkGC`), see `streaming.broker.topic.inactive_topics`."""
 
 from streaming.broker.context import Context
-from streaming.broker.inactive_topics import has_local_producers, policy
 from streaming.broker.non_persistent.topic import NonPersistentTopic
+from streaming.broker.topic.inactive_topics import has_local_producers, policy
 
 
 def is_used(topic: NonPersistentTopic) -> bool:

@@ -3,12 +3,12 @@
 from typing import Any
 
 from schemas.metrics import SUBSCRIPTION_TIMES, SubscriptionMetrics, TopicMetrics
-from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.non_persistent.topic import NonPersistentTopic
-from streaming.broker.rate import Rate
+from streaming.broker.rates.rate import Rate
+from streaming.broker.topic import stats
 
 NO_STORAGE = {"storageSize": 0, "backlogSize": 0}
 

@@ -11,16 +11,16 @@ import msgspec
 from schemas.effects import Message
 from schemas.entries import Entry
 from streaming.broker import entry_filters
-from streaming.broker.abstract_topic import AbstractTopic, PendingWrite
 from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType
 from streaming.broker.position import Position
 from streaming.broker.producer.producer import Producer
-from streaming.broker.rate import Rate
+from streaming.broker.rates.rate import Rate
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
+from streaming.broker.topic.abstract_topic import AbstractTopic, PendingWrite
 
 SCHEME = "non-persistent://"
 
@@ -52,10 +52,6 @@ class NonPersistentTopic(AbstractTopic, array_like=False, omit_defaults=True):
         super().producer_removed(producer, now)
         self.publisher_drops.pop(producer.name, None)
 
-    def in_flight(self, connection: str) -> int:
-        """How many messages of a connection are not answered yet."""
-        return sum(write.producer.connection == connection for write in self.pending)
-
 
 def is_non_persistent(name: str) -> bool:
     """Does a full topic name have the domain ``non-persistent``?"""
@@ -67,7 +63,9 @@ def deliver(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> Non
     entry = Entry(write.metadata, write.size)
     for name, subscription in topic.subscriptions.items():
         dispatcher = subscription.dispatcher
-        consumer = dispatcher.consumer_for(subscription.consumers, write.metadata)
+        consumer = dispatcher.consumer_for(
+            subscription.consumers, write.metadata, spreads_keyless=ctx.config.keySharedSpreadsKeyless
+        )
         if consumer is not None and consumer.available:
             if _passes(ctx, subscription, entry):
                 _send(ctx, topic, subscription, consumer, entry, write.payload)

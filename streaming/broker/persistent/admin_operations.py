@@ -1,38 +1,31 @@
 """What operators do to a persistent topic through the admin API (D4).
 
-Every known call is one row of `ROUTES`. Any other call is answered 404 and put out as unsupported.
+Every known call is one row of `CALLS`. Any other call is answered 404 and put out as unsupported.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
 from schemas.commands import Admin
 from schemas.effects import CursorMoved, Expired, TopicEvent
 from schemas.units import Int32, Int64
-from streaming.broker.admin import call_of, call_policy, refuse_as_unsupported, respond
+from streaming.broker.admin_requests import answer_from, call_of
+from streaming.broker.admin_table import TOPIC, AdminAnswer, Call, Names, Table
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.names import is_subscription_name, partition_index
-from streaming.broker.persistent import (
-    backlog_analysis,
-    leaving,
-    message_expiry,
-    message_finder,
-    seeking,
-    stats,
-    subscribing,
-)
+from streaming.broker.persistent import leaving, seeking, stats, subscribing
+from streaming.broker.persistent.cleanup import backlog_analysis, message_expiry, message_finder
+from streaming.broker.persistent.cleanup.trimming import move_cursor, trim
 from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
-from streaming.broker.persistent.trimming import move_cursor, trim
 from streaming.broker.policies.arguments import convert, query
 from streaming.broker.position import EARLIEST, LATEST, Position
-from streaming.broker.stats import internal_stats
+from streaming.broker.topic.policy_calls import call_policy
+from streaming.broker.topic.stats import internal_stats
 
 
 def call_topic(ctx: Context, topic: PersistentTopic, command: Admin) -> bool:
@@ -40,29 +33,8 @@ def call_topic(ctx: Context, topic: PersistentTopic, command: Admin) -> bool:
     call = call_of(command)
     if (changed := call_policy(ctx, topic, command, call)) is not None:
         return changed
-    for method, pattern, handler in ROUTES:
-        found = pattern.fullmatch(call)
-        if method == command.method and found is not None:
-            names = {name: unquote(value) for name, value in found.groupdict().items()}
-            try:
-                status, response = handler(ctx, topic, command, names)
-            except AdminError as error:
-                status, response = error.status, {"reason": error.reason}
-            respond(ctx, topic.name, command, status, response)
-            return False
-    if is_known(call):
-        respond(ctx, topic.name, command, 405, {"reason": f"{command.method} {call} is not allowed"})
-    else:
-        refuse_as_unsupported(ctx, topic.name, command)
+    answer_from(ctx, topic.name, command, CALLS, lambda handler, names: handler(ctx, topic, command, names))
     return False
-
-
-def is_known(call: str) -> bool:
-    """Is there a call on a persistent topic of this path, whatever its method?"""
-    return any(pattern.fullmatch(call) for _, pattern, _ in ROUTES)
-
-
-Response = tuple[int, Any]
 
 
 class MessageIdBody(msgspec.Struct):
@@ -107,23 +79,21 @@ def _subscription(topic: PersistentTopic, name: str) -> PersistentSubscription:
     return found
 
 
-def _create_topic(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _create_topic(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Create a topic without partitions. The body has its properties, if it has any."""
     topic.properties = read_properties(command.body)
     return 204, None
 
 
-def _create_subscription(
-    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
-) -> Response:
+def _create_subscription(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Create a durable subscription before the message at the position in the body; without a body: at the latest message."""
-    if match["name"] in topic.subscriptions:
+    if names["subscription"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
-    if not is_subscription_name(match["name"]):
-        raise AdminError(412, f"'{match['name']}' is empty or reserved")
+    if not is_subscription_name(names["subscription"]):
+        raise AdminError(412, f"'{names['subscription']}' is empty or reserved")
     body = MessageIdBody.read(command.body)
     target = body.position
-    subscription = _create(ctx, topic, match["name"], earliest=False, properties=body.properties)
+    subscription = _create(ctx, topic, names["subscription"], earliest=False, properties=body.properties)
     # Pulsar always resets a new cursor. At Latest this only shows if the last ledger with an entry was trimmed.
     if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
         seeking.reset(ctx, topic, subscription, target, "created at a message id")
@@ -148,11 +118,9 @@ def _create(
         raise AdminError(500, error.cause) from None
 
 
-def _delete_subscription(
-    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
-) -> Response:
+def _delete_subscription(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Delete a subscription. With `?force=true`, also one that has consumers."""
-    delete_subscription(ctx, topic, match["name"], force="force=true" in command.path)
+    delete_subscription(ctx, topic, names["subscription"], force="force=true" in command.path)
     return 204, None
 
 
@@ -164,18 +132,18 @@ def delete_subscription(ctx: Context, topic: PersistentTopic, name: str, *, forc
     leaving.delete(ctx, topic, subscription, "by an administrator")
 
 
-def _skip(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _skip(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Skip the next messages that are not acknowledged. Below 0: none."""
-    subscription = _subscription(topic, match["name"])
-    cursor, count = topic.cursors[subscription.name], match["count"]
+    subscription = _subscription(topic, names["subscription"])
+    cursor, count = topic.cursors[subscription.name], names["count"]
     reason = Reason(CursorMoved, f"skipped {count}")
     move_cursor(ctx, topic, cursor, reason, cursor.skip, topic.ledger, max(int(count), 0), exclude_acked=True)
     return 204, None
 
 
-def _skip_all(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _skip_all(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Skip everything in the subscription's backlog."""
-    clear_backlog(ctx, topic, _subscription(topic, match["name"]))
+    clear_backlog(ctx, topic, _subscription(topic, names["subscription"]))
     return 204, None
 
 
@@ -188,37 +156,39 @@ def clear_backlog(ctx: Context, topic: PersistentTopic, subscription: Persistent
     move_cursor(ctx, topic, cursor, reason, cursor.clear_backlog, topic.ledger)
 
 
-def _reset_to_time(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _reset_to_time(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Reset the subscription to the first message published at or after the time, in ms since the epoch. Below 0: to the
     earliest."""
-    target = seeking.position_at(ctx, topic, int(match["time"]))
+    target = seeking.position_at(ctx, topic, int(names["time"]))
     if target is None:
         raise AdminError(500, seeking.UNREADABLE)
-    seeking.reset(ctx, topic, _subscription(topic, match["name"]), target, "reset to a time")
+    seeking.reset(ctx, topic, _subscription(topic, names["subscription"]), target, "reset to a time")
     return 204, None
 
 
-def _reset_to_id(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _reset_to_id(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Reset the subscription to the position in the body: the next message to be read."""
-    subscription = _subscription(topic, match["name"])
+    subscription = _subscription(topic, names["subscription"])
     target, left = MessageIdBody.read(command.body).start(ctx, topic)
     batch = left if left and ctx.config.acknowledgmentAtBatchIndexLevelEnabled else None
     seeking.reset(ctx, topic, subscription, target, "reset to a message id", batch)
     return 204, None
 
 
-def _expire(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _expire(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Expire messages of the subscription that are older than this, in seconds. 0: none. Below 0: also those that clocks
     which are so fast will publish."""
-    return _expire_older(ctx, topic, int(match["seconds"]), [_subscription(topic, match["name"]).name])
+    return _expire_older(
+        ctx, topic, int(names["seconds"]), [_subscription(topic, names["subscription"]).name]
+    )
 
 
-def _expire_all(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _expire_all(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Expire messages of every subscription that are older than this, in seconds. As for one subscription."""
-    return _expire_older(ctx, topic, int(match["seconds"]), topic.known_subscriptions())
+    return _expire_older(ctx, topic, int(names["seconds"]), topic.known_subscriptions())
 
 
-def _expire_older(ctx: Context, topic: PersistentTopic, seconds: int, names: list[str]) -> Response:
+def _expire_older(ctx: Context, topic: PersistentTopic, seconds: int, names: list[str]) -> AdminAnswer:
     """Expire the entries of each subscription. The call is refused if one of them is left alone."""
     refused = message_expiry.expire_older(ctx, topic, names, seconds, f"older than {seconds} s (admin)")
     if refused:
@@ -226,11 +196,9 @@ def _expire_older(ctx: Context, topic: PersistentTopic, seconds: int, names: lis
     return 204, None
 
 
-def _expire_to_position(
-    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
-) -> Response:
+def _expire_to_position(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Expire messages of the subscription up to the position in the body."""
-    subscription = _subscription(topic, match["name"])
+    subscription = _subscription(topic, names["subscription"])
     position, _ = MessageIdBody.read(command.body).start(ctx, topic)
     reason = Reason(Expired, "expired by an administrator", f"position {position}")
     if not message_expiry.expire_to_position(ctx, topic, [subscription.name], position, reason):
@@ -240,7 +208,7 @@ def _expire_to_position(
     return 204, None
 
 
-def _entry(topic: PersistentTopic, position: Position | None) -> Response:
+def _entry(topic: PersistentTopic, position: Position | None) -> AdminAnswer:
     """The response that stands for an entry is its position: whoever answers the client reads the entry."""
     if position is None or not _is_stored(topic, position):
         raise AdminError(404, "Message not found")
@@ -251,15 +219,15 @@ def _is_stored(topic: PersistentTopic, position: Position) -> bool:
     return position <= topic.ledger.last_confirmed and topic.ledger.valid(position)
 
 
-def _get_by_id(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _get_by_id(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The message at a position."""
-    position = Position(int(match["ledger"]), int(match["entry"]))
+    position = Position(int(names["ledger"]), int(names["entry"]))
     if position.ledger in topic.ledger.ledgers and not _is_stored(topic, position):
         raise AdminError(500, f"{position} is past the end of its ledger")  # Pulsar tries to read it
     return _entry(topic, position)
 
 
-def _examine(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _examine(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The n-th message (`?messagePosition=n`, from 1), counted from the earliest or from the latest one
     (`?initialPosition=earliest`, `latest`). Beyond the latest one: the latest."""
     given = query(command.path)
@@ -278,7 +246,7 @@ def _examine(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[s
     return _entry(topic, ledger.position_after(ledger.first_position(), n))
 
 
-def _terminate(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _terminate(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Terminate the topic: it takes no more messages. The answer is the last position."""
     terminate(ctx, topic)
     return 200, _message_id(-1, topic.ledger.last_confirmed)
@@ -293,7 +261,7 @@ def _message_id(partition: int, position: Position, batch_index: int = -1) -> di
     return found if batch_index < 0 else found | {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
 
 
-def _last_message_id(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _last_message_id(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The id of the last message. Entry −1: the topic has none."""
     last = topic.ledger.last_confirmed
     if last.entry < 0:
@@ -305,34 +273,34 @@ def _last_message_id(ctx: Context, topic: PersistentTopic, command: Admin, match
     return 200, _message_id(partition_index(topic.name), last, batch_index)
 
 
-def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The id of the first message published at or after the time, in ms since the epoch. If there is none, the id that the
     next message gets."""
-    position = message_finder.first_published_at(ctx, topic, int(match["time"]))
+    position = message_finder.first_published_at(ctx, topic, int(names["time"]))
     if position is None:
         raise AdminError(404, "Message ID not found")
     return 200, _message_id(partition_index(topic.name), position)
 
 
 def _create_missed_partitions(
-    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
-) -> Response:
+    ctx: Context, topic: PersistentTopic, command: Admin, names: Names
+) -> AdminAnswer:
     """Create the partitions that are missing: of a partitioned topic, none ever is."""
     raise AdminError(404, f"Topic {topic.name} does not exist")
 
 
-def _properties(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The topic's properties."""
     return 200, topic.properties
 
 
-def _put_properties(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _put_properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Set the properties in the body. The topic's other properties stay."""
     topic.properties = topic.properties | read_properties(command.body)
     return 204, None
 
 
-def _delete_property(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _delete_property(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Remove the property `?key=…`."""
     key = query(command.path).get("key", "")
     topic.properties = {name: value for name, value in topic.properties.items() if name != key}
@@ -346,72 +314,72 @@ def read_properties(body: Any) -> dict[str, str]:
 
 
 def _subscription_properties(
-    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
-) -> Response:
+    ctx: Context, topic: PersistentTopic, command: Admin, names: Names
+) -> AdminAnswer:
     """The subscription's properties."""
-    return 200, _subscription(topic, match["name"]).properties
+    return 200, _subscription(topic, names["subscription"]).properties
 
 
 def _put_subscription_properties(
-    ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]
-) -> Response:
+    ctx: Context, topic: PersistentTopic, command: Admin, names: Names
+) -> AdminAnswer:
     """Replace the subscription's properties by those in the body."""
-    _subscription(topic, match["name"]).properties = read_properties(command.body)
+    _subscription(topic, names["subscription"]).properties = read_properties(command.body)
     return 204, None
 
 
-def _replicated(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _replicated(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Whether the subscription is replicated to other clusters: there are none."""
-    _subscription(topic, match["name"])
+    _subscription(topic, names["subscription"])
     return 200, {topic.name: False}
 
 
-def _set_replicated(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _set_replicated(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Switch replication of the subscription off."""
-    _subscription(topic, match["name"])
+    _subscription(topic, names["subscription"])
     if convert(command.body, bool):
         raise AdminError(501, "replicated subscriptions are not supported")
     return 204, None
 
 
-def _analyze_backlog(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _analyze_backlog(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Count what the entry filters make of the subscription's backlog, from the position in the body or from its start."""
-    subscription = _subscription(topic, match["name"])
+    subscription = _subscription(topic, names["subscription"])
     start = None if command.body is None else MessageIdBody.read(command.body).position
     return 200, backlog_analysis.analyze(ctx, topic, subscription, start)
 
 
-def _stats(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _stats(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The statistics of the topic."""
     return 200, stats.stats_with_rates(topic, ctx)
 
 
-def _internal_stats(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _internal_stats(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The statistics of the topic's ledgers and cursors."""
     return 200, internal_stats(topic.ledger, topic.cursors)
 
 
-def _subscriptions(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _subscriptions(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The names of the subscriptions."""
     return 200, topic.known_subscriptions()
 
 
-def _peek(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _peek(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The n-th message (from 1) that is not acknowledged. A subscription that does not exist is created at the earliest
     message."""
-    name = match["name"]
-    if int(match["n"]) == 0:
+    name = names["subscription"]
+    if int(names["n"]) == 0:
         raise AdminError(500, "Message positions start at 1")  # as a call fails that Pulsar did not expect
     if name not in topic.subscriptions and is_subscription_name(name):
         _create(ctx, topic, name, earliest=True)
     cursor = topic.cursors[_subscription(topic, name).name]
-    position = cursor.peek(topic.ledger, int(match["n"]))
+    position = cursor.peek(topic.ledger, int(names["n"]))
     if position is not None and position.entry < 0:
         raise AdminError(500, seeking.UNREADABLE)
     return _entry(topic, position)
 
 
-def _backlog_size(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _backlog_size(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The estimated size of what comes after the position in the body, in bytes. All, if the topic does not have its ledger."""
     position, ledger = MessageIdBody.read(command.body).position, topic.ledger
     if position.ledger not in ledger.ledgers:
@@ -419,13 +387,13 @@ def _backlog_size(ctx: Context, topic: PersistentTopic, command: Admin, match: d
     return 200, ledger.estimate_backlog_from(position)
 
 
-def _trim(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _trim(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Trim the ledgers that nobody needs, as far as retention allows."""
     trim(ctx, topic)
     return 200, None
 
 
-def _truncate(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _truncate(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Clear the backlog of each subscription and delete all closed ledgers (docs/rules/retention.md §9)."""
     ledger = topic.ledger
     for cursor in topic.cursors.values():
@@ -437,49 +405,57 @@ def _truncate(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[
     return 204, None
 
 
-def _unload(ctx: Context, topic: PersistentTopic, command: Admin, match: dict[str, str]) -> Response:
+def _unload(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Close the topic and load it again. Its clients are disconnected."""
     ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
     unload(ctx, topic)
     return 204, None
 
 
-ROUTES: list[
-    tuple[str, re.Pattern[str], Callable[[Context, PersistentTopic, Admin, dict[str, str]], Response]]
-] = [
-    (method, re.compile(pattern), handler)
-    for method, pattern, handler in (
-        ("PUT", r"", _create_topic),
-        ("PUT", r"/subscription/(?P<name>[^/]+)", _create_subscription),
-        ("DELETE", r"/subscription/(?P<name>[^/]+)", _delete_subscription),
-        ("POST", r"/subscription/(?P<name>[^/]+)/skip/(?P<count>-?\d{1,15})", _skip),
-        ("POST", r"/subscription/(?P<name>[^/]+)/skip_all", _skip_all),
-        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor/(?P<time>-?\d{1,15})", _reset_to_time),
-        ("POST", r"/subscription/(?P<name>[^/]+)/resetcursor", _reset_to_id),
-        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages/(?P<seconds>-?\d{1,10})", _expire),
-        ("POST", r"/subscription/(?P<name>[^/]+)/expireMessages", _expire_to_position),
-        ("POST", r"/all_subscription/expireMessages/(?P<seconds>-?\d{1,10})", _expire_all),
-        ("GET", r"/subscription/(?P<name>[^/]+)/position/(?P<n>\d{1,15})", _peek),
-        ("GET", r"/ledger/(?P<ledger>\d{1,15})/entry/(?P<entry>\d{1,15})", _get_by_id),
-        ("GET", r"/examinemessage", _examine),
-        ("GET", r"/subscriptions", _subscriptions),
-        ("GET", r"/stats", _stats),
-        ("GET", r"/internalStats", _internal_stats),
-        ("GET", r"/lastMessageId", _last_message_id),
-        ("GET", r"/messageid/(?P<time>-?\d{1,15})", _message_id_at),
-        ("POST", r"/createMissedPartitions", _create_missed_partitions),
-        ("GET", r"/properties", _properties),
-        ("PUT", r"/properties", _put_properties),
-        ("DELETE", r"/properties", _delete_property),
-        ("GET", r"/subscription/(?P<name>[^/]+)/properties", _subscription_properties),
-        ("PUT", r"/subscription/(?P<name>[^/]+)/properties", _put_subscription_properties),
-        ("GET", r"/subscription/(?P<name>[^/]+)/replicatedSubscriptionStatus", _replicated),
-        ("POST", r"/subscription/(?P<name>[^/]+)/replicatedSubscriptionStatus", _set_replicated),
-        ("POST", r"/subscription/(?P<name>[^/]+)/analyzeBacklog", _analyze_backlog),
-        ("PUT", r"/backlogSize", _backlog_size),
-        ("POST", r"/terminate", _terminate),
-        ("POST", r"/trim", _trim),
-        ("DELETE", r"/truncate", _truncate),
-        ("PUT", r"/unload", _unload),
-    )
-]
+CALLS: Table[Callable[[Context, PersistentTopic, Admin, Names], AdminAnswer]] = Table(
+    TOPIC,
+    (
+        Call("PUT", "", _create_topic, "one"),
+        Call("PUT", "/subscription/{subscription}", _create_subscription, "each"),
+        Call("DELETE", "/subscription/{subscription}", _delete_subscription, "each"),
+        Call("POST", "/subscription/{subscription}/skip/{count}", _skip, "one",
+             "Skip messages on a partitioned topic is not allowed"),
+        Call("POST", "/subscription/{subscription}/skip_all", _skip_all, "each"),
+        Call("POST", "/subscription/{subscription}/resetcursor/{time}", _reset_to_time, "each"),
+        Call("POST", "/subscription/{subscription}/resetcursor", _reset_to_id, "one",
+             "Reset-cursor at position is not allowed for partitioned-topic"),
+        Call("POST", "/subscription/{subscription}/expireMessages/{seconds}", _expire, "each"),
+        Call("POST", "/subscription/{subscription}/expireMessages", _expire_to_position, "one",
+             "Expire message at position is not supported for partitioned-topic"),
+        Call("POST", "/all_subscription/expireMessages/{seconds}", _expire_all, "each"),
+        Call("GET", "/subscription/{subscription}/position/{n}", _peek, "one",
+             "Peek messages on a partitioned topic is not allowed"),
+        Call("GET", "/ledger/{ledger}/entry/{entry}", _get_by_id, "one",
+             "GetMessageById is not allowed on partitioned-topic"),
+        Call("GET", "/examinemessage", _examine, "one",
+             "Examine messages on a partitioned topic is not allowed, please try examine message on specific topic partition"),
+        Call("GET", "/subscriptions", _subscriptions, "each"),
+        Call("GET", "/stats", _stats, "one"),
+        Call("GET", "/internalStats", _internal_stats, "one"),
+        Call("GET", "/lastMessageId", _last_message_id, "one"),
+        Call("GET", "/messageid/{time}", _message_id_at, "one",
+             "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on specific topic partition"),
+        Call("POST", "/createMissedPartitions", _create_missed_partitions),
+        Call("GET", "/properties", _properties),
+        Call("PUT", "/properties", _put_properties),
+        Call("DELETE", "/properties", _delete_property),
+        Call("GET", "/subscription/{subscription}/properties", _subscription_properties, "each"),
+        Call("PUT", "/subscription/{subscription}/properties", _put_subscription_properties, "each"),
+        Call("GET", "/subscription/{subscription}/replicatedSubscriptionStatus", _replicated, "each"),
+        Call("POST", "/subscription/{subscription}/replicatedSubscriptionStatus", _set_replicated, "each"),
+        Call("POST", "/subscription/{subscription}/analyzeBacklog", _analyze_backlog, "one",
+             "Analyze backlog on a partitioned topic is not allowed, please try do it on specific topic partition"),
+        Call("PUT", "/backlogSize", _backlog_size, "one"),
+        Call("POST", "/terminate", _terminate, "one",
+             "Termination of a partitioned topic is not allowed"),
+        Call("POST", "/trim", _trim, "each"),
+        Call("DELETE", "/truncate", _truncate, "each"),
+        Call("PUT", "/unload", _unload, "each"),
+    ),
+)  # fmt: skip
+"""The calls on a topic, but for those on its policies."""

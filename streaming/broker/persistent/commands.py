@@ -4,21 +4,15 @@ from schemas import commands as c
 from schemas.effects import AckResponse, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
-from streaming.broker.persistent import (
-    admin_operations,
-    backlog_quota,
-    leaving,
-    lifecycle,
-    publishing,
-    seeking,
-    subscribing,
-)
+from streaming.broker.persistent import admin_operations, leaving, lifecycle, seeking, subscribing
+from streaming.broker.persistent.cleanup import backlog_quota
+from streaming.broker.persistent.cleanup.trimming import free_ledgers
+from streaming.broker.persistent.publish import publishing
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.persistent.trimming import free_ledgers
-from streaming.broker.position import from_wire
-from streaming.broker.producer import creation, registration
+from streaming.broker.position import EARLIEST, from_wire
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
-from streaming.broker.topic_commands import TopicCommand
+from streaming.broker.topic import creation, registration
+from streaming.broker.topic.topic_commands import TopicCommand
 
 
 def carry_out(ctx: Context, topic: PersistentTopic, command: TopicCommand) -> None:
@@ -101,6 +95,11 @@ def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
     name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         return  # dropped without an answer, even with a request id (docs/rules/protocol.md §15)
+    if ctx.config.closesOnAckOfNoEntry and any(
+        from_wire(each.ledgerId, each.entryId) == EARLIEST for each in command.message_id
+    ):
+        ctx.close_connection(topic.name, command.connection, "ACK of the message id -1:-1")
+        return
     subscription = topic.subscriptions[name]
     if (command.txnid_least_bits or command.txnid_most_bits) and (
         command.ack_type == "Individual" or subscription.type not in INDIVIDUAL_TYPES

@@ -10,7 +10,7 @@ from schemas.effects import Message
 from streaming.broker.context import Context
 from streaming.broker.dispatch.verdict import Verdict, Whereabouts
 from streaming.broker.ledger.ack_set import to_bits
-from streaming.broker.persistent.backlog_analysis import analyze, unacked_positions
+from streaming.broker.persistent.cleanup.backlog_analysis import analyze, unacked_positions
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
@@ -78,6 +78,10 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
     delayed = 0 if dispatcher is None else dispatcher.delayed_messages + dispatcher.entries_rescheduled
     to_redeliver = 0 if dispatcher is None else dispatcher.entries_to_redeliver
     verdicts = [*_of_topic(topic, sub)]
+    put_off = subscription.throttle
+    if sub.throttle is None and put_off is not None and put_off.waits(ctx.clock):
+        text = f"the last command had {ctx.config.maxEffectsPerCommand} effects: what follows is read when the clock has passed it"
+        verdicts.append(Verdict("maxEffectsPerCommand", True, text, "new", until=put_off.retry_at))
     if dispatcher is not None:
         verdicts += dispatcher.verdicts(sub)
     found = Delivery(
@@ -120,7 +124,7 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
     if not sub.consumers:
         yield Verdict("consumers", True, "no consumer is connected")
     if sub.cursor.backlog(sub.ledger, precise=True) == 0:
-        yield Verdict("backlog", True, "every entry is acknowledged")
+        yield Verdict("backlog", True, "its backlog is empty")
     first = next(unacked_positions(sub.ledger, sub.cursor), None)
     if first is not None and (stored := sub.cursor.batches.get(first[0])) is not None:
         left = to_bits(stored).bit_count()

@@ -5,9 +5,9 @@ from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
 from streaming.broker.context import Context
 from streaming.broker.persistent import rate_limits
+from streaming.broker.persistent.cleanup.trimming import trim
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.persistent.trimming import trim
 from streaming.broker.subscription.consumer import Consumer
 
 

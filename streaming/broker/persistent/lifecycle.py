@@ -3,24 +3,26 @@
 """
 
 from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
-from streaming.broker import schema_registry
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.persistent import (
-    deduplication_snapshots,
-    inactivity,
-    leaving,
-    message_expiry,
-    rate_limits,
+from streaming.broker.persistent import leaving, rate_limits
+from streaming.broker.persistent.cleanup import message_expiry
+from streaming.broker.persistent.cleanup.ledger_rollover import (
+    advance_cursors,
+    check_rollover,
+    pass_consumed_ledgers,
+    rollover_due,
 )
+from streaming.broker.persistent.cleanup.trimming import trim
+from streaming.broker.persistent.publish import deduplication_snapshots
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.persistent.trimming import check_rollover, pass_consumed_ledgers, rollover_due, trim
 from streaming.broker.policies.hierarchy import NO_POLICIES
 from streaming.broker.position import Position
-from streaming.broker.producer import registration
-from streaming.broker.rate import end_of_interval
+from streaming.broker.rates.rate import end_of_interval
+from streaming.broker.schema import schema_registry
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.topic import registration
 
 _HASH_MIXER = 0xC6A4A7935BD1E995
 _BUCKETS = 16  # up to ten consumers of a connection
@@ -85,20 +87,6 @@ def _wake_for_next(ctx: Context, topic: PersistentTopic) -> None:
         ctx.wake(topic.name, due)
 
 
-def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
-    """Can no periodic check change anything until a command, a policy or the configuration touches the topic?"""
-    return (
-        not topic.cursors
-        and len(topic.ledger.ledgers) == 1
-        and topic.oldest is None
-        and inactivity.deleted_at(ctx, topic) is None
-        and topic.dedup.inactive_since() is None
-        and topic.short_form.first() is None
-        and not (topic.producers and ctx.policies_of(topic).destination_storage_quota.value.limitSize == 0)
-        and not (ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds and topic.ledger.current_entries)
-    )
-
-
 def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
     """A policy change switches deduplication on or off, triggers an expiry check (docs/rules/deduplication.md §2,
     docs/rules/ttl.md §1), and renews all permits of rate limits.
@@ -153,7 +141,7 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
     registration.disconnect_all(ctx, topic, "topic deleted")
     ledger = topic.ledger
     if topic.pending:
-        topic.pending.clear()
+        topic.take_pending()
         ledger.drop_unconfirmed()
     for id_, info in ledger.ledgers.items():
         entries, size = info.entries, info.size
@@ -189,7 +177,7 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
         cursor.batches.clear()  # quirk: the metadata store does not keep partly acked batches
     ledger = topic.ledger
     if topic.pending:  # their producers are gone, so nobody is left to answer
-        topic.pending.clear()
+        topic.take_pending()
         topic.dedup.roll_back()
         ledger.drop_unconfirmed()
     topic.fenced = False
@@ -217,6 +205,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     ledger = topic.ledger
     topic.last_active = ctx.clock
     ledger.reopen(ctx.clock)
+    ledger.counts_deleted = ctx.config.countsEntriesOfDeletedLedgers
     ctx.wake(topic.name, rollover_due(ctx, topic))
     for cursor in topic.cursors.values():
         mark_delete = cursor.mark_delete
@@ -237,6 +226,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     topic.dedup.status = "Initialized"
     deduplication_snapshots.check_status(ctx, topic)
     keys = [cursor.key for cursor in topic.cursors.values()]
+    advance_cursors(ctx, topic)
     pass_consumed_ledgers(ctx, topic)
     # quirk: loading trims ledgers only if the slowest cursor had consumed one to its end, in 2.x if there is a cursor
     if keys and (

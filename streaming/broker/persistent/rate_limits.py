@@ -6,13 +6,13 @@ quirk: each change of any policy gives all permits at once, even if no rate chan
 
 from schemas.commands import Subscribe
 from streaming.broker.context import Context
-from streaming.broker.dispatch_rate_limiter import BACKOFF, DispatchRateLimiter, ReadThrottle
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import DispatchRate, broker_dispatch_rate, broker_publish_rate
-from streaming.broker.publish_rate_limiter import PublishRateLimiter
-from streaming.broker.token_bucket import TokenBucket
+from streaming.broker.rates.dispatch_rate_limiter import BACKOFF, DispatchRateLimiter, ReadThrottle
+from streaming.broker.rates.publish_rate_limiter import PublishRateLimiter
+from streaming.broker.rates.token_bucket import TokenBucket
 
 
 def configure_broker(ctx: Context) -> None:

@@ -1,6 +1,8 @@
 """SEEK, and GET_LAST_MESSAGE_ID (docs/rules/subscriptions.md §17, docs/rules/cursors.md §10, docs/rules/protocol.md §17,
 §18)."""
 
+from functools import partial
+
 from schemas.commands import GetLastMessageId, Seek
 from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition
 from schemas.effects import CloseConsumer, CursorMoved, Error, GetLastMessageIdResponse, Success
@@ -8,11 +10,11 @@ from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import is_server_only
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.persistent import rate_limits
+from streaming.broker.persistent.cleanup.message_finder import find_newest_before
+from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.leaving import close_consumers, count_as_gone, part_remembered
-from streaming.broker.persistent.message_finder import find_newest_before
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
-from streaming.broker.persistent.trimming import free_ledgers
 from streaming.broker.position import Position, from_wire
 
 UNREADABLE = "org.apache.bookkeeper.mledger.ManagedLedgerException: Incorrect parameter input error code: -14"
@@ -79,7 +81,8 @@ def reset(
             ctx.emit(CloseConsumer(topic.name, connection, consumer_id, subscription.name, cause))
     subscription.last_active = ctx.clock
     cursor = topic.cursors[subscription.name]
-    former = topic.record_move(ctx, cursor, Reason(CursorMoved, cause), cursor.reset, ledger, target)
+    move = partial(cursor.reset, counts_anew=ctx.config.seekCountsConsumedAnew)
+    former = topic.record_move(ctx, cursor, Reason(CursorMoved, cause), move, ledger, target)
     if batch is not None:
         cursor.set_batch(target, batch)
     if dispatcher is not None:

@@ -3,12 +3,12 @@
 from typing import Any
 
 from schemas.metrics import SUBSCRIPTION_TIMES, SubscriptionMetrics, TopicMetrics
-from streaming.broker import stats
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.rate import end_of_interval
+from streaming.broker.rates.rate import end_of_interval
+from streaming.broker.topic import stats
 
 
 def topic_stats(topic: PersistentTopic, config: ServiceConfiguration) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _subscription(
     }
     if dispatcher is None:
         return found
-    if (ranges := dispatcher.hash_ranges()) is not None:
+    if (ranges := dispatcher.hash_ranges(by_point=config.keySharedRangesByPoint)) is not None:
         for consumer, fields in zip(subscription.consumers, found["consumers"], strict=True):
             fields["keyHashRanges"] = ranges.get(consumer.handle, [])
     return found | dispatcher.stats(subscription.consumers)

@@ -3,7 +3,6 @@ docs/rules/subscriptions.md §1–§4)."""
 
 from schemas.commands import IntRange, Subscribe, SubType
 from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
-from streaming.broker import schema_registry
 from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
@@ -15,7 +14,8 @@ from streaming.broker.persistent.seeking import position_at, reset
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
-from streaming.broker.rate import Rates
+from streaming.broker.rates.rate import Rates
+from streaming.broker.schema import schema_registry
 from streaming.broker.subscription.consumer import Consumer
 
 
@@ -44,7 +44,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     )
     schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=idle, consumers=others)
     limit = ctx.policies_of(topic).maxConsumersPerTopic
-    if 0 < limit <= sum(len(subscription.consumers) for subscription in topic.subscriptions.values()):
+    if 0 < limit <= len(topic.consumer_handles):
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
     if command.durable and existing is None and not ctx.policies_of(topic).autoSubscriptionCreation:
         raise BrokerError("SubscriptionNotFound", f"Subscription {name} does not exist")
@@ -69,7 +69,10 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         kind = "Durable" if existing.durable else "NonDurable"
         raise BrokerError("NotAllowedError", f"{kind} subscription with the same name already exists.")
     if existing.consumers:
-        if (mismatch := _mismatch(existing, command)) is not None:
+        mismatch = _mismatch(existing, command)
+        if existing.type == command.subType and not ctx.config.keySharedModesMustAgree:
+            mismatch = None
+        if mismatch is not None:
             raise BrokerError("ConsumerBusy", f"Subscription is of different type. {mismatch}")
         if command.subType == "Exclusive":
             raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
@@ -143,7 +146,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     topic.consumers_changed()
     if command.replicate_subscription_state:
         cause = (
-            "replicate_subscription_state: there is no other cluster, the subscription is this one's alone"
+            "replicate_subscription_state: there is no other cluster, so the subscription is not replicated"
         )
         ctx.emit(Unsupported(topic.name, command.connection, cause))
     dispatcher.add_consumer(topic.context_of(ctx, subscription), consumer)

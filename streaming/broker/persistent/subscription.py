@@ -5,16 +5,16 @@
 from schemas.commands import Ack, MessageIdData
 from schemas.effects import AckResponse
 from streaming.broker.dispatch.types import AnyDispatcher
-from streaming.broker.dispatch_rate_limiter import ReadThrottle
 from streaming.broker.errors import CursorError
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.position import Position, from_wire
+from streaming.broker.rates.dispatch_rate_limiter import ReadThrottle
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES, Subscription
 
-Acked = tuple[Position, int | None]
+AckedEntry = tuple[Position, int | None]
 """The position, and a bit set of the messages in its batch that stay unacked, or None if the whole entry is acked."""
 
 
@@ -35,6 +35,12 @@ class PersistentSubscription(Subscription):
         look = -1 if self.throttle is None else self.throttle.due
         return look if due < 0 or 0 <= look < due else due
 
+    def put_off(self, now: int, until: int) -> None:
+        """See `Subscription.put_off`. A dispatcher that waits for permits of a rate looks later anyway."""
+        throttle = self.throttle = self.throttle or ReadThrottle()
+        if not throttle.waits(now):
+            throttle.retry_at = until
+
     @property
     def is_asleep(self) -> bool:
         """Whether retries are put off until something happens on the topic."""
@@ -48,7 +54,7 @@ class PersistentSubscription(Subscription):
     def acknowledge(self, sub: SubscriptionContext, consumer: Consumer, command: Ack) -> Position | None:
         """Apply an ACK and respond to it.
 
-        The response is the same if the cursor refuses the ack. It comes before the messages that the ack makes room for.
+        The response is the same if the cursor refuses the ack, unless refusedCumulativeAckIsAnError is on. It comes before the messages that the ack makes room for.
         Returns the cursor's former key if ledgers may have become free (see `change_cursor`).
         """
         ctx, cursor, ledger = sub.ctx, sub.cursor, sub.ledger
@@ -57,6 +63,7 @@ class PersistentSubscription(Subscription):
         index_acks = ctx.config.acknowledgmentAtBatchIndexLevelEnabled
         before, mark_delete = cursor.consumed, cursor.mark_delete
         former, acks = None, consumer.acks
+        error = cause = None
         owners: list[Consumer] = []
         backlog = cursor.backlog(ledger) if ctx.acks is not None else 0
         try:
@@ -70,8 +77,10 @@ class PersistentSubscription(Subscription):
                     position, ack_set = ledger.previous(position), None
                 former = change_cursor(ctx, cursor, cursor.acknowledge_cumulative, ledger, position, ack_set)
                 consumer.acks += 1
-        except CursorError:
+        except CursorError as refusal:
             consumer.acks = acks
+            if ctx.config.refusedCumulativeAckIsAnError and not individual:
+                error, cause = "UnknownError", str(refusal)
         self.acked += cursor.consumed - before
         if cursor.mark_delete != mark_delete:
             self.last_mark_delete_advanced = ctx.clock
@@ -80,13 +89,17 @@ class PersistentSubscription(Subscription):
             ctx.observe_ack(sub.topic, self.name, named, mark_delete, cursor.mark_delete, backlog)
         sub.check_end_of_topic()
         if command.request_id is not None:
-            ctx.emit(AckResponse(sub.topic, command.connection, command.request_id, command.consumer_id))
+            ctx.emit(
+                AckResponse(
+                    sub.topic, command.connection, command.request_id, command.consumer_id, error, cause
+                )
+            )
         if individual and self.dispatcher is not None:
             self.dispatcher.after_acks(sub, owners, mark_delete_moved=cursor.mark_delete > mark_delete)
         return former
 
     def _credit(
-        self, sub: SubscriptionContext, consumer: Consumer, acks: list[Acked], index_acks: bool
+        self, sub: SubscriptionContext, consumer: Consumer, acks: list[AckedEntry], index_acks: bool
     ) -> list[Consumer]:
         """Credit the consumers with the messages acked, before the cursor changes. Returns those of whole entries.
 
@@ -104,7 +117,7 @@ class PersistentSubscription(Subscription):
                 dispatcher.forget_redeliveries(position)  # quirk: a partial ack has no other effect then
         return owners
 
-    def _individual(self, sub: SubscriptionContext, acks: list[Acked], index_acks: bool) -> None:
+    def _individual(self, sub: SubscriptionContext, acks: list[AckedEntry], index_acks: bool) -> None:
         """Ack each id. Raises `CursorError` if the cursor refuses an id before any entry was acked."""
         cursor = sub.cursor
         before, mark_delete = cursor.consumed, cursor.mark_delete
@@ -119,6 +132,6 @@ class PersistentSubscription(Subscription):
         cursor.collapse(sub.ledger, mark_delete)
 
 
-def _acked(message_id: MessageIdData) -> Acked:
+def _acked(message_id: MessageIdData) -> AckedEntry:
     ack_set = from_words(message_id.ack_set) or None if message_id.ack_set else None
     return from_wire(message_id.ledgerId, message_id.entryId), ack_set

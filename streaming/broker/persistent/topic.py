@@ -8,23 +8,23 @@ from typing import NamedTuple, ParamSpec
 import msgspec
 
 from schemas.effects import CursorMoved, Evicted, Expired
-from streaming.broker.abstract_topic import AbstractTopic, Counters
 from streaming.broker.context import Context
-from streaming.broker.dispatch_rate_limiter import DispatchRateLimiter, ReadThrottle
-from streaming.broker.handles import Handles
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.persistent.message_deduplication import MessageDeduplication
+from streaming.broker.persistent.publish.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import Position
 from streaming.broker.producer.producer import Producer
-from streaming.broker.publish_rate_limiter import PublishRateLimiter
-from streaming.broker.rate import Rate
+from streaming.broker.rates.dispatch_rate_limiter import DispatchRateLimiter, ReadThrottle
+from streaming.broker.rates.publish_rate_limiter import PublishRateLimiter
+from streaming.broker.rates.rate import Rate
+from streaming.broker.rates.token_bucket import TokenBucket
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.timers import SubscriptionTimers
-from streaming.broker.token_bucket import TokenBucket
+from streaming.broker.topic.abstract_topic import AbstractTopic, Counters
+from streaming.broker.topic.handles import Handles
 
 P = ParamSpec("P")
 

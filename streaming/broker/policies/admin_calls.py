@@ -1,6 +1,7 @@
 """Admin calls that read, set and remove the policies of a namespace or a topic (I1)."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 from urllib.parse import unquote
 
@@ -8,6 +9,7 @@ import msgspec
 
 from schemas.commands import Admin, SubType
 from schemas.units import Int32
+from streaming.broker.admin_table import NAMESPACE, TOPIC, Call, Table
 from streaming.broker.config import (
     MOST_PARTITIONS,
     InactiveTopicDeleteMode,
@@ -346,3 +348,62 @@ def _check_quota(quota: BacklogQuota, retention: RetentionPolicies) -> None:
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
     if (size > 0 and quota.limitSize >= size * 1024 * 1024) or (time > 0 and quota.limitTime >= time * 60):
         raise AdminError(412, "Backlog Quota exceeds configured retention quota for namespace")
+
+
+# -- the table ----------------------------------------------------------------------------------------------------
+
+NAMESPACE_POLICIES = (
+    "messageTTL", "retention", "backlogQuota", "deduplication", "deduplicationSnapshotInterval", "maxTopicsPerNamespace",
+    "maxProducersPerTopic", "maxConsumersPerTopic", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesPerConsumer", "maxUnackedMessagesPerSubscription", "encryptionRequired",
+    "subscriptionExpirationTime", "dispatchRate", "subscriptionDispatchRate", "publishRate", "subscribeRate",
+    "delayedDelivery", "subscriptionTypesEnabled", "autoTopicCreation", "autoSubscriptionCreation",
+    "inactiveTopicPolicies", "persistence", "persistence/bookieAffinity", "antiAffinity", "replicatorDispatchRate",
+    "dispatcherPauseOnAckStatePersistent", "entryFilters",
+)  # fmt: skip
+
+TOPIC_POLICIES = (
+    "messageTTL", "retention", "backlogQuota", "deduplicationEnabled", "deduplicationSnapshotInterval", "maxProducers",
+    "maxConsumers", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic", "maxUnackedMessagesOnConsumer",
+    "maxUnackedMessagesOnSubscription", "maxMessageSize", "dispatchRate", "subscriptionDispatchRate", "publishRate",
+    "subscribeRate", "delayedDelivery", "subscriptionTypesEnabled", "autoSubscriptionCreation", "inactiveTopicPolicies",
+    "persistence", "compactionThreshold", "replication", "replicatorDispatchRate", "offloadPolicies",
+    "dispatcherPauseOnAckStatePersistent", "entryFilters",
+)  # fmt: skip
+
+_FURTHER_OF_NAMESPACE = {
+    "schemaCompatibilityStrategy": ("GET", "PUT"), "schemaAutoUpdateCompatibilityStrategy": ("GET", "PUT"),
+    "schemaValidationEnforced": ("GET", "POST"), "isAllowAutoUpdateSchema": ("GET", "POST"),
+    "subscriptionAuthMode": ("GET", "POST"), "compactionThreshold": ("GET", "PUT", "DELETE"), "offloadThreshold": ("GET", "PUT"),
+    "offloadThresholdInSeconds": ("GET", "PUT"), "offloadDeletionLagMs": ("GET", "PUT", "DELETE"),
+    "offloadPolicies": ("GET", "POST"), "removeOffloadPolicies": ("DELETE",),
+}  # fmt: skip
+
+_FURTHER_OF_TOPIC = {
+    ALL_POLICIES: ("DELETE",), "schemaCompatibilityStrategy": ("GET", "PUT", "DELETE"), "shadowTopics": ("GET", "PUT", "DELETE"),
+    "schemaValidationEnforced": ("GET", "POST"),
+}  # fmt: skip
+"""Policy → its methods, if these are not GET, POST and DELETE."""
+
+
+def _calls(policies: tuple[str, ...], further: dict[str, tuple[str, ...]]) -> Iterator[Call[Any]]:
+    for name, methods in {**dict.fromkeys(policies, ("GET", "POST", "DELETE")), **further}.items():
+        for method in methods:
+            if method != "GET":
+                yield Call(method, f"/{name}", set_policy)
+            else:
+                yield Call(method, "/backlogQuotaMap" if name == "backlogQuota" else f"/{name}", get_policy)
+
+
+NAMESPACE_CALLS: Table[Any] = Table(NAMESPACE, _calls(NAMESPACE_POLICIES, _FURTHER_OF_NAMESPACE))
+TOPIC_CALLS: Table[Any] = Table(
+    TOPIC,
+    (
+        *_calls(TOPIC_POLICIES, _FURTHER_OF_TOPIC),
+        *(
+            Call(method, "/{subscription}/dispatchRate", call_subscription_rate, "each")
+            for method in ("GET", "POST", "DELETE")
+        ),
+    ),
+)
+"""The calls that Pulsar has on policies. A command may name any policy at either level, and may set it with POST or PUT."""

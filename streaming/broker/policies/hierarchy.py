@@ -3,6 +3,7 @@
 Names are those of Pulsar's admin API.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -47,9 +48,9 @@ class DispatchRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast messages are sent to consumers. Both rates 0 or less: as if not set."""
 
     dispatchThrottlingRateInMsg: Annotated[Int32, unit("messages")] = 0
-    """So many per period. 0 or less: no limit."""
+    """How many per period. 0 or less: no limit."""
     dispatchThrottlingRateInByte: Annotated[Int64, unit("bytes")] = 0
-    """So many per period. 0 or less: no limit."""
+    """How many per period. 0 or less: no limit."""
     relativeToPublishRate: bool = False
     """Whether the rate at which the topic is published to, per second, is added to both."""
     ratePeriodInSecond: Annotated[Int32, unit("s")] = 0
@@ -65,9 +66,9 @@ class PublishRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast a topic may be published to. Both rates 0 or less: as if not set."""
 
     publishThrottlingRateInMsg: Annotated[Int32, unit("messages")] = -1
-    """So many per second. 0 or less: no limit."""
+    """How many per second. 0 or less: no limit."""
     publishThrottlingRateInByte: Annotated[Int64, unit("bytes")] = -1
-    """So many per second. 0 or less: no limit."""
+    """How many per second. 0 or less: no limit."""
 
     @property
     def limits(self) -> bool:
@@ -132,7 +133,7 @@ class AutoSubscriptionCreationOverride(msgspec.Struct, frozen=True):
 
 
 class InactiveTopicPolicies(msgspec.Struct, frozen=True):
-    """Whether and when a topic that nobody uses is deleted. It never is where brokerDeleteInactiveTopicsEnabled is false."""
+    """Whether and when an inactive topic is deleted. It never is where brokerDeleteInactiveTopicsEnabled is false."""
 
     inactiveTopicDeleteMode: InactiveTopicDeleteMode | None = None
     """delete_when_no_subscriptions: only without subscriptions. delete_when_subscriptions_caught_up: also with subscriptions that
@@ -196,7 +197,7 @@ class Policies(msgspec.Struct, omit_defaults=True):
     autoSubscriptionCreation: AutoSubscriptionCreationOverride | None = None
     """Whether SUBSCRIBE creates subscriptions."""
     inactiveTopicPolicies: InactiveTopicPolicies | None = None
-    """Whether and when a topic that nobody uses is deleted."""
+    """Whether and when an inactive topic is deleted."""
     schemaCompatibilityStrategy: SchemaCompatibilityStrategy | None = None
     """With which of a topic's schemas a new one must be compatible, and how."""
     schemaValidationEnforced: bool | None = None
@@ -295,151 +296,117 @@ def _default_inactive_topic_policies(config: ServiceConfiguration) -> InactiveTo
     )
 
 
+class _Levels(NamedTuple):
+    """Where a policy comes from: the topic or its namespace, whichever first has a value that `counts`, or else the `broker`. `shown`: the
+    admin API shows it with ``?applied=true``. `of_topics`: a topic may set it."""
+
+    broker: Callable[[ServiceConfiguration], Any]
+    counts: Callable[[Any], bool] = lambda value: value is not None
+    shown: bool = False
+    of_topics: bool = True
+
+
+def _is_limit(rate: DispatchRate | PublishRate | SubscribeRate | None) -> bool:
+    return rate is not None and rate.limits
+
+
+LEVELS: dict[str, _Levels] = {
+    # A negative TTL counts as not set (docs/rules/ttl.md §1).
+    "messageTTL": _Levels(lambda c: c.ttlDurationDefaultInSeconds, lambda value: value is not None and value >= 0, shown=True),
+    "retention": _Levels(lambda c: RetentionPolicies(c.defaultRetentionTimeInMinutes, c.defaultRetentionSizeInMB), shown=True),
+    "deduplication": _Levels(lambda c: c.brokerDeduplicationEnabled, shown=True),
+    "deduplicationSnapshotInterval": _Levels(lambda c: c.brokerDeduplicationSnapshotIntervalSeconds),
+    "maxProducersPerTopic": _Levels(lambda c: c.maxProducersPerTopic, shown=True),
+    "maxConsumersPerTopic": _Levels(lambda c: c.maxConsumersPerTopic, shown=True),
+    "maxConsumersPerSubscription": _Levels(lambda c: c.maxConsumersPerSubscription),
+    "maxSubscriptionsPerTopic": _Levels(lambda c: c.maxSubscriptionsPerTopic),
+    "maxUnackedMessagesPerConsumer": _Levels(lambda c: c.maxUnackedMessagesPerConsumer, shown=True),
+    "maxUnackedMessagesPerSubscription": _Levels(lambda c: c.maxUnackedMessagesPerSubscription, shown=True),
+    "maxMessageSize": _Levels(lambda c: c.maxMessageSize),
+    "maxTopicsPerNamespace": _Levels(lambda c: c.maxTopicsPerNamespace, of_topics=False),
+    "encryptionRequired": _Levels(lambda c: c.encryptionRequireOnProducer),
+    "subscriptionExpirationTime": _Levels(lambda c: c.subscriptionExpirationTimeMinutes),
+    "inactiveTopicPolicies": _Levels(lambda c: _default_inactive_topic_policies(c), shown=True),
+    "dispatchRate": _Levels(
+        lambda c: DispatchRate(c.dispatchThrottlingRatePerTopicInMsg, c.dispatchThrottlingRatePerTopicInByte, ratePeriodInSecond=1),
+        _is_limit, shown=True,
+    ),
+    "subscriptionDispatchRate": _Levels(
+        lambda c: DispatchRate(
+            c.dispatchThrottlingRatePerSubscriptionInMsg, c.dispatchThrottlingRatePerSubscriptionInByte, ratePeriodInSecond=1
+        ),
+        _is_limit, shown=True,
+    ),
+    "publishRate": _Levels(lambda c: PublishRate(c.maxPublishRatePerTopicInMessages, c.maxPublishRatePerTopicInBytes), _is_limit),
+    "subscribeRate": _Levels(
+        lambda c: SubscribeRate(c.subscribeThrottlingRatePerConsumer, c.subscribeRatePeriodPerConsumerInSecond), _is_limit, shown=True
+    ),
+    "autoSubscriptionCreation": _Levels(lambda c: AutoSubscriptionCreationOverride(c.allowAutoSubscriptionCreation), shown=True),
+    "schemaCompatibilityStrategy": _Levels(
+        lambda c: c.schemaCompatibilityStrategy, lambda value: value not in (None, "UNDEFINED"), shown=True
+    ),
+    "schemaValidationEnforced": _Levels(lambda c: c.isSchemaValidationEnforced, bool, shown=True),
+    "isAllowAutoUpdateSchema": _Levels(lambda c: c.isAllowAutoUpdateSchemaEnabled, of_topics=False),
+    "delayedDelivery": _Levels(
+        lambda c: DelayedDeliveryPolicies(c.delayedDeliveryTickTimeMillis, c.delayedDeliveryEnabled, c.delayedDeliveryMaxDelayInMillis),
+        shown=True,
+    ),
+    "subscriptionTypesEnabled": _Levels(lambda c: c.subscriptionTypesEnabled.split(","), bool),
+}  # fmt: skip
+"""The policies that have levels, but for backlog quotas, of which each type has its own."""
+
+
+def effective(
+    policy: str, topic: Policies, namespace: Policies, config: ServiceConfiguration
+) -> Effective[Any]:
+    """The value of a policy of `LEVELS` that holds for a topic, and the level that sets it."""
+    levels = LEVELS[policy]
+    if levels.of_topics and levels.counts(value := getattr(topic, policy)):
+        return Effective(value, "topic")
+    if levels.counts(value := getattr(namespace, policy)):
+        return Effective(value, "namespace")
+    return Effective(levels.broker(config), "broker")
+
+
 def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) -> HierarchyTopicPolicies:
-    """The policies in force on a topic. A negative TTL counts as not set (docs/rules/ttl.md §1)."""
+    """The policies in force on a topic."""
+    found = {policy: effective(policy, topic, namespace, config) for policy in LEVELS}
+    values = {policy: each.value for policy, each in found.items()}
+    del values["maxTopicsPerNamespace"]
+    rates = {
+        policy: rate if rate.limits else None for policy, rate in values.items() if policy.endswith("Rate")
+    }
+    strategy = values["schemaCompatibilityStrategy"]
     quota = default_quota(config)
-    dispatch_rate = _rate(
-        topic.dispatchRate, namespace.dispatchRate,
-        DispatchRate(config.dispatchThrottlingRatePerTopicInMsg, config.dispatchThrottlingRatePerTopicInByte),
-    )  # fmt: skip
-    subscription_dispatch_rate = _rate(
-        topic.subscriptionDispatchRate, namespace.subscriptionDispatchRate,
-        DispatchRate(
-            config.dispatchThrottlingRatePerSubscriptionInMsg, config.dispatchThrottlingRatePerSubscriptionInByte
-        ),
-    )  # fmt: skip
-    publish_rate = _rate(
-        topic.publishRate, namespace.publishRate,
-        PublishRate(config.maxPublishRatePerTopicInMessages, config.maxPublishRatePerTopicInBytes),
-    )  # fmt: skip
-    return HierarchyTopicPolicies(
-        messageTTL=_effective(
-            _not_negative(topic.messageTTL), _not_negative(namespace.messageTTL), config.ttlDurationDefaultInSeconds
-        ),
-        retention=_effective(
-            topic.retention, namespace.retention,
-            RetentionPolicies(config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB),
-        ),
-        destination_storage_quota=_quota("destination_storage", topic, namespace, quota),
-        message_age_quota=(
+    return HierarchyTopicPolicies(**{
+        **values,
+        **rates,
+        "messageTTL": found["messageTTL"],
+        "retention": found["retention"],
+        "delayedDelivery": found["delayedDelivery"],
+        "destination_storage_quota": _quota("destination_storage", topic, namespace, quota),
+        "message_age_quota": (
             _quota("message_age", topic, namespace, quota)
             if config.backlogQuotaMessageAge
             else Effective(BacklogQuota(), "broker")
         ),
-        deduplication=_first(topic.deduplication, namespace.deduplication, config.brokerDeduplicationEnabled),
-        deduplicationSnapshotInterval=_first(
-            topic.deduplicationSnapshotInterval, namespace.deduplicationSnapshotInterval,
-            config.brokerDeduplicationSnapshotIntervalSeconds,
+        "autoSubscriptionCreation": values["autoSubscriptionCreation"].allowAutoSubscriptionCreation,
+        "schemaCompatibilityStrategy": "FULL" if strategy == "UNDEFINED" else strategy,
+        "subscriptionTypesEnabled": frozenset(values["subscriptionTypesEnabled"]),
+        "subscriptionDispatchRates": topic.subscriptionDispatchRates,
+        "throttled": bool(
+            rates["dispatchRate"] or rates["subscriptionDispatchRate"] or topic.subscriptionDispatchRates
+            or broker_dispatch_rate(config)
         ),
-        maxProducersPerTopic=_first(
-            topic.maxProducersPerTopic, namespace.maxProducersPerTopic, config.maxProducersPerTopic
-        ),
-        maxConsumersPerTopic=_first(
-            topic.maxConsumersPerTopic, namespace.maxConsumersPerTopic, config.maxConsumersPerTopic
-        ),
-        maxConsumersPerSubscription=_first(
-            topic.maxConsumersPerSubscription, namespace.maxConsumersPerSubscription,
-            config.maxConsumersPerSubscription,
-        ),
-        maxSubscriptionsPerTopic=_first(
-            topic.maxSubscriptionsPerTopic, namespace.maxSubscriptionsPerTopic, config.maxSubscriptionsPerTopic
-        ),
-        maxUnackedMessagesPerConsumer=_first(
-            topic.maxUnackedMessagesPerConsumer, namespace.maxUnackedMessagesPerConsumer,
-            config.maxUnackedMessagesPerConsumer,
-        ),
-        maxUnackedMessagesPerSubscription=_first(
-            topic.maxUnackedMessagesPerSubscription, namespace.maxUnackedMessagesPerSubscription,
-            config.maxUnackedMessagesPerSubscription,
-        ),
-        maxMessageSize=_first(topic.maxMessageSize, namespace.maxMessageSize, config.maxMessageSize),
-        encryptionRequired=_first(
-            topic.encryptionRequired, namespace.encryptionRequired, config.encryptionRequireOnProducer
-        ),
-        subscriptionExpirationTime=_first(
-            topic.subscriptionExpirationTime, namespace.subscriptionExpirationTime,
-            config.subscriptionExpirationTimeMinutes,
-        ),
-        inactiveTopicPolicies=_first(
-            topic.inactiveTopicPolicies, namespace.inactiveTopicPolicies, _default_inactive_topic_policies(config)
-        ),
-        dispatchRate=dispatch_rate,
-        subscriptionDispatchRate=subscription_dispatch_rate,
-        subscriptionDispatchRates=topic.subscriptionDispatchRates,
-        publishRate=publish_rate,
-        subscribeRate=_rate(
-            topic.subscribeRate, namespace.subscribeRate,
-            SubscribeRate(config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond),
-        ),
-        autoSubscriptionCreation=_first(
-            topic.autoSubscriptionCreation, namespace.autoSubscriptionCreation,
-            AutoSubscriptionCreationOverride(config.allowAutoSubscriptionCreation),
-        ).allowAutoSubscriptionCreation,
-        schemaCompatibilityStrategy=_strategy(topic, namespace, config),
-        schemaValidationEnforced=bool(
-            topic.schemaValidationEnforced or namespace.schemaValidationEnforced or config.isSchemaValidationEnforced
-        ),
-        isAllowAutoUpdateSchema=_first(None, namespace.isAllowAutoUpdateSchema, config.isAllowAutoUpdateSchemaEnabled),
-        throttled=bool(
-            dispatch_rate or subscription_dispatch_rate or topic.subscriptionDispatchRates or broker_dispatch_rate(config)
-        ),
-        publish_throttled=bool(publish_rate or broker_publish_rate(config)),
-        delayedDelivery=_effective(
-            topic.delayedDelivery, namespace.delayedDelivery,
-            DelayedDeliveryPolicies(
-                config.delayedDeliveryTickTimeMillis, config.delayedDeliveryEnabled,
-                config.delayedDeliveryMaxDelayInMillis,
-            ),
-        ),
-        subscriptionTypesEnabled=frozenset(
-            topic.subscriptionTypesEnabled or namespace.subscriptionTypesEnabled
-            or config.subscriptionTypesEnabled.split(",")
-        ),
-    )  # fmt: skip
+        "publish_throttled": bool(rates["publishRate"] or broker_publish_rate(config)),
+    })  # fmt: skip
 
 
 def broker_level(config: ServiceConfiguration) -> Policies:
     """What holds where no level sets a policy, as the admin API shows it (`?applied=true`): of the policies that it shows."""
     quota = default_quota(config)
-    return Policies(
-        messageTTL=config.ttlDurationDefaultInSeconds,
-        retention=RetentionPolicies(config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB),
-        backlogQuota={"destination_storage": quota, "message_age": quota},
-        deduplication=config.brokerDeduplicationEnabled,
-        maxProducersPerTopic=config.maxProducersPerTopic,
-        maxConsumersPerTopic=config.maxConsumersPerTopic,
-        maxUnackedMessagesPerConsumer=config.maxUnackedMessagesPerConsumer,
-        maxUnackedMessagesPerSubscription=config.maxUnackedMessagesPerSubscription,
-        delayedDelivery=DelayedDeliveryPolicies(
-            config.delayedDeliveryTickTimeMillis, config.delayedDeliveryEnabled, config.delayedDeliveryMaxDelayInMillis
-        ),
-        dispatchRate=DispatchRate(
-            config.dispatchThrottlingRatePerTopicInMsg, config.dispatchThrottlingRatePerTopicInByte, ratePeriodInSecond=1
-        ),
-        subscriptionDispatchRate=DispatchRate(
-            config.dispatchThrottlingRatePerSubscriptionInMsg, config.dispatchThrottlingRatePerSubscriptionInByte,
-            ratePeriodInSecond=1,
-        ),
-        subscribeRate=SubscribeRate(
-            config.subscribeThrottlingRatePerConsumer, config.subscribeRatePeriodPerConsumerInSecond
-        ),
-        autoSubscriptionCreation=AutoSubscriptionCreationOverride(config.allowAutoSubscriptionCreation),
-        inactiveTopicPolicies=_default_inactive_topic_policies(config),
-        schemaCompatibilityStrategy=config.schemaCompatibilityStrategy,
-        schemaValidationEnforced=config.isSchemaValidationEnforced,
-    )  # fmt: skip
-
-
-def _strategy(
-    topic: Policies, namespace: Policies, config: ServiceConfiguration
-) -> SchemaCompatibilityStrategy:
-    """The first strategy that is not UNDEFINED."""
-    levels = (
-        topic.schemaCompatibilityStrategy,
-        namespace.schemaCompatibilityStrategy,
-        config.schemaCompatibilityStrategy,
-    )
-    return next((found for found in levels if found is not None and found != "UNDEFINED"), "FULL")
+    shown = {policy: levels.broker(config) for policy, levels in LEVELS.items() if levels.shown}
+    return Policies(**shown, backlogQuota={"destination_storage": quota, "message_age": quota})
 
 
 def broker_publish_rate(config: ServiceConfiguration) -> PublishRate | None:
@@ -468,35 +435,15 @@ def over(own: Policies, whole: Policies) -> Policies:
 
 def max_topics(namespace: Policies, config: ServiceConfiguration) -> int:
     """maxTopicsPerNamespace of a namespace; 0 or negative: no limit."""
-    return _first(None, namespace.maxTopicsPerNamespace, config.maxTopicsPerNamespace)
-
-
-def _first(topic: T | None, namespace: T | None, broker: T) -> T:
-    return _effective(topic, namespace, broker).value
-
-
-R = TypeVar("R", DispatchRate, PublishRate, SubscribeRate)
-
-
-def _rate(*levels: R | None) -> R | None:
-    """The rate of the first level that limits anything."""
-    return next((rate for rate in levels if rate is not None and rate.limits), None)
-
-
-def _effective(topic: T | None, namespace: T | None, broker: T) -> Effective[T]:
-    if topic is not None:
-        return Effective(topic, "topic")
-    if namespace is not None:
-        return Effective(namespace, "namespace")
-    return Effective(broker, "broker")
-
-
-def _not_negative(value: int | None) -> int | None:
-    return None if value is None or value < 0 else value
+    return int(effective("maxTopicsPerNamespace", NO_POLICIES, namespace, config).value)
 
 
 def _quota(
     type_: QuotaType, topic: Policies, namespace: Policies, broker: BacklogQuota
 ) -> Effective[BacklogQuota]:
     """A level that sets one type of quota does not hide the other type of a lower level (docs/rules/quotas.md §1)."""
-    return _effective(topic.backlogQuota.get(type_), namespace.backlogQuota.get(type_), broker)
+    if (own := topic.backlogQuota.get(type_)) is not None:
+        return Effective(own, "topic")
+    if (of_namespace := namespace.backlogQuota.get(type_)) is not None:
+        return Effective(of_namespace, "namespace")
+    return Effective(broker, "broker")

@@ -11,8 +11,8 @@ from schemas.commands import Admin
 from schemas.units import Int32, Int64
 from streaming.broker import entry_filters
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.context import CLUSTER
 from streaming.broker.errors import AdminError
+from streaming.broker.names import CLUSTER
 from streaming.broker.policies.arguments import convert, is_applied
 from streaming.broker.policies.hierarchy import DispatchRate, PersistencePolicies, Policies
 

@@ -34,7 +34,7 @@ from streaming.broker.errors import BrokerError
 from streaming.broker.producer.producer import Producer
 
 Situation = Literal["owner", "waiting", "producers"]
-Verdict = Literal["admit", "own", "wait", "fence"]
+AccessVerdict = Literal["admit", "own", "wait", "fence"]
 
 
 MOST_GONE = 1000
@@ -53,7 +53,7 @@ ANY: frozenset[Situation] = frozenset()
 
 _TAKEN = "Topic has an existing exclusive producer: {owner}"
 
-GATE: dict[AccessMode, list[tuple[frozenset[Situation], Verdict | Refusal]]] = {
+GATE: dict[AccessMode, list[tuple[frozenset[Situation], AccessVerdict | Refusal]]] = {
     "Shared": [
         (frozenset({"owner", "waiting"}), Refusal("ProducerBusy", _TAKEN)),
         (ANY, "admit"),
@@ -75,7 +75,7 @@ GATE: dict[AccessMode, list[tuple[frozenset[Situation], Verdict | Refusal]]] = {
 """Access mode → rows of (situations, decision). The first row that names one of the topic's situations decides."""
 
 
-def pass_gate(mode: AccessMode, situations: set[Situation]) -> Verdict | Refusal:
+def pass_gate(mode: AccessMode, situations: set[Situation]) -> AccessVerdict | Refusal:
     """The decision of `GATE` about a request."""
     return next(then for when, then in GATE[mode] if not when or when & situations)
 
@@ -98,7 +98,7 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
     epoch: int | None = None
     waiting: list[WaitingProducer] = []
 
-    def ask(self, producer: Producer, *, others: bool) -> Verdict:
+    def ask(self, producer: Producer, *, others: bool) -> AccessVerdict:
         """A producer comes to the gate. `others`: the topic has producers. Raises `BrokerError`."""
         situations: set[Situation] = {"producers"} if others else set()
         if self.owner is not None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
 from streaming.broker.producer.producer import Producer
-from streaming.broker.rate import ProducerCounters
+from streaming.broker.rates.rate import ProducerCounters
 
 
 class ShortFormProducers:

@@ -4,7 +4,7 @@ import msgspec
 
 from schemas.commands import IntRange
 from streaming.broker.position import Position
-from streaming.broker.rate import Rates
+from streaming.broker.rates.rate import Rates
 
 Handle = tuple[str, int]
 """How a client identifies its producer or consumer: (connection, id)."""
@@ -53,6 +53,11 @@ class Consumer(msgspec.Struct, array_like=True):
     def handle(self) -> Handle:
         """The consumer's identity: its connection, and its id there."""
         return self.connection, self.consumer_id
+
+    @property
+    def shown(self) -> str:
+        """What to call it in a sentence."""
+        return self.name or f"consumer {self.consumer_id} of connection {self.connection}"
 
     @property
     def available(self) -> bool:

@@ -6,17 +6,17 @@ import msgspec
 
 from schemas.effects import ReachedEndOfTopic
 from streaming.broker.context import Context
-from streaming.broker.dispatch_rate_limiter import (
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
+from streaming.broker.rates.dispatch_rate_limiter import (
     BACKOFF,
     DispatchRateLimiter,
     Permits,
     ReadThrottle,
     permits,
 )
-from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
-from streaming.broker.rate import end_of_interval
+from streaming.broker.rates.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import Subscription
 from streaming.broker.subscription.timers import SubscriptionTimers
@@ -71,6 +71,10 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
         `replay`: entries before the read position may be among them. dispatcherMaxReadSizeBytes and dispatch rates limit the
         bytes, but one entry may always be read, however large.
         """
+        if self.ctx.ordinal >= self.ctx.spent_at:
+            self.subscription.put_off(self.ctx.clock, self.ctx.until + 1)
+            self.wake(self.subscription.due)
+            return 0
         size = self.ctx.config.dispatcherMaxReadSizeBytes
         if self.throttle is not None:
             found = self._permits(self.throttle, Permits(entries, size))

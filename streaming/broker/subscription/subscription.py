@@ -5,7 +5,7 @@ from functools import cached_property
 import msgspec
 
 from schemas.commands import SubType
-from streaming.broker.rate import Rate
+from streaming.broker.rates.rate import Rate
 from streaming.broker.subscription.consumer import Consumer, Handle
 
 INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
@@ -85,6 +85,14 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     @cached_property
     def _by_handle(self) -> dict[Handle, Consumer]:
         return {consumer.handle: consumer for consumer in self.consumers}
+
+    @property
+    def due(self) -> int:
+        """When the first of the subscription's own timers fires (ms), or −1."""
+        return -1
+
+    def put_off(self, now: int, until: int) -> None:
+        """The dispatcher reads nothing before `until` (ms). On non-persistent topics there is nothing to read."""
 
     @property
     def awaits_its_reader(self) -> bool:

@@ -1,9 +1,13 @@
-"""The admin REST API as an ASGI application: each call becomes ADMIN commands of the engine, and their answers one response."""
+"""The admin REST API as an ASGI application: each call becomes ADMIN commands of the engine, and their answers one response.
+
+A row of the core's table is a route. `OWN` and `BESIDE` have those that the server answers by itself.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, nullcontext
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -20,14 +24,17 @@ from schemas.commands.nesting import is_deep
 from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
 from schemas.entries import EntryNotFound
 from streaming.broker import bundles
-from streaming.broker.admin import topic_of
-from streaming.broker.context import CLUSTER, namespace_of
-from streaming.broker.names import partition_of
+from streaming.broker.admin_calls import CALLS
+from streaming.broker.admin_requests import topic_of
+from streaming.broker.admin_table import TOPIC, Call
+from streaming.broker.context import namespace_of
+from streaming.broker.names import CLUSTER, partition_of
 from streaming.broker.policies.arguments import query
 from streaming.protocol.admin_calls import http_response, on_partitions, topic_path
 from streaming.protocol.frames import NotUncompressed
 from streaming.server.admin import broker_stats, merging, rest_producer
-from streaming.server.admin.routes import ABSENT, LOCAL, NEW_PARTITIONS, ROUTES, UNSUPPORTED, Route
+from streaming.server.admin.absent import ABSENT, UNSUPPORTED
+from streaming.server.admin.turns import MOST
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 
@@ -35,21 +42,28 @@ VERSION = "4.0.7"
 """The version of Pulsar that clients are told."""
 
 MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 20, 64 << 20
-"""Of a request's body, and of all that are being read."""
+"""Of a request's body, and of all that are being read, or wait for the turn of their request."""
 
 _HEALTH = "persistent://public/default/healthcheck"
 _METHODS = ("GET", "PUT", "POST", "DELETE")
-_REST_TOPIC = "/topics/{domain}/{tenant}/{namespace}/{topic}"
 
-Handler = Callable[[Request], Awaitable[Response]]
+RequestHandler = Callable[[Request], Awaitable[Response]]
+OwnHandler = Callable[["_Api", Request], Awaitable[Response]]
 
 
-def application(engine: Engine, service_url: str, admin_url: str, clients: Clients | None = None) -> ASGIApp:
+def application(
+    engine: Engine,
+    service_url: str,
+    admin_url: str,
+    clients: Clients | None = None,
+    *,
+    changes_in_turn: bool = False,
+) -> ASGIApp:
     """The application. `service_url` and `admin_url`: where clients reach the binary protocol and this API. `clients`: what
-    is known of them."""
-    return _Encoded(
-        _Api(engine, service_url, admin_url, Clients() if clients is None else clients).starlette()
-    )
+    is known of them. `changes_in_turn`: the broker is in this process, so that a change takes the time of others: `MOST` are worked
+    on at a time."""
+    known = Clients() if clients is None else clients
+    return _Encoded(_Api(engine, service_url, admin_url, known, changes_in_turn).starlette())
 
 
 class _Encoded:
@@ -71,7 +85,10 @@ class _Encoded:
 
 
 class _Api:
-    def __init__(self, engine: Engine, service_url: str, admin_url: str, clients: Clients) -> None:
+    def __init__(
+        self, engine: Engine, service_url: str, admin_url: str, clients: Clients, changes_in_turn: bool
+    ) -> None:
+        self._changes = asyncio.Semaphore(MOST) if changes_in_turn else nullcontext()
         self._engine, self._clients, self._bodies = engine, clients, Bodies()
         self._service_url, self._admin_url = service_url, admin_url
         self._entry = asyncio.Lock()
@@ -80,18 +97,14 @@ class _Api:
         """What the names of URLs end in."""
 
     def starlette(self) -> Starlette:
-        local = {route.path: getattr(self, name) for route, name in zip(LOCAL, _LOCAL, strict=True)}
-        of_topics = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+        handlers = {(call.method, call.path): self._of_engine(call) for call in CALLS}
+        handlers |= {(call.method, call.path): self._own(call) for call in OWN}
         return Starlette(
             routes=[
                 *(
                     http
-                    for route in _literal_first({*LOCAL, *ROUTES})
-                    for http in _http(
-                        route.method,
-                        route.path,
-                        local[route.path] if route in LOCAL else self._of_engine(route),
-                    )
+                    for method, path in _literal_first(handlers)
+                    for http in _http(method, path, handlers[method, path])
                 ),
                 *(
                     http
@@ -100,10 +113,7 @@ class _Api:
                     for http in _http(method, path, _unsupported if method != "GET" else _unset(unset))
                 ),
                 *(HttpRoute(path, _absent(*answer), methods=_METHODS) for path, answer in ABSENT.items()),
-                HttpRoute(_REST_TOPIC, self._produce, methods=["POST"]),
-                HttpRoute(f"{_REST_TOPIC}/partitions/{{partition:int}}", self._produce, methods=["POST"]),
-                HttpRoute(of_topics, self._lookup, methods=["GET"]),
-                HttpRoute(f"{of_topics}/bundle", self._lookup_bundle, methods=["GET"]),
+                *(HttpRoute(call.path, self._own(call), methods=[call.method]) for call in BESIDE),
             ],
             exception_handlers={HTTPException: _refused, EngineStopped: _stopped, NoAnswer: _stopped},
         )
@@ -111,32 +121,42 @@ class _Api:
     async def _body(self, request: Request) -> Any:
         return _decoded(await self._bodies.of(request))
 
-    # -- calls that are commands
-
-    def _of_engine(self, route: Route) -> Handler:
+    def _own(self, call: Call[OwnHandler]) -> RequestHandler:
         async def handle(request: Request) -> Response:
-            destination = request.query_params.get("destinationBroker", self._broker)
-            if route.path.endswith("/unload") and destination != self._broker:
-                return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
-            command = Admin(method=route.method, path=_path(request), body=await self._body(request))  # type: ignore[arg-type]
-            return await self._answer(route, command)
+            return await call.handler(self, request)
 
         return handle
 
-    async def _answer(self, route: Route, command: Admin) -> Response:
+    # -- calls that are commands
+
+    def _of_engine(self, call: Call[Any]) -> RequestHandler:
+        async def handle(request: Request) -> Response:
+            destination = request.query_params.get("destinationBroker", self._broker)
+            if call.path.endswith("/unload") and destination != self._broker:
+                return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
+            async with self._command(call.method, request) as command:
+                return await self._answer(call, command)
+
+        return handle
+
+    @asynccontextmanager
+    async def _command(self, method: str, request: Request) -> AsyncIterator[Admin]:
+        """The command of a call whose turn it is."""
+        async with self._bodies.held(request) as body:  # also while it waits for its turn
+            command = Admin(method=method, path=_path(request), body=_decoded(body))  # type: ignore[arg-type]
+            async with nullcontext() if method == "GET" else self._changes:
+                yield command
+
+    async def _answer(self, call: Call[Any], command: Admin) -> Response:
         topic = topic_of(command.path)
         if topic is None:
             return await self._response(merging.first_failure(await self._call(None, command)))
         partitions = await self._engine.partitions(topic)
-        if route.path.endswith(("/partitioned-stats", "/partitioned-internalStats", "/terminate/partitions")):
-            return await self._of_partitions(route, command, topic, partitions)
-        if route.path.endswith("/internal-info"):
-            return await self._internal_info(command, topic, partitions)
-        if partitions and route.refusal:
-            return _reason(405, route.refusal)
-        if (partitions and route.on_partitioned == "whole") or route == NEW_PARTITIONS:
+        if partitions and call.refusal:
+            return _reason(405, call.refusal)
+        if (partitions and call.on_partitioned == "whole") or call[:2] == _NEW_PARTITIONS:
             return await self._response(merging.first_failure(await self._call(None, command)))
-        if not partitions or route.on_partitioned == "one":
+        if not partitions or call.on_partitioned == "one":
             return await self._response(merging.first_failure(await self._call(topic, command)))
         answers = [answer for _, answer in await self._on_each(command, partitions)]
         return await self._response(merging.of_partitions(answers))
@@ -147,41 +167,54 @@ class _Api:
             for partition, call in on_partitions(command, partitions)
         ]
 
-    async def _of_partitions(self, route: Route, command: Admin, topic: str, partitions: int) -> Response:
-        """Calls that only partitioned topics have."""
-        if not partitions:
-            return _reason(404, f"Partitioned Topic {topic} not found")
-        rest = route.path.rpartition("/")[2]
-        asked, method = {
-            "partitioned-stats": ("/stats", "GET"),
-            "partitioned-internalStats": ("/internalStats", "GET"),
-            "partitions": ("/terminate", "POST"),
-        }[rest]
-        path = command.path.partition("?")[0]
-        base = "/".join(path.split("/")[:5])
-        answers = await self._on_each(Admin(method=method, path=base + asked), partitions)  # type: ignore[arg-type]
-        found: dict[str, Any] = {
+    # -- calls on a partitioned topic that are several commands
+
+    async def _partitioned_stats(self, request: Request) -> Response:
+        found = await self._of_partitions(request, "GET", "/stats")
+        if isinstance(found, Response):
+            return found
+        parts = {partition: self._stats(partition, each, _path(request)) for partition, each in found.items()}
+        metadata = await self._partitioned_metadata(request)
+        return _json(200, {**merging.sum_of([*parts.values()]), "metadata": metadata, "partitions": parts})
+
+    async def _partitioned_internal_stats(self, request: Request) -> Response:
+        found = await self._of_partitions(request, "GET", "/internalStats")
+        if isinstance(found, Response):
+            return found
+        parts = {partition: merging.internal_stats(each) for partition, each in found.items()}
+        return _json(200, {"metadata": await self._partitioned_metadata(request), "partitions": parts})
+
+    async def _terminate_partitions(self, request: Request) -> Response:
+        found = await self._of_partitions(request, "POST", "/terminate")
+        if isinstance(found, Response):
+            return found
+        return _json(200, {partition.rpartition("-")[2]: each for partition, each in found.items()})
+
+    async def _of_partitions(
+        self, request: Request, method: Literal["GET", "POST"], call: str
+    ) -> dict[str, Any] | Response:
+        """The answers of the partitions to a call, by name; or that the topic has none."""
+        async with self._command(method, request) as command:
+            topic = topic_of(command.path) or ""
+            partitions = await self._engine.partitions(topic)
+            if not partitions:
+                return _reason(404, f"Partitioned Topic {topic} not found")
+            answers = await self._on_each(Admin(method=method, path=_topic_path(request) + call), partitions)
+        return {
             partition: answer.fields.response
             for partition, answer in answers
             if answer.fields.status == 200  # else the partition was deleted
         }
-        if rest == "partitions":
-            return _json(200, {partition.rpartition("-")[2]: each for partition, each in found.items()})
-        metadata = await self._call(None, Admin(method="GET", path=f"{base}/partitions"))
-        shown = {"metadata": metadata[0].fields.response}
-        parts = {
-            partition: merging.internal_stats(each)
-            if rest == "partitioned-internalStats"
-            else self._stats(partition, each, command.path)
-            for partition, each in found.items()
-        }
-        total = {} if rest == "partitioned-internalStats" else merging.sum_of([*parts.values()])
-        return _json(200, {**total, **shown, "partitions": parts})
 
-    async def _internal_info(self, command: Admin, topic: str, partitions: int) -> Response:
-        path = command.path.partition("?")[0].removesuffix("/internal-info") + "/internalStats"
-        asked = Admin(method="GET", path=path)
-        if not partitions:
+    async def _partitioned_metadata(self, request: Request) -> Any:
+        asked = Admin(method="GET", path=f"{_topic_path(request)}/partitions")
+        return (await self._call(None, asked))[0].fields.response
+
+    async def _internal_info(self, request: Request) -> Response:
+        async with self._command("GET", request) as command:
+            topic = topic_of(command.path) or ""
+        asked = Admin(method="GET", path=f"{_topic_path(request)}/internalStats")
+        if not (partitions := await self._engine.partitions(topic)):
             answer = merging.first_failure(await self._call(topic, asked))
             if answer.fields.status >= 400:
                 return await self._response(answer)
@@ -192,6 +225,8 @@ class _Api:
             if answer.fields.status == 200
         }
         return _json(200, {"version": 0, "partitions": found})
+
+    # -- commands and their answers
 
     async def _call(self, topic: str | None, command: Admin) -> list[AdminResponse]:
         """The answers to a command, one from each ingress partition."""
@@ -393,7 +428,8 @@ class _Api:
         return found if isinstance(found, list) else []
 
     async def _check_quotas(self, request: Request) -> Response:
-        await self._engine.submit(None, RunCheck(check="backlogQuota"))
+        async with self._changes:
+            await self._engine.submit(None, RunCheck(check="backlogQuota"))
         return Response(status_code=204)
 
     # -- lookup
@@ -430,24 +466,54 @@ class _Api:
         )
 
 
-_LOCAL = (
-    "_cluster", "_brokers", "_brokers", "_leader", "_health", "_health", "_version", "_internal", "_owned", "_check_quotas",
-    "_broker_topics", "_broker_metrics", "_load_report",
-)  # fmt: skip
-"""The handlers of `LOCAL`, in its order."""
+OWN: tuple[Call[OwnHandler], ...] = (
+    Call("GET", "/clusters/{cluster}", _Api._cluster),
+    Call("GET", "/brokers", _Api._brokers),
+    Call("GET", "/brokers/{cluster}", _Api._brokers),
+    Call("GET", "/brokers/leaderBroker", _Api._leader),
+    Call("GET", "/brokers/health", _Api._health),
+    Call("GET", "/brokers/ready", _Api._health),
+    Call("GET", "/brokers/version", _Api._version),
+    Call("GET", "/brokers/internal-configuration", _Api._internal),
+    Call("GET", "/brokers/{cluster}/{broker}/ownedNamespaces", _Api._owned),
+    Call("GET", "/brokers/backlog-quota-check", _Api._check_quotas),
+    Call("GET", "/broker-stats/topics", _Api._broker_topics),
+    Call("GET", "/broker-stats/metrics", _Api._broker_metrics),
+    Call("GET", "/broker-stats/load-report", _Api._load_report),
+    Call("GET", f"{TOPIC}/internal-info", _Api._internal_info, "each"),
+    Call("GET", f"{TOPIC}/partitioned-stats", _Api._partitioned_stats),
+    Call("GET", f"{TOPIC}/partitioned-internalStats", _Api._partitioned_internal_stats),
+    Call("POST", f"{TOPIC}/terminate/partitions", _Api._terminate_partitions),
+)
+"""Calls that are not ADMIN commands of their own. The server answers them, some with what it asks the broker. `GET
+/clusters/{cluster}` goes before the broker's, since only the server knows its addresses."""
+
+_REST_TOPIC = f"/topics{TOPIC}"
+_LOOKUP = f"/lookup/v2/topic{TOPIC}"
+
+BESIDE: tuple[Call[OwnHandler], ...] = (
+    Call("POST", _REST_TOPIC, _Api._produce),
+    Call("POST", f"{_REST_TOPIC}/partitions/{{partition:int}}", _Api._produce),
+    Call("GET", _LOOKUP, _Api._lookup),
+    Call("GET", f"{_LOOKUP}/bundle", _Api._lookup_bundle),
+)
+"""Calls that are not below ``/admin/v2``: messages through HTTP, and lookup."""
+
+_NEW_PARTITIONS = "PUT", f"{TOPIC}/partitions"
+"""The call that creates a partitioned topic."""
 
 
 _DOMAINS = ("persistent", "non-persistent")
 
 
-def _http(method: str, path: str, handler: Handler) -> Iterator[HttpRoute]:
+def _http(method: str, path: str, handler: RequestHandler) -> Iterator[HttpRoute]:
     for domain in _DOMAINS if path.startswith("/{domain}/") else ("",):
         yield HttpRoute(f"/admin/v2{path.replace('{domain}', domain)}", handler, methods=[method])
 
 
-def _literal_first(routes: Iterable[Route]) -> list[Route]:
-    """The routes in an order in which a route with a name goes before one with a parameter at that place."""
-    return sorted(routes, key=lambda route: [(part.startswith("{"), part) for part in route.path.split("/")])
+def _literal_first(calls: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Methods and paths in an order in which a path with a name goes before one with a parameter at that place."""
+    return sorted(calls, key=lambda call: [(part.startswith("{"), part) for part in call[1].split("/")])
 
 
 def _quoted(namespace: str) -> str:
@@ -460,6 +526,11 @@ def _topic(request: Request) -> str:
     """The full name of the topic in the path of a lookup, or of messages."""
     parts = request.path_params
     return f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{unquote(parts['topic'])}"
+
+
+def _topic_path(request: Request) -> str:
+    """The path of a call on a topic, up to the topic's name."""
+    return "/".join(_path(request).partition("?")[0].split("/")[:5])
 
 
 def _of_version_2(path: str) -> str:
@@ -490,13 +561,19 @@ def _path(request: Request) -> str:
 
 
 class Bodies:
-    """Reads the bodies of requests. Those that are being read have `MOST_BYTES` each and `MOST_BYTES_OF_ALL` together at most."""
+    """Reads the bodies of requests. Those that are being read or held have `MOST_BYTES` each and `MOST_BYTES_OF_ALL` together at most."""
 
     def __init__(self) -> None:
         self.read = 0
 
     async def of(self, request: Request) -> bytes:
         """The body of a request. Raises `HTTPException`."""
+        async with self.held(request) as body:
+            return body
+
+    @asynccontextmanager
+    async def held(self, request: Request) -> AsyncIterator[bytes]:
+        """The body of a request, which counts until the context ends. Raises `HTTPException`."""
         body = b""
         try:
             async for chunk in request.stream():
@@ -506,11 +583,11 @@ class Bodies:
                     raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes")
                 if self.read > MOST_BYTES_OF_ALL:
                     raise HTTPException(503, "other requests have too much in their bodies: try again")
+            yield body
         except ClientDisconnect:
             raise HTTPException(400, "the body is cut off") from None  # nobody gets this
         finally:
             self.read -= len(body)
-        return body
 
 
 def _decoded(body: bytes) -> Any:
@@ -543,14 +620,14 @@ async def _unsupported(request: Request) -> Response:
     return _reason(501, f"{request.method} {_path(request)} is not supported")
 
 
-def _absent(status: int, reason: str) -> Handler:
+def _absent(status: int, reason: str) -> RequestHandler:
     async def handle(request: Request) -> Response:
         return _reason(status, reason)
 
     return handle
 
 
-def _unset(value: Any) -> Handler:
+def _unset(value: Any) -> RequestHandler:
     async def handle(request: Request) -> Response:
         return Response() if value is None else _json(200, value)
 

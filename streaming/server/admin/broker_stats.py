@@ -2,12 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 from streaming.broker import bundles
 from streaming.broker.context import namespace_of
-
-Json = dict[str, Any]
+from streaming.server.clients import Json
 
 _OF_SUBSCRIPTION = (
     "consumers", "msgBacklog", "msgRateExpired", "msgRateOut", "messageAckRate", "msgThroughputOut", "msgRateRedeliver",

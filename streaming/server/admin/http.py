@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,11 +38,28 @@ MOST_UNREAD = 64 << 20
 PIECE = 4096
 """The bytes of input that are parsed before others have their turn on the loop: at worst some hundred chunks of a byte, 4 ms."""
 
+PARSE_SECONDS = 0.004
+"""So long pieces that queue are parsed in a turn of the loop, one at least: a turn that others make long must not be one for each
+connection that waits."""
+
 _PIECES = 8
 """The pieces that are parsed as they come, in a turn of the loop. Others queue."""
 
 MOST_INPUT = 64 << 20
 """The bytes of input that wait to be parsed, over all connections. A connection that sends more is closed."""
+
+
+class _OwnWords(logging.Filter):
+    """Says in our words what uvicorn says of its own accord."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Lets a record through."""
+        if str(record.msg).startswith("Cancel %s running task(s)"):
+            record.msg = f"requests to the admin API that were not done {CLOSE_SECONDS} s after the stop, and are refused: %s"
+        return True
+
+
+_OWN_WORDS = _OwnWords()
 
 
 class HttpServer:
@@ -63,6 +81,7 @@ class HttpServer:
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )  # fmt: skip
         config.load()
+        logging.getLogger("uvicorn.error").addFilter(_OWN_WORDS)
         self._server = _WithoutSignals(config)
         self._listener = listener
         self._running: asyncio.Task[None] | None = None
@@ -83,7 +102,7 @@ class HttpServer:
 
 
 class _Shared:
-    """What the connections of a server share. One piece of input of one connection at a time is parsed, and then others have their turn.
+    """What the connections of a server share. Pieces of their input are parsed in turn, for `PARSE_SECONDS` in each round of the loop.
 
     `open`: the connections, the oldest first. `slow`: those with an answer that waits to be read, in the order in which they began to.
     """
@@ -118,10 +137,14 @@ class _Shared:
         return self._bytes <= MOST_INPUT
 
     def _next(self) -> None:
-        client = self._waiting.popleft()
-        self._bytes -= client.parse_piece()
-        if client.waits:
-            self._waiting.append(client)
+        until = time.monotonic() + PARSE_SECONDS
+        while True:
+            client = self._waiting.popleft()
+            self._bytes -= client.parse_piece()
+            if client.waits:
+                self._waiting.append(client)
+            if not self._waiting or time.monotonic() >= until:
+                break
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
 
@@ -209,6 +232,7 @@ class _Impatient(H11Protocol):
         super().connection_lost(exc)
         self._shared.open.pop(self, None)
         self._forget_answer()
+        self._look.cancel()
 
     def _forget_answer(self) -> None:
         self._shared.slow.pop(self, None)
@@ -230,7 +254,7 @@ class _Impatient(H11Protocol):
     # -- requests -------------------------------------------------------------------------------------------------
 
     def _check_later(self) -> None:
-        self.loop.call_later(REQUEST_SECONDS, self._check)
+        self._look = self.loop.call_later(REQUEST_SECONDS, self._check)
 
     def _check(self) -> None:
         cycle = self.cycle

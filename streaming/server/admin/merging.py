@@ -7,8 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from schemas.effects import AdminResponse
-
-Json = dict[str, Any]
+from streaming.server.clients import Json
 
 
 def first_failure(answers: Sequence[AdminResponse]) -> AdminResponse:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from schemas.commands import Publish, SchemaData
-from streaming.broker.schema_definition import InvalidSchema, validate
+from streaming.broker.schema.schema_definition import InvalidSchema, validate
 
 DEFAULT_PRODUCER = "RestProducer"
 _NUMBERS = {"INT8": ">b", "INT16": ">h", "INT32": ">i", "INT64": ">q", "FLOAT": ">f", "DOUBLE": ">d"}
@@ -28,7 +28,7 @@ STRING = Schema(properties={"__charset": "UTF-8"})
 """The schema of a request that names none."""
 
 
-class Message(msgspec.Struct, rename="camel"):
+class RestMessage(msgspec.Struct, rename="camel"):
     """A message of a request. Times in ms."""
 
     payload: str
@@ -40,25 +40,25 @@ class Message(msgspec.Struct, rename="camel"):
     deliver_after_ms: int | None = None
 
 
-class Messages(msgspec.Struct, rename="camel"):
+class RestMessages(msgspec.Struct, rename="camel"):
     """The body of a request."""
 
-    messages: list[Message]
+    messages: list[RestMessage]
     producer_name: str = DEFAULT_PRODUCER
     value_schema: str | None = None
     key_schema: str | None = None
     schema_version: int = -1
 
 
-def messages_of(body: Any) -> Messages:
+def messages_of(body: Any) -> RestMessages:
     """The messages of a request. Raises `BadMessage`."""
     try:
-        return msgspec.convert(body, Messages, strict=False)
+        return msgspec.convert(body, RestMessages, strict=False)
     except msgspec.ValidationError as error:
         raise BadMessage(str(error)) from None
 
 
-def schema_of(given: Messages) -> Schema:
+def schema_of(given: RestMessages) -> Schema:
     """The schema of a request's messages. Raises `BadMessage`."""
     if given.key_schema is not None:
         raise BadMessage("keySchema is not supported")
@@ -77,7 +77,7 @@ def schema_of(given: Messages) -> Schema:
     return found
 
 
-def command(message: Message, schema: Schema, producer: str, number: int, now: int) -> Publish:
+def command(message: RestMessage, schema: Schema, producer: str, number: int, now: int) -> Publish:
     """The command that publishes the message with a `number` at a time `now` (ms). Raises `BadMessage`."""
     deliver_at = message.deliver_at
     if deliver_at is None and message.deliver_after_ms is not None:

@@ -1,4 +1,5 @@
-"""GETs of an application in turn. One may ask for the stats of ten thousand partitions with a hundred bytes, and go away."""
+"""Calls of an application in turn. A GET may ask for the stats of ten thousand partitions with a hundred bytes, and go away. A change may
+go through all topics of a namespace."""
 
 import asyncio
 from contextlib import suppress
@@ -7,11 +8,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST = 4
-"""GETs that are worked on at a time. Others wait."""
+"""GETs that are worked on at a time, and changes. Others wait."""
 
 
 class InTurn:
-    """Passes requests on to an application: `MOST` GETs at a time, and none whose client is gone.
+    """Passes requests on to an application: `MOST` GETs at a time, and none whose client is gone. Changes have their turns in the
+    application, once their bodies are there, and whether or not their clients are.
 
     A GET has its turn until its answer begins to be sent: how fast a client reads is its own affair.
     """

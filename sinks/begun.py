@@ -1,0 +1,122 @@
+"""Which micro-batch a store's query began last, and what was planned for it: ``<url>/begun.json``.
+
+Each micro-batch is noted before anything of it is written, so the note tells whether store and checkpoint are of the same time: the
+last micro-batch of the store is the one that the query begins, or the one before it, with the contents that the checkpoint has planned.
+
+A micro-batch that Spark repeats after a crash is the one that it planned: the same records and the same time. One that is planned anew,
+because an older checkpoint was restored, has the same number and other contents, and what it wrote would replace what is there.
+
+When all of a micro-batch is written, the note says so, and where. So the files that a power failure or an incomplete copy took are missed
+at the next start.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from sinks.base import ForeignFiles, Sink, StoringSink
+from sinks.storage import Storage
+
+_BEGUN = "begun.json"
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A micro-batch as Spark planned it. `time`: ms since the epoch. `offsets`: where its sources end, in their own notation."""
+
+    batch: int
+    time: int
+    offsets: str
+
+
+class _Note(Planned, frozen=True, kw_only=True):
+    """The file. `is_whole`: all of the micro-batch was written. `wrote`: the last micro-batch that wrote to a place, see `StoringSink`,
+    up to the last one that was whole. None: not known, because an earlier version wrote the file."""
+
+    is_whole: bool = False
+    wrote: dict[str, int] | None = None
+
+    @property
+    def planned(self) -> Planned:
+        return Planned(self.batch, self.time, self.offsets)
+
+
+class Begun:
+    """The note of a store, for its query alone."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: as of `Storage`."""
+        self._storage = Storage(url)
+        self._last: _Note | None = None
+        self._is_read = False
+
+    def check(self, last: int, committed: int = -1) -> None:
+        """Raises `ForeignFiles` if a micro-batch began after `last`, the last one that the checkpoint has planned (−1: none), or if
+        those just before it did not begin here, or `committed` did not, the last one that it has committed."""
+        before = self._noted()
+        if before is None:
+            if last > 0 and not self._storage.has_folders():
+                raise self._older("nothing", last)
+        elif before.batch > last:
+            raise ForeignFiles.found(self._storage.url, last, before.batch)
+        elif before.batch < max(last - 1, committed):
+            raise self._older(f"output of micro-batches up to {before.batch}", last)
+
+    def begin(self, planned: Planned, previous: Planned | None) -> None:
+        """Call it before anything of a micro-batch is written. `previous`: the one before it, None: the checkpoint does not have it.
+
+        Raises `ForeignFiles` if the last one that began here is neither of these, `Damaged`, and `NotStored`.
+        """
+        self.check(planned.batch)
+        before = self._noted()
+        if before is not None and before.planned == planned:
+            return
+        expected = planned if before is not None and before.batch == planned.batch else previous
+        if before is not None and expected is not None and before.planned != expected:
+            raise ForeignFiles(
+                f"{self._storage.url} holds output of another micro-batch {before.batch} than the one that the query has: the "
+                "checkpoint is an older copy, which went on without this store. Nothing was written. Restore checkpoint and store of the "
+                "same time together, or give this query a new checkpoint and a new store"
+            )
+        wrote = {} if before is None else before.wrote
+        self._write(_Note(planned.batch, planned.time, planned.offsets, wrote=wrote))
+
+    def end(self, sinks: Iterable[Sink], rows: Mapping[tuple[int, str], int]) -> None:
+        """Call it when all of the micro-batch at hand is written, and before the checkpoint has it committed. `rows`: the number of rows
+        by (ingress partition, kind). Raises `NotStored`."""
+        note = self._noted()
+        assert note is not None
+        places = (place for sink in sinks if isinstance(sink, StoringSink) for place in sink.places(rows))
+        wrote = (note.wrote or {}) | dict.fromkeys(sorted(places), note.batch)
+        if not note.is_whole or wrote != note.wrote:
+            self._write(msgspec.structs.replace(note, is_whole=True, wrote=wrote))
+
+    def missing(self, sinks: Iterable[Sink], committed: int) -> dict[str, int]:
+        """What is not there of what the micro-batches up to `committed` wrote last, and which one wrote it. Raises `Damaged`."""
+        note = self._noted()
+        if note is None or note.wrote is None:
+            return {}
+        if note.batch == committed and not note.is_whole:
+            return {f"the last {_BEGUN}": committed}
+        wrote = {place: batch for place, batch in note.wrote.items() if batch <= committed}
+        found: dict[str, int] = {}
+        for sink in sinks:
+            if isinstance(sink, StoringSink):
+                found |= sink.missing(wrote, committed)
+        return found
+
+    def _write(self, note: _Note) -> None:
+        self._storage.write_json(_BEGUN, note)
+        self._last = note
+
+    def _older(self, holds: str, last: int) -> ForeignFiles:
+        return ForeignFiles(
+            f"{self._storage.url} holds {holds}, but the query is at micro-batch {last}: the store is older than the checkpoint, and lacks "
+            "what was written since. Restore both from the same backup, or give this query a new checkpoint and a new store"
+        )
+
+    def _noted(self) -> _Note | None:
+        # Earlier versions have none: then the names of the files must do.
+        if not self._is_read:
+            self._last = self._storage.read_json(_BEGUN, _Note, "the micro-batch that began last")
+            self._is_read = True
+        return self._last

@@ -1,0 +1,1 @@
+"""The smallest policies that lose nothing."""

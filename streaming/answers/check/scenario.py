@@ -1,0 +1,417 @@
+"""Small scenarios for `streaming.answers.check.schedules`: what several clients do, each in its own order.
+
+A scenario is a YAML file. docs/guide/check.md describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from schemas import commands as c
+from schemas.commands import AnyCommand, MessageIdData, Publish
+from schemas.errors import MagnetarError
+from streaming.broker import admin_requests
+from streaming.broker.config import BadSetting, configuration
+from streaming.broker.names import is_topic_name
+from streaming.broker.position import Position
+from streaming.log.yaml_files import NotYaml, read_yaml
+
+START = 1_767_225_600_000
+"""When a scenario begins (ms): 2026-01-01 00:00 UTC."""
+
+_T = TypeVar("_T")
+
+GLOBAL = "broker"
+"""The actor of steps that no client takes."""
+
+_SHORT_FORM = "PUBLISH"
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_FILE = frozenset(
+    {"description", "profile", "settings", "topic", "setup", "clients", "time", "faults", "symmetry"}
+)
+_MOST_STEPS = 250
+_COMMANDS: dict[str, Any] = {
+    str(each.__struct_config__.tag): each
+    for each in AnyCommand.__args__
+    if each not in (c.BrokerConfig, c.Tick)
+}
+_NAMING = {"ACK": "message_id", "REDELIVER_UNACKNOWLEDGED_MESSAGES": "message_ids"}
+_WHICH = ("oldest", "newest", "all")
+
+
+class ScenarioError(MagnetarError, ValueError):
+    """A file is not a scenario. The text names the place and the mistake."""
+
+
+class Step(NamedTuple):
+    """One command of an actor. `ids`: which of the entries that the consumer has the command names; it waits until there
+    is one. `wait`: how much time passes before it (ms)."""
+
+    name: str
+    topic: str | None
+    command: AnyCommand | Publish
+    ids: str | None = None
+    wait: int = 0
+
+    def at(self, now: int, held: list[Position]) -> AnyCommand | Publish | None:
+        """The command at a time (ms), or None if it has to wait for an entry. `held`: what the consumer has."""
+        command = self.command
+        if isinstance(command, c.Send):
+            metadata = command.metadata
+            due = metadata.deliver_at_time
+            return msgspec.structs.replace(
+                command,
+                metadata=msgspec.structs.replace(
+                    metadata, publish_time=now, deliver_at_time=None if due is None else now + due
+                ),
+            )
+        if isinstance(command, Publish) and command.deliver_at_time is not None:
+            return msgspec.structs.replace(command, deliver_at_time=now + command.deliver_at_time)
+        if self.ids is None:
+            return command
+        if not held:
+            return None
+        chosen = {"oldest": held[:1], "newest": held[-1:], "all": held}[self.ids]
+        ids = [MessageIdData(ledgerId=each.ledger, entryId=each.entry) for each in chosen]
+        if isinstance(command, c.Ack):
+            return msgspec.structs.replace(command, message_id=ids)
+        return msgspec.structs.replace(command, message_ids=ids)
+
+    @property
+    def handle(self) -> tuple[str, int]:
+        """The consumer whose entries the step names."""
+        assert isinstance(self.command, c.Ack | c.RedeliverUnacknowledgedMessages)
+        return self.command.connection, self.command.consumer_id
+
+
+class Actor(NamedTuple):
+    """What happens in this order, at any moments. `after`: the actor that must have begun before, see `symmetry`."""
+
+    name: str
+    steps: tuple[Step, ...]
+    after: int | None = None
+
+
+class Scenario(NamedTuple):
+    """`setup` comes first. `actors`: what happens then, in every order. `config` configures the broker."""
+
+    description: str
+    config: c.BrokerConfig
+    setup: tuple[Step, ...]
+    actors: tuple[Actor, ...]
+
+
+def read_scenario(path: str | Path) -> Scenario:
+    """The scenario in a YAML file. Raises `ScenarioError` and `OSError`."""
+    try:
+        found = read_yaml(path)
+    except NotYaml as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    try:
+        return scenario_of(found)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+
+
+def scenario_of(document: Any) -> Scenario:
+    """The scenario in the content of a file. Raises `ScenarioError`."""
+    fields = _fields("the scenario", document)
+    if unknown := fields.keys() - _FILE:
+        raise ScenarioError(f"{', '.join(sorted(unknown))}: expected {', '.join(sorted(_FILE))}")
+    config = _configuration(fields)
+    builder = _Builder(_topic("topic", fields.get("topic", "t")))
+    setup = tuple(
+        step
+        for number, each in enumerate(_list("setup", fields))
+        for step in builder.steps(f"setup, step {number + 1}", None, each)
+    )
+    clients = _fields("clients", fields.get("clients", {}))
+    programs = {
+        str(name): tuple(
+            step
+            for number, each in enumerate(_items(f"clients, {name}", steps))
+            for step in builder.steps(f"{name}, step {number + 1}", str(name), each)
+        )
+        for name, steps in clients.items()
+    }
+    named = {_named(step.command) for step in setup}
+    actors = [Actor(name, steps) for name, steps in programs.items()]
+    for number, each in enumerate(_list("faults", fields)):
+        for step in builder.steps(f"faults, step {number + 1}", None, each):
+            named.add(_named(step.command))
+            actors.append(Actor(GLOBAL, (step,)))
+    waits = [_milliseconds(f"time, step {n + 1}", each) for n, each in enumerate(_list("time", fields))]
+    if waits:
+        actors.append(Actor("time", tuple(Step("TICK", None, c.Tick(), wait=each) for each in waits)))
+    builder.check()
+    if not isinstance(symmetry := fields.get("symmetry", True), bool):
+        raise ScenarioError(f"symmetry is {symmetry!r}: expected true or false")
+    if symmetry:
+        actors = _symmetric(actors, {str(name): steps for name, steps in clients.items()}, named)
+    if not actors:
+        raise ScenarioError("nothing happens: give clients, time or faults")
+    if sum(len(actor.steps) for actor in actors) > _MOST_STEPS:
+        raise ScenarioError(f"more than {_MOST_STEPS} steps")
+    return Scenario(str(fields.get("description", "")), config, setup, tuple(actors))
+
+
+_COMMON = (
+    "maxUnackedMessagesPerBroker", "maxTopicsPerNamespace", "brokerPublisherThrottlingMaxMessageRate",
+    "brokerPublisherThrottlingMaxByteRate", "dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte",
+    "maxConcurrentNonPersistentMessagePerConnection",
+)  # fmt: skip
+"""Limits on several topics together."""
+
+
+def components(scenario: Scenario) -> list[Scenario]:
+    """The scenario as independent ones, if its clients use different topics and no limit is common to these.
+
+    What concerns the whole broker is in each of them.
+    """
+    groups: list[tuple[set[str], set[str]]] = []  # topics, clients
+    for actor in scenario.actors:
+        topics, clients = _uses(actor)
+        if not topics and not clients:
+            continue
+        for group in [each for each in groups if each[0] & topics or each[1] & clients]:
+            groups.remove(group)
+            topics, clients = topics | group[0], clients | group[1]
+        groups.append((topics, clients))
+    if len(groups) < 2 or any(scenario.config.settings.get(name) for name in _COMMON):
+        return [scenario]
+    return [_component(scenario, *group) for group in groups]
+
+
+def _uses(actor: Actor) -> tuple[set[str], set[str]]:
+    """The topics and clients of an actor."""
+    clients = {_named(step.command) for step in actor.steps} - {""}
+    return {step.topic for step in actor.steps if step.topic is not None}, clients
+
+
+def _component(scenario: Scenario, topics: set[str], clients: set[str]) -> Scenario:
+    kept = []
+    for number, actor in enumerate(scenario.actors):
+        used = _uses(actor)
+        if used[0] <= topics and used[1] <= clients:
+            kept.append(number)
+    place = {number: at for at, number in enumerate(kept)}
+    actors = [scenario.actors[number] for number in kept]
+    return scenario._replace(
+        setup=tuple(step for step in scenario.setup if step.topic is None or step.topic in topics),
+        actors=tuple(
+            each._replace(after=None if each.after is None else place[each.after]) for each in actors
+        ),
+    )
+
+
+def _symmetric(actors: list[Actor], programs: Mapping[str, Any], named: set[str]) -> list[Actor]:
+    """Clients that do the same begin in the order of the file. Any other order is the same but for their names."""
+    last: dict[str, int] = {}
+    found = []
+    for number, actor in enumerate(actors):
+        after = None
+        if actor.name in programs and actor.name not in named:
+            program = repr(programs[actor.name])
+            after = last.get(program)
+            last[program] = number
+        found.append(actor._replace(after=after))
+    return found
+
+
+def _named(command: AnyCommand | Publish) -> str:
+    """The connection that a command comes from or is about."""
+    return "" if isinstance(command, Publish) else command.connection
+
+
+class _Builder:
+    """Makes steps of what a file says. Counts requests and sequence ids, so that they need not be given."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._requests: dict[str, int] = {}
+        self._sequence: dict[tuple[str, int], int] = {}
+        self._producers: dict[tuple[str, int], str] = {}
+        self._opened: set[str] = set()
+        self._used: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Whether each connection that a command uses is one on which something is opened. Raises `ScenarioError`."""
+        for connection, place in self._used.items():
+            if connection not in self._opened:
+                raise ScenarioError(
+                    f"{place}: nothing is opened on the connection {connection!r}: expected {', '.join(sorted(self._opened)) or 'a SUBSCRIBE'}"
+                )
+
+    def steps(self, place: str, client: str | None, given: Any) -> Iterator[Step]:
+        """The steps that one item of a list gives. Raises `ScenarioError`."""
+        if isinstance(given, str):
+            given = {given: None}
+        item = _fields(place, given)
+        if len(item) != 1:
+            raise ScenarioError(f"{place}: expected one command, such as `FLOW: {{messagePermits: 5}}`")
+        ((name, body),) = item.items()
+        if name == "CONNECTION_LOST" and isinstance(body, str):
+            body = {"connection": body}
+        fields = dict(_fields(place, {} if body is None else body))
+        times = fields.pop("times", 1)
+        if not isinstance(times, int) or not 1 <= times <= _MOST_STEPS:
+            raise ScenarioError(f"{place}: times is {times!r}, expected a number from 1 to {_MOST_STEPS}")
+        for _ in range(times):
+            yield self._step(place, client, str(name), dict(fields))
+
+    def _step(self, place: str, client: str | None, name: str, fields: dict[str, Any]) -> Step:
+        if name != _SHORT_FORM and name not in _COMMANDS:
+            raise ScenarioError(
+                f"{place}: {name} is not a command: expected {', '.join(sorted([*_COMMANDS, _SHORT_FORM]))}"
+            )
+        topic: str | None = _topic(place, fields.pop("topic", self._topic))
+        ids = None
+        if name == _SHORT_FORM:
+            producer = fields.setdefault("producer", client or "producer")
+            fields.setdefault("sequence_id", self._next(str(producer), -1))
+            return Step(name, topic, _converted(place, fields, Publish))
+        type_ = _COMMANDS[name]
+        fields.setdefault("connection", client or ("" if name in _GLOBAL else "admin"))
+        connection = str(fields["connection"])
+        if name in _OPENING:
+            self._opened.add(connection)
+        elif connection and name not in _ANYBODYS:
+            self._used.setdefault(connection, place)
+        for each in ("consumer_id", "producer_id"):
+            if each in type_.__struct_fields__:
+                fields.setdefault(each, 0)
+        if "request_id" in type_.__struct_fields__ and name != "ACK":
+            self._requests[connection] = self._requests.get(connection, 0) + 1
+            fields.setdefault("request_id", self._requests[connection])
+        if name == "SUBSCRIBE":
+            fields.setdefault("consumer_name", connection)
+        elif name == "PRODUCER":
+            fields.setdefault("producer_name", connection)
+            self._producers[connection, fields["producer_id"]] = str(fields["producer_name"])
+        elif name == "SEND":
+            self._send(place, connection, fields)
+        elif name in _NAMING:
+            which = fields.get(_NAMING[name], "oldest" if name == "ACK" else [])
+            if isinstance(which, str):
+                if which not in _WHICH:
+                    raise ScenarioError(
+                        f"{place}: {which} entries: expected {', '.join(_WHICH)}, or a list of ids"
+                    )
+                ids, which = which, []
+            fields[_NAMING[name]] = which
+            if name == "ACK":
+                fields.setdefault("ack_type", "Individual")
+        elif name == "ADMIN":
+            path = str(fields.get("path", ""))
+            fields["path"] = path = path.replace("{topic}", "/" + quote(self._topic.replace("://", "/")))
+            if "{" in path:
+                raise ScenarioError(f"{place}: {path}: only {{topic}} is a placeholder")
+            topic = admin_requests.topic_of(fields["path"])
+        if name in _GLOBAL:
+            topic = None
+        return Step(name, topic, _converted(place, fields, type_), ids)
+
+    def _send(self, place: str, connection: str, fields: dict[str, Any]) -> None:
+        handle = connection, fields["producer_id"]
+        if handle not in self._producers:
+            raise ScenarioError(f"{place}: SEND of producer {handle[1]}, which no PRODUCER before it creates")
+        sequence_id = fields.setdefault("sequence_id", self._next(*handle))
+        metadata = dict(_fields(place, fields.get("metadata", {})))
+        if "key" in fields:
+            metadata["partition_key"] = str(fields.pop("key"))
+        if "deliver_after" in fields:
+            metadata["deliver_at_time"] = _milliseconds(place, fields.pop("deliver_after"))
+        fields["metadata"] = {
+            "producer_name": self._producers[handle], "sequence_id": sequence_id, "publish_time": START, **metadata
+        }  # fmt: skip
+        fields.setdefault("payload", f"{connection}-{sequence_id}")
+
+    def _next(self, name: str, number: int) -> int:
+        found = self._sequence[name, number] = self._sequence.get((name, number), -1) + 1
+        return found
+
+
+_OPENING = frozenset({"CONNECT", "SUBSCRIBE", "PRODUCER"})
+_ANYBODYS = frozenset(
+    {
+        "ADMIN",
+        "RESTART",
+        "RUN_CHECK",
+        "FAULT",
+        "PARTITIONED_METADATA",
+        "LOOKUP",
+        "GET_SCHEMA",
+        "GET_OR_CREATE_SCHEMA",
+    }
+)
+"""What a connection may send on which nothing is opened."""
+
+_GLOBAL = frozenset({"RESTART", "RUN_CHECK", "CONNECTION_LOST", "CONNECT"})
+
+
+def _converted(place: str, fields: dict[str, Any], type_: type[_T]) -> _T:
+    try:
+        return msgspec.convert(fields, type_)
+    except msgspec.ValidationError as error:
+        raise ScenarioError(f"{place}: {error}") from None
+
+
+def _configuration(fields: Mapping[str, Any]) -> c.BrokerConfig:
+    settings = _fields("settings", fields.get("settings", {}))
+    found = _converted(
+        "profile and settings",
+        {"profile": fields.get("profile", "4.x"), "settings": settings},
+        c.BrokerConfig,
+    )
+    try:
+        configuration(found.profile, found.settings)
+    except BadSetting as error:
+        raise ScenarioError(f"settings: {error}") from None
+    return found
+
+
+def _fields(place: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(each, str) for each in given):
+        raise ScenarioError(f"{place}: expected names with values, not {type(given).__name__}")
+    return given
+
+
+def _items(place: str, given: Any) -> list[Any]:
+    if not isinstance(given, list):
+        raise ScenarioError(f"{place}: expected a list, not {type(given).__name__}")
+    return given
+
+
+def _list(name: str, fields: Mapping[str, Any]) -> list[Any]:
+    return _items(name, fields.get(name, []))
+
+
+def _topic(place: str, given: Any) -> str:
+    if not isinstance(given, str) or not is_topic_name(name := full_topic_name(given)):
+        raise ScenarioError(f"{place}: {given!r} is not the name of a topic, such as orders")
+    return name
+
+
+def full_topic_name(name: str) -> str:
+    """The full name of a persistent topic, of which ``persistent://`` or ``persistent://public/default/`` may be left out."""
+    return (
+        name
+        if "://" in name
+        else f"persistent://{name}"
+        if "/" in name
+        else f"persistent://public/default/{name}"
+    )
+
+
+def _milliseconds(place: str, given: Any) -> int:
+    text = str(given)
+    number = text.rstrip("dhms")
+    unit = text[len(number) :]
+    if not (number.isascii() and number.isdigit() and len(number) <= 9 and unit in _UNITS):
+        raise ScenarioError(f"{place}: {text!r}: expected a number and a unit, such as 500ms, 30s, 5m or 1h")
+    return int(number) * _UNITS[unit]

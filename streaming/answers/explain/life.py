@@ -1,0 +1,515 @@
+"""The life of one message, from the output rows and the last state of its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas import effects as e
+from schemas.arguments import checked
+from schemas.effects import KINDS
+from streaming.answers.explain.opened import opened
+from streaming.answers.fates import MOVED, Outcome, Published
+from streaming.answers.history.folders import Folders, NotFound, listed
+from streaming.broker.broker import Broker
+from streaming.broker.position import Position
+
+
+class Event(msgspec.Struct):
+    """What happened to the message, at `clock` (ms). `kind`, `partition`, `offset` and `ordinal` are those of the output row."""
+
+    clock: int
+    kind: str
+    text: str
+    partition: int
+    offset: int
+    ordinal: int
+    subscription: str | None = None
+
+
+class SubscriptionFate(msgspec.Struct):
+    """What became of the message for a subscription. `deliveries`: how often it was sent."""
+
+    subscription: str
+    outcome: Outcome
+    deliveries: int
+    text: str
+
+
+class Life(msgspec.Struct):
+    """The life of a message. A message that was published more than once under its sequence id has several.
+
+    `clock`: of the state that says what has become of it (ms), None if there is no state. `kept_from`: the first micro-batch
+    of which outputs are kept.
+    """
+
+    topic: str
+    fate: Published
+    text: str
+    position: str | None
+    producer: str | None
+    sequence_id: int | None
+    events: list[Event]
+    subscriptions: list[SubscriptionFate]
+    clock: int | None = None
+    kept_from: int | None = None
+    example: str | None = None
+
+    def to_arrow(self) -> pa.Table:
+        """The events, one row each."""
+        rows = [
+            {"topic": self.topic, "position": self.position, **msgspec.to_builtins(each)}
+            for each in self.events
+        ]
+        text, number = pa.string(), pa.int64()
+        types = {"topic": text, "position": text, "clock": number, "kind": text, "text": text, "partition": pa.int32(),
+                 "offset": number, "ordinal": pa.int32(), "subscription": text}  # fmt: skip
+        return pa.Table.from_pylist(rows, pa.schema(list(types.items())))
+
+
+@checked
+def explain(
+    source: str | Path,
+    topic: str,
+    *,
+    position: tuple[int, int] | None = None,
+    producer: str | None = None,
+    sequence_id: int | None = None,
+    checkpoint: str | Path | None = None,
+    at: str | int | None = None,
+    snapshots: str | Path | None = None,
+) -> list[Life]:
+    """What happened to a message: one life, or several if its producer sent it again under the same sequence id.
+
+    Args:
+        source: the `out` of a replay, the `store` of a query, or a command log.
+        topic: its full name. ``persistent://`` or ``persistent://public/default/`` may be left out.
+        position: the message's ledger and entry. Else give its `producer` and `sequence_id`.
+        checkpoint: that of the query, if `source` is its store. Without it, nothing is said about what waits.
+        at: of a log, the moment: so many commands, ``PARTITION:OFFSET``, or a time (ISO 8601, UTC). None: the end.
+        snapshots: of a log, a folder for the states on the way. None: one in the user's cache.
+
+    Raises `ValueError` unless the message is named in one of the two ways, `FileNotFoundError`, and `MagnetarError`: `NotFound` for a
+    folder, topic or moment that is not there, `LogError` for a log.
+    """
+    by_producer = producer is not None or sequence_id is not None
+    if (position is None) != by_producer or (producer is None) != (sequence_id is None):
+        raise ValueError("name a message by position, or by producer and sequence_id")
+    folders = opened(source, checkpoint=checkpoint, at=at, snapshots=snapshots)
+    with folders.unchanged():
+        name = folders.topic(topic)
+        if position is not None:
+            return [by_position(folders, name, Position(*position))]
+        assert producer is not None
+        assert sequence_id is not None
+        return by_sequence_id(folders, name, producer, sequence_id)
+
+
+def by_position(folders: Folders, topic: str, position: Position) -> Life:
+    """The life of the message at a position. Raises `NotFound`."""
+    at = (
+        (pc.field("topic") == topic)
+        & (pc.field("ledger_id") == position.ledger)
+        & (pc.field("entry_id") == position.entry)
+    )
+    receipt = next(folders.rows(e.SendReceipt, at), None)
+    return _Teller(folders, topic).stored(receipt, position)
+
+
+def by_sequence_id(folders: Folders, topic: str, producer: str, sequence_id: int) -> list[Life]:
+    """The lives of what a producer sent under a sequence id, in order: it may have sent it again. Raises `NotFound`."""
+    teller = _Teller(folders, topic)
+    by = (pc.field("topic") == topic) & (pc.field("producer_name") == producer)
+    ids = (pc.field("sequence_id") == sequence_id) | (
+        (pc.field("sequence_id") < sequence_id) & (pc.field("highest_sequence_id") >= sequence_id)
+    )
+    rows = [
+        *folders.rows(e.SendReceipt, by & ids),
+        *folders.rows(e.SendError, by & (pc.field("sequence_id") == sequence_id)),
+        *(
+            row
+            for row in teller.quarantined()
+            if row["producer_name"] == producer and row["sequence_id"] == sequence_id
+        ),
+    ]
+    rows.sort(key=_identity)
+    if not rows:
+        return [teller.absent(producer, sequence_id)]
+    return [teller.of_row(row) for row in rows]
+
+
+def example(folders: Folders) -> tuple[str, Position | tuple[str, int], str]:
+    """A message to show: (topic, its position or its producer and sequence id, why this one). Raises `NotFound`."""
+    for kind, what in ((e.Evicted, "a quota evicted it"), (e.Expired, "it expired")):
+        row = next(folders.rows(kind, pc.field("entries") > 0), None)
+        if row is not None:
+            ledger, entry = row["after_ledger"], row["after_entry"]
+            if entry >= 0:
+                return row["topic"], Position(ledger, entry), what
+    row = next(folders.rows(e.Message, pc.field("redelivery_count") > 0), None)
+    if row is not None:
+        return row["topic"], Position(row["ledger_id"], row["entry_id"]), "it was redelivered"
+    for where, what in (
+        ((pc.field("ledger_id") == -1) & pc.field("size").is_null(), "it was a duplicate"),
+        (pc.field("ledger_id") > 0, "it was stored"),
+    ):
+        row = next(folders.rows(e.SendReceipt, where), None)
+        if row is not None and row["ledger_id"] > 0:
+            return row["topic"], Position(row["ledger_id"], row["entry_id"]), what
+        if row is not None:
+            return row["topic"], (row["producer_name"], row["sequence_id"]), what
+    raise NotFound("no message was published: there is nothing to explain")
+
+
+class _Teller:
+    """Tells lives on one topic. Reads the rows of that topic, from the files of its partition once that is known."""
+
+    def __init__(self, folders: Folders, topic: str) -> None:
+        self._folders, self._topic = folders, topic
+        self._broker: Broker | None = folders.broker_of(topic) if folders.has_states else None
+        self._of_topic = pc.field("topic") == topic
+        self._first_batch = folders.first_batch()
+        self._life = partial(
+            Life,
+            topic=topic,
+            clock=None if self._broker is None else self._broker.clock,
+            kept_from=self._first_batch,
+        )
+
+    # -- messages that were not stored ----------------------------------------------------------------------------
+
+    def of_row(self, row: dict[str, Any]) -> Life:
+        """The life that begins with a SEND_RECEIPT, SEND_ERROR or QUARANTINED row."""
+        if row["kind"] == KINDS[e.SendReceipt] and row["ledger_id"] >= 0:
+            return self.stored(row, Position(row["ledger_id"], row["entry_id"]))
+        fate: Published
+        if row["kind"] == KINDS[e.SendReceipt]:
+            fate, text = "duplicate", self._duplicate(row)
+        elif row["kind"] == KINDS[e.SendError]:
+            fate, text = "refused", f"refused with {row['error']}: {row['cause']}{self._known_before(row)}"
+        else:
+            fate, text = "quarantined", f"quarantined by the rule {row['rule']}: {row['cause']}"
+        event = _event(row, text)
+        return self._life(
+            fate=fate, text=text, position=None, producer=row["producer_name"], sequence_id=row["sequence_id"],
+            events=[event], subscriptions=[],
+        )  # fmt: skip
+
+    def _duplicate(self, row: dict[str, Any]) -> str:
+        if row["size"] is not None:
+            return f"dropped: {row['cause']}"
+        return f"not stored: {row['cause']}{self._known_before(row)}"
+
+    def _known_before(self, row: dict[str, Any]) -> str:
+        """What deduplication had persisted of the producer before a row: the last id that was stored."""
+        if row["kind"] == KINDS[e.SendError] and "duplicate" not in row["cause"]:
+            return ""
+        columns = [
+            "partition",
+            "offset",
+            "ordinal",
+            "ledger_id",
+            "entry_id",
+            "sequence_id",
+            "highest_sequence_id",
+        ]
+        where = (
+            self._of_topic
+            & (pc.field("producer_name") == row["producer_name"])
+            & (pc.field("ledger_id") >= 0)
+        )
+        before = self._folders.rows(
+            e.SendReceipt, where & (pc.field("offset") <= row["offset"]), columns, row["partition"]
+        )
+        last = max((each for each in before if _identity(each) < _identity(row)), key=_identity, default=None)
+        if last is None:
+            return "; what the producer stored before is not in the outputs that are kept"
+        highest = last["sequence_id"] if last["highest_sequence_id"] is None else last["highest_sequence_id"]
+        return (
+            f"; {row['sequence_id']} is not above {highest}, the last sequence id of {row['producer_name']} stored before, "
+            f"at {last['ledger_id']}:{last['entry_id']}"
+        )
+
+    def quarantined(self) -> Iterator[dict[str, Any]]:
+        """The topic's quarantined records in the short form of a publish, with producer and sequence id."""
+        columns = ["partition", "offset", "ordinal", "clock", "topic", "rule", "cause", "payload"]
+        for row in self._folders.rows(e.Quarantined, self._of_topic, columns):
+            try:
+                found = msgspec.json.decode(row.pop("payload"), type=dict[str, Any])
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue
+            yield {**row, "producer_name": found.get("producer"), "sequence_id": found.get("sequence_id")}
+
+    def absent(self, producer: str, sequence_id: int) -> Life:
+        """No row is about a producer's sequence id: is it certain that there never was one?"""
+        fate: Published = "never seen"
+        marks = [] if self._broker is None else [self._mark(self._broker, producer)]
+        if self._complete():
+            text = f"{producer} never sent sequence id {sequence_id} to {self._topic}: the outputs reach back to its creation"
+            names = {
+                row["producer_name"]
+                for row in self._folders.rows(e.SendReceipt, self._of_topic, ["producer_name"])
+            }
+            if producer not in names:
+                text += f". No message of {producer} was stored: {listed('producer', producer, names)}"
+        elif marks and marks[0] is not None and marks[0] < sequence_id:
+            text = f"the highest sequence id that deduplication knows of {producer} is {marks[0]}"
+        else:
+            fate, text = "not kept", self._not_kept("a message that was sent before")
+        return self._life(
+            fate=fate,
+            text=text,
+            position=None,
+            producer=producer,
+            sequence_id=sequence_id,
+            events=[],
+            subscriptions=[],
+        )
+
+    def _mark(self, broker: Broker, producer: str) -> int | None:
+        dedup = broker.topic(self._topic).dedup
+        return dedup.persisted.get(producer) if dedup.status == "Enabled" else None
+
+    def _complete(self) -> bool:
+        """Whether the kept outputs begin no later than the topic."""
+        created = self._of_topic & (pc.field("cause") == "created")
+        return next(self._folders.rows(e.TopicEvent, created, ["topic"]), None) is not None
+
+    def _not_kept(self, what: str) -> str:
+        return (
+            f"the outputs that are kept begin with micro-batch {self._first_batch}, after {self._topic} was created: {what} is "
+            "not in them"
+        )
+
+    # -- stored messages ------------------------------------------------------------------------------------------
+
+    def stored(self, receipt: dict[str, Any] | None, position: Position) -> Life:
+        """The life of the message at a position, of which there may be no receipt."""
+        partition = None if receipt is None else receipt["partition"]
+        if receipt is None and self._never_written(position):
+            return self._no_such(position)
+        rows = _while_there(sorted(self._rows(position, partition), key=_identity))
+        events = [] if receipt is None else [_event(receipt, _received(receipt))]
+        events += [_event(row, _told(row, position)) for row in rows]
+        if receipt is None:
+            text = self._not_kept(f"the receipt of {position}")
+        else:
+            text = f"stored at {position}"
+        last = next((row for row in rows if row["kind"] == KINDS[e.LedgerDeleted]), None)
+        if last is not None:
+            text += f", and trimmed with ledger {position.ledger}"
+        outcomes = self._outcomes(position, receipt, rows)
+        return self._life(
+            fate="stored" if receipt is not None or self._is_there(position) else "not kept",
+            text=text,
+            position=str(position),
+            producer=None if receipt is None else receipt["producer_name"],
+            sequence_id=None if receipt is None else receipt["sequence_id"],
+            events=events,
+            subscriptions=outcomes,
+        )  # fmt: skip
+
+    def _never_written(self, position: Position) -> bool:
+        """Whether it is certain that there was no message at a position."""
+        if self._complete():
+            return True
+        return self._broker is not None and position > self._broker.topic(self._topic).ledger.last_confirmed
+
+    def _is_there(self, position: Position) -> bool:
+        return self._broker is not None and self._broker.topic(self._topic).ledger.valid(position)
+
+    def _no_such(self, position: Position) -> Life:
+        text = f"no message was ever stored at {position}"
+        if self._broker is not None:
+            text += f": the last one is at {self._broker.topic(self._topic).ledger.last_confirmed}"
+        return self._life(
+            fate="never seen",
+            text=text,
+            position=str(position),
+            producer=None,
+            sequence_id=None,
+            events=[],
+            subscriptions=[],
+        )
+
+    def _rows(self, position: Position, partition: int | None) -> Iterator[dict[str, Any]]:
+        """The rows that are about a position."""
+        ledger, entry = position
+        of_ledger = self._of_topic & (pc.field("ledger_id") == ledger)
+        before = _at_or_after(position, "before_ledger", "before_entry")
+        after = _at_or_after(position, "after_ledger", "after_entry")
+        passed = self._of_topic & ((~before & after) | (before & ~after))
+        for kind, where in (
+            (e.Message, of_ledger & (pc.field("entry_id") == entry)),
+            (e.Expired, passed),
+            (e.Evicted, passed),
+            (e.CursorMoved, passed),
+            (e.LedgerClosed, of_ledger),
+            (e.LedgerDeleted, of_ledger),
+            (e.TopicEvent, self._of_topic & (pc.field("cause") == "deleted by an administrator")),
+        ):
+            yield from self._folders.rows(kind, where, partition=partition)
+
+    def _outcomes(
+        self, position: Position, receipt: dict[str, Any] | None, rows: list[dict[str, Any]]
+    ) -> list[SubscriptionFate]:
+        partition = None if receipt is None else receipt["partition"]
+        columns = ["partition", "offset", "ordinal", "clock", "subscription", "cause"]
+        events = list(self._folders.rows(e.SubscriptionEvent, self._of_topic, columns, partition))
+        events.sort(key=_identity)
+        names = {row["subscription"]: None for row in events} | {
+            row["subscription"]: None for row in rows if row.get("subscription") is not None
+        }
+        if self._broker is not None:
+            names |= dict.fromkeys(self._broker.topic(self._topic).subscriptions)
+        names.pop("pulsar.dedup", None)
+        return [
+            self._outcome(
+                name, position, receipt, rows, [row for row in events if row["subscription"] == name]
+            )
+            for name in names
+        ]
+
+    def _outcome(
+        self,
+        name: str,
+        position: Position,
+        receipt: dict[str, Any] | None,
+        rows: list[dict[str, Any]],
+        events: list[dict[str, Any]],
+    ) -> SubscriptionFate:
+        own = [row for row in rows if row.get("subscription") == name]
+        deliveries = sum(row["kind"] == KINDS[e.Message] for row in own)
+        found = partial(SubscriptionFate, name, deliveries=deliveries)
+        if events and events[-1]["cause"].startswith("deleted"):
+            return found(outcome="subscription deleted", text=f"the subscription was {events[-1]['cause']}")
+        moves = [row for row in own if row["kind"] in _OUTCOMES]
+        last = moves[-1] if moves and _forward(moves[-1]) else None
+        if self._broker is None or name not in self._broker.topic(self._topic).subscriptions:
+            if last is not None:
+                return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
+            return found(outcome="unknown", text="no state says whether it was acked: give the --checkpoint")
+        state = self._broker.entry_state(self._topic, name, position)
+        if state.state == "acked":
+            return found(outcome="acked out of order", text=state.text)
+        if state.state == "passed":
+            if last is not None:
+                return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
+            created = next((row for row in events if row["cause"].startswith("created")), None)
+            if (
+                not deliveries
+                and receipt is not None
+                and created is not None
+                and _identity(created) > _identity(receipt)
+            ):
+                return found(
+                    outcome="not for it",
+                    text=f"the subscription was {created['cause']} after the message was stored",
+                )
+            text = (
+                state.text
+                if deliveries
+                else f"{state.text}; no delivery of it is in the outputs that are kept"
+            )
+            return found(outcome="acked" if deliveries else "unknown", text=text)
+        if state.state == "in flight":
+            return found(outcome="in flight", text=state.text)
+        if state.state in ("delayed", "rescheduled"):
+            return found(outcome="delayed", text=state.text)
+        return found(outcome="waiting", text=f"not acked: {state.text}")
+
+    def _lost(self, row: dict[str, Any], deliveries: int) -> str:
+        """What a move took that passed the message. Acks are not in the outputs, but counts may show that there were none."""
+        times = "once" if deliveries == 1 else f"{deliveries} times"
+        text = f"by {_rule(row)}, {f'after it was delivered {times}' if deliveries else 'never delivered'}"
+        whole = (
+            row["before_ledger"] == row["after_ledger"]
+            and row["entries"] == row["after_entry"] - row["before_entry"]
+        )
+        return (
+            text
+            if whole or not deliveries
+            else f"{text}; whether it had been acked before is not in the outputs"
+        )
+
+
+_OUTCOMES: dict[str, Outcome] = {KINDS[effect]: outcome for effect, outcome in MOVED.items()}
+
+
+def _at_or_after(position: Position, ledger: str, entry: str) -> pc.Expression:
+    """Whether the position in two columns is `position` or a later one."""
+    return (pc.field(ledger) > position.ledger) | (
+        (pc.field(ledger) == position.ledger) & (pc.field(entry) >= position.entry)
+    )
+
+
+def _identity(row: dict[str, Any]) -> tuple[int, int, int]:
+    return row["partition"], row["offset"], row["ordinal"]
+
+
+def _while_there(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows about a message, in order, without the moves of cursors after its ledger was trimmed: they concern it no more, though a
+    subscription that began later may have its cursor before it."""
+    trimmed = next(
+        (place for place, row in enumerate(rows) if row["kind"] == KINDS[e.LedgerDeleted]), len(rows)
+    )
+    return [row for place, row in enumerate(rows) if place < trimmed or row["kind"] not in _OUTCOMES]
+
+
+def _forward(row: dict[str, Any]) -> bool:
+    before, after = (row["before_ledger"], row["before_entry"]), (row["after_ledger"], row["after_entry"])
+    return before < after
+
+
+def _event(row: dict[str, Any], text: str) -> Event:
+    return Event(
+        row["clock"],
+        row["kind"],
+        text,
+        row["partition"],
+        row["offset"],
+        row["ordinal"],
+        row.get("subscription"),
+    )
+
+
+def _received(row: dict[str, Any]) -> str:
+    highest = row["highest_sequence_id"]
+    ids = f"{row['sequence_id']}" if highest is None else f"{row['sequence_id']} to {highest}"
+    messages = f", a batch of {row['messages']} messages" if row["messages"] > 1 else ""
+    key = "" if row["partition_key"] is None else f", key {row['partition_key']}"
+    return (
+        f"received from {row['producer_name']}, sequence id {ids}, and stored at {row['ledger_id']}:{row['entry_id']} "
+        f"({row['size']} bytes{messages}{key})"
+    )
+
+
+def _told(row: dict[str, Any], position: Position) -> str:
+    """What a row says of the message at a position."""
+    kind = row["kind"]
+    if kind == KINDS[e.Message]:
+        again = f", redelivery {row['redelivery_count']}" if row["redelivery_count"] else ""
+        return f"sent to consumer {row['consumer_id']} of {row['connection']}{again}"
+    if kind in _OUTCOMES:
+        moved = (
+            f"the mark-delete position moved from {row['before_ledger']}:{row['before_entry']} to "
+            f"{row['after_ledger']}:{row['after_entry']} ({row['entries']} entries)"
+        )
+        what = _OUTCOMES[kind] if _forward(row) else "unacknowledged again"
+        return f"{what} by {_rule(row)}: {moved}"
+    if kind == KINDS[e.LedgerClosed]:
+        return f"ledger {row['ledger_id']} closed with {row['entries']} entries: {row['cause']}"
+    if kind == KINDS[e.LedgerDeleted]:
+        policy = f", {row['policy']}" if row["policy"] else ""
+        return f"ledger {row['ledger_id']} trimmed: {row['cause']}{policy}"
+    return f"topic {row['cause']}"
+
+
+def _rule(row: dict[str, Any]) -> str:
+    return row["cause"] if row["policy"] is None else f"{row['cause']} ({row['policy']})"

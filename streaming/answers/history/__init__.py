@@ -1,0 +1,1 @@
+"""States at any moment of a log, of a replay and of a query."""

@@ -1,0 +1,1 @@
+"""The same log under other policies, another version, other clients."""

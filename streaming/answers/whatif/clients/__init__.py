@@ -1,0 +1,1 @@
+"""Clients that act on what they are given."""

@@ -1,0 +1,827 @@
+"""A log under its own and under other policies: what becomes of each message otherwise, and why.
+
+Exact until the first moment at which a client would have seen something else. From there on, the recorded clients no longer
+answer what happens: such topics are marked *open-loop*, with that moment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from schemas.arguments import checked
+from streaming.answers.fates import LOST, NOT_STORED, Outcome, Published
+from streaming.answers.whatif.clients.history import History
+from streaming.answers.whatif.clients.reactive import ASSUMED, ClientSettings, Reacted, react
+from streaming.answers.whatif.observed import (
+    REFUSED,
+    STORED,
+    UNKNOWN,
+    UNTIMED,
+    LossRule,
+    Observer,
+    OfSubscription,
+    OfTopic,
+    TopicPublishes,
+)
+from streaming.answers.whatif.projection import LiveState, Start, partitions_of, project
+from streaming.answers.whatif.side_by_side import (
+    Folded,
+    OpenLoop,
+    fold_reacted,
+    fold_side_by_side,
+    numbers_in,
+)
+from streaming.broker.config import PROFILE_OF
+from streaming.jobs.replay import load
+from streaming.log.policies import PartitionPins, pin, pins, read_policies
+from streaming.log.table import LOGICAL, LogError, log_table
+from streaming.quality.gate import judge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Change = Literal[
+    "lost newly", "saved", "lost earlier", "lost later", "lost by another rule", "delivered later", "redelivered", "unknown"
+]  # fmt: skip
+"""``lost``: the message left the subscription's backlog without an ack. ``delivered later``: or not within the log.
+``redelivered``: sent another number of times. ``unknown``: what became of it depends on what clients would have done, for
+example because the message was refused; or one run has acked what another has not."""
+
+CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined]
+
+_FATES: tuple[Published | Outcome, ...] = (
+    "waiting", "acked", *LOST, "refused", "duplicate", "not sent", "subscription deleted", "not for it", "unknown",
+)  # fmt: skip
+_CODE = {fate: code for code, fate in enumerate(_FATES)}
+_LOST = np.array([fate in LOST for fate in _FATES])
+_NOT_STORED = np.array([fate in NOT_STORED for fate in _FATES])
+
+Reached = Literal["never delivered", "delivered", "acked"]
+"""What had become of a message when a rule took it: ``delivered`` and not acked; ``acked`` out of order, so not lost."""
+
+_TAKEN: tuple[Reached, ...] = Reached.__args__  # type: ignore[attr-defined]
+
+IN_PROCESS = 50_000
+"""A log with fewer records is folded in this process."""
+
+BASELINE = "baseline"
+
+_text, _number = pa.string(), pa.int64()
+_names = pa.dictionary(pa.int32(), pa.string())
+
+_SIDE = [
+    ("fate", _names), ("taken", _names), ("clock", _number), ("cause", _names), ("policy", _names), ("age", _number),
+    ("delivered", _number), ("deliveries", pa.int32()), ("ledger", _number), ("entry", _number),
+]  # fmt: skip
+
+DIFFERENCES = pa.schema(
+    [
+        ("policies", _names), ("topic", _names), ("subscription", _names), ("change", _names), ("open_loop", pa.bool_()),
+        ("offset", _number), ("producer", _names), ("sequence_id", _number), ("key", _text), ("publish_time", _number),
+        *((f"{side}_{name}", type_) for side in ("baseline", "proposed") for name, type_ in _SIDE),
+    ]
+)  # fmt: skip
+"""A row per message and subscription that differs. `offset`: of the publish in its ingress partition; null: it was there before the log. For each side: what became
+of the message; if a rule took it, what had become of it until then, when (ms), the rule and its policy, and the message's age
+then (ms); when it was first delivered (ms), how often it was sent, and its position. 0 or null: never."""
+
+SUMMARY = pa.schema(
+    [
+        ("policies", _names), ("topic", _names), ("subscription", _names), ("published", _number), ("stored", _number),
+        ("duplicates", _number), ("refused", _number), ("unanswered", _number), ("dispatched", _number),
+        ("acked", _number), ("expired", _number), ("evicted", _number), ("skipped", _number),
+        ("lost_undelivered", _number), ("lost_delivered", _number), ("taken_acked", _number), ("backlog", _number),
+        ("peak_backlog", _number), ("storage", _number), ("peak_storage", _number), ("trimmed", _number),
+        ("held", _number), ("closed_producers", _number), ("oldest", _number), ("peak_oldest", _number),
+        *((change.replace(" ", "_"), _number) for change in CHANGES), ("unchanged", _number),
+        ("open_loop_from", _number), ("open_loop_offset", _number), ("open_loop_baseline", _text),
+        ("open_loop_proposed", _text),
+    ]
+)  # fmt: skip
+"""A row per policy set (and the baseline), topic, and subscription; null: the topic as a whole. `expired`, `evicted`, `skipped`:
+entries that left the backlog so, acked ones in between not counted. `lost_…`: messages that a rule took, by what had become of them; `taken_acked` ones are not
+lost. `held`: how long (ms) a backlog quota kept producers off. `oldest`: the age (ms) of the oldest unacked message at the end,
+and at most. `unchanged` and the changes count messages."""
+
+SERIES = pa.schema(
+    [("policies", _names), ("topic", _names), ("subscription", _names), ("measure", _names), ("clock", _number), ("value", _number)]
+)  # fmt: skip
+"""What changed over time: `storage` (bytes) of topics; `backlog` (entries) and `oldest` (ms) of subscriptions."""
+
+
+class Totals(msgspec.Struct):
+    """What a policy set changes in all. `differences` counts messages × subscriptions by change, `unchanged` the others;
+    `unjudged` those of `differences` and `unchanged` that are of topics that became open-loop. `unmatched`: commands that named
+    a message which never was. The others are sums over topics and subscriptions, storage in bytes."""
+
+    policies: str
+    differences: dict[str, int]
+    unchanged: int
+    unjudged: int
+    open_loop_topics: int
+    unmatched: int
+    expired: int
+    evicted: int
+    trimmed: int
+    refused: int
+    held: int
+    backlog: int
+    storage: int
+    peak_storage: int
+
+
+class ModelledRun(msgspec.Struct):
+    """What the modelled clients did under a policy set: how many commands of their own they `sent`, how many of the log they
+    did not send (`left`), and how many messages producers gave up (`given_up`)."""
+
+    policies: str
+    sent: int
+    left: int
+    given_up: int
+
+
+class Model(msgspec.Struct):
+    """How clients were modelled: with which settings, and what was taken for granted. `left_out` counts the commands that were
+    left as recorded, by what they are."""
+
+    settings: ClientSettings
+    assumed: list[str]
+    left_out: dict[str, int]
+    runs: list[ModelledRun]
+
+
+class WhatIf(msgspec.Struct):
+    """The log under its own and other policies. `begin` and `end`: the time that it covers (ms). `summary`, `differences` and
+    `series` have the columns of `SUMMARY`, `DIFFERENCES` and `SERIES`. `clients`: recorded, or reactive as `model` says."""
+
+    log: str
+    records: int
+    begin: int
+    end: int
+    clients: str
+    totals: list[Totals]
+    summary: pa.Table
+    differences: pa.Table
+    series: pa.Table
+    model: Model | None = None
+
+
+class PolicySet(NamedTuple):
+    """Policies under a name: a file of YAML (see `streaming.log.policy_files`), or a log of ADMIN and BROKER_CONFIG commands."""
+
+    name: str
+    source: str | Path | pa.Table
+
+
+@checked
+def whatif(
+    log: str | Path | pa.Table,
+    policies: str | Path | Sequence[str | Path | PolicySet] = (),
+    *,
+    profile: str | None = None,
+    partitions: int | None = None,
+    processes: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    spark: SparkSession | None = None,
+    live: LiveState | None = None,
+    clients: ClientSettings | None = None,
+) -> WhatIf:
+    """Fold `log` as it is, and under each of `policies`, in one pass.
+
+    Args:
+        log: what `streaming.jobs.replay.replay_log` takes.
+        policies: a file, or several files or tables.
+        profile: the defaults of another Pulsar version, as one more policy set: what would an upgrade change?
+        partitions: see `streaming.jobs.replay.replay_log`.
+        processes: fold so many ingress partitions at a time; by default as many as there are cores.
+        progress: called with the records done, and in all; not if Spark folds.
+        spark: fold each ingress partition in a task of this session, instead of in processes.
+        clients: model what clients would have done, see `streaming.answers.whatif.clients.reactive`; None: they act as recorded.
+        live: fold the traffic of the log from the states of a live query on, see `streaming.answers.whatif.projection`. Clients then act
+            as recorded.
+
+    Raises `LogError`, `PolicyError`, `FileNotFoundError` or, for what is wrong with `live`, `NotFound`.
+    """
+    if live is not None and clients is not None:
+        raise ValueError("clients are modelled from the start of a log, not from the state of a live query")
+    if live is not None:
+        partitions = partitions or partitions_of(live.states)
+    loaded = load(log, partitions=partitions)
+    records = loaded.records
+    starts: Mapping[int, Start] = {}
+    if live is not None:
+        records, starts = project(records, live)
+    named = list(named_sets([policies] if isinstance(policies, str | Path) else policies, profile))
+    policies_of = [read_policies(each.source, records, judge) for each in named]
+    names = [each.name for each in named]
+    by_set = [pins(records, each) for each in policies_of] if clients is None else []
+    pinned = [pin(records, each) for each in policies_of] if clients is not None else []
+    work = []
+    for partition in sorted(records["partition"].unique().to_pylist()):
+        own = records.filter(pc.equal(records["partition"], partition))
+        start = starts.get(partition)
+        own_pins = [each[partition] for each in by_set]
+        if start is not None:
+            own_pins = [start.under(each) for each in own_pins]
+        logs = [
+            (each.records.filter(pc.equal(each.records["partition"], partition)), each.shift)
+            for each in pinned
+        ]
+        work.append(_Work(own, partition, own_pins, names, start, logs, clients))
+    parts = list(_fold_all(work, processes, len(records), progress, spark))
+    return joined(
+        str(log) if isinstance(log, str | Path) else "a table", loaded.logged, parts, names, clients
+    )
+
+
+def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) -> Iterator[PolicySet]:
+    """The policy sets, each under a name of its own. Raises `LogError` if there is no such profile."""
+    seen: set[str] = set()
+    for each in policies:
+        found = each if isinstance(each, PolicySet) else PolicySet(Path(each).name.partition(".")[0], each)
+        name = found.name
+        number = 2
+        while name in seen or name == BASELINE:
+            name = f"{found.name}-{number}"
+            number += 1
+        seen.add(name)
+        yield PolicySet(name, found.source)
+    if profile is not None:
+        if profile not in PROFILE_OF:
+            raise LogError(f"there is no profile {profile}: expected {' or '.join(PROFILE_OF)}")
+        value = msgspec.json.encode({"command": "BROKER_CONFIG", "profile": profile})
+        yield PolicySet(
+            f"profile {profile}",
+            log_table(LOGICAL, timestamp=[0], topic=pa.array([None], pa.string()), value=[value]),
+        )
+
+
+class _Part(NamedTuple):
+    """What came of one ingress partition."""
+
+    summary: pa.Table
+    differences: pa.Table
+    series: pa.Table
+    unmatched: list[int]
+    begin: int
+    end: int
+    reacted: Sequence[Reacted]
+
+
+class _Work(NamedTuple):
+    """An ingress partition to fold: its records, the policies of each set, and where the fold starts (None: with nothing). With
+    modelled `clients`, also its records under each set and how much higher their offsets are."""
+
+    records: pa.Table
+    partition: int
+    pins: list[PartitionPins]
+    names: list[str]
+    start: Start | None
+    pinned: list[tuple[pa.Table, int]]
+    clients: ClientSettings | None
+
+
+def _fold_all(
+    work: list[_Work],
+    processes: int | None,
+    total: int,
+    progress: Callable[[int, int], object] | None,
+    spark: SparkSession | None,
+) -> Iterator[_Part]:
+    if spark is not None:
+        yield from spark.sparkContext.parallelize(work, max(len(work), 1)).map(_part).toLocalIterator()
+        return
+    done = 0
+
+    def note(records: int) -> None:
+        nonlocal done
+        done += records
+        if progress is not None:
+            progress(done, total)
+
+    workers = min(processes or os.cpu_count() or 1, len(work))
+    if workers < 2 or (processes is None and total < IN_PROCESS):
+        for each in work:
+            yield _part(each, note)
+        return
+    # Forked, so that the log is read once and not copied. The largest partitions go first.
+    order = sorted(work, key=lambda each: -len(each.records))
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        futures = [(pool.submit(_part_of, index), each) for index, each in _registered(order)]
+        for future, each in futures:
+            found = future.result()
+            note(len(each.records))
+            yield found
+
+
+_REGISTER: list[_Work] = []
+"""What forked processes work on; they inherit it."""
+
+
+def _registered(work: list[_Work]) -> Iterator[tuple[int, _Work]]:
+    _REGISTER[:] = work
+    yield from enumerate(work)
+
+
+def _part_of(index: int) -> _Part:
+    return _part(_REGISTER[index])
+
+
+def _part(work: _Work, progress: Callable[[int], object] | None = None) -> _Part:
+    if work.clients is None:
+        folded = fold_side_by_side(work.records, work.partition, work.pins, progress, work.start)
+        return compared(folded, work.names)
+    history = History(work.records, work.partition)
+    reacted = [
+        react(work.records, pinned, shift, work.partition, history, work.clients)
+        for pinned, shift in work.pinned
+    ]
+    return compared(fold_reacted(work.records, work.partition, reacted, progress), work.names)
+
+
+# ---- comparing
+
+
+def compared(folded: Folded, names: Sequence[str]) -> _Part:
+    """The tables of what came of a partition."""
+    differences: list[pa.Table] = []
+    rows: list[dict[str, Any]] = []
+    series: list[pa.Table] = []
+    baseline = folded.observers[0]
+    for run, (observer, stats) in enumerate(zip(folded.observers, folded.stats, strict=True)):
+        name = names[run - 1] if run else BASELINE
+        by_name = {(each["topic"], each["subscription"]): each for each in stats}
+        topics = sorted({*observer.topics, *baseline.topics}) if run else sorted(observer.topics)
+        for topic in topics:
+            own, other = baseline.of(topic), observer.of(topic)
+            opened = folded.open_loop[run].get(topic)
+            same = None
+            if run and folded.reacted:
+                same = _Same(own.messages, other, folded.reacted[run - 1].given_up)
+            rows.append(_topic_row(name, topic, other, by_name.get((topic, None)), opened, same))
+            for subscription in sorted({*own.subscriptions, *other.subscriptions}):
+                counts: Mapping[str, int] = {}
+                if run:
+                    found = _Pair(
+                        name,
+                        topic,
+                        subscription,
+                        folded.messages[topic],
+                        (baseline, own),
+                        (observer, other),
+                        opened,
+                        same,
+                    )
+                    counts = found.counts()
+                    if len(found.rows):
+                        differences.append(found.table())
+                mine = other.subscriptions.get(subscription)
+                if mine is not None:
+                    stat = by_name.get((topic, subscription))
+                    rows.append(
+                        _subscription_row(name, topic, subscription, other, mine, stat, opened, counts)
+                    )
+            series += _series(name, topic, other)
+    return _Part(
+        pa.Table.from_pylist(rows, SUMMARY),
+        pa.concat_tables([DIFFERENCES.empty_table(), *differences]).unify_dictionaries(),
+        pa.concat_tables([SERIES.empty_table(), *series]).unify_dictionaries(),
+        folded.unmatched,
+        folded.first,
+        folded.last,
+        [each._replace(records=each.records.slice(0, 0)) for each in folded.reacted],
+    )
+
+
+class _Same:
+    """Which message of a run with a log of its own is which of the baseline.
+
+    `places`: the number in the run of each message of the baseline, −1 for none: of several attempts, the one that was stored,
+    or else the last. `answer` is that of each message of the baseline, `given_up` says why some were never stored.
+    """
+
+    def __init__(self, messages: TopicPublishes, other: OfTopic, given_up: Mapping[int, str]) -> None:
+        numbers, count = numbers_in(messages, other.messages), len(other.messages)
+        answers = other.answer.up_to(count)[:count]
+        self.places = np.full(len(messages), -1, np.int64)
+        self.places[numbers] = np.arange(count)
+        stored = np.flatnonzero(answers == STORED)[::-1]  # of two entries, the first is assigned last
+        self.places[numbers[stored]] = stored
+        self.answer = self.column(answers)
+        self.given_up = {
+            number: given_up[messages.offset[number]]
+            for number in np.flatnonzero(self.answer != STORED).tolist()
+            if messages.offset[number] in given_up
+        }
+        self.answer[list(self.given_up)] = REFUSED
+
+    def column(self, own: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A column of the run by number in the baseline."""
+        if not len(own):
+            return np.zeros(len(self.places), own.dtype)
+        found: np.ndarray[Any, Any] = np.where(self.places >= 0, own[self.places], 0).astype(own.dtype)
+        return found
+
+
+def _topic_row(
+    name: str,
+    topic: str,
+    of: OfTopic,
+    stats: dict[str, Any] | None,
+    opened: OpenLoop | None,
+    same: _Same | None,
+) -> dict[str, Any]:
+    column = of.answer.up_to(len(of.messages))[: len(of.messages)] if same is None else same.answer
+    answers = np.bincount(column, minlength=4)
+    stats = stats or {}
+    return {
+        "policies": name, "topic": topic, "published": len(column), "stored": int(answers[STORED]),
+        "duplicates": int(answers[2]), "refused": int(answers[REFUSED]), "unanswered": int(answers[0]),
+        "backlog": stats.get("backlog", 0), "storage": stats.get("storage", 0), "peak_storage": of.peak_storage,
+        "trimmed": of.trimmed, "held": of.held, "closed_producers": of.closed_producers, **_opened(opened),
+    }  # fmt: skip
+
+
+def _subscription_row(
+    name: str, topic: str, subscription: str, of: OfTopic, mine: OfSubscription, stats: dict[str, Any] | None,
+    opened: OpenLoop | None, counts: Mapping[str, int],
+) -> dict[str, Any]:  # fmt: skip
+    count = len(of.messages)
+    passed = mine.passed.up_to(count)[:count] > 0
+    taken = _taken(*(column.up_to(count)[:count] for column in (mine.acked, mine.delivered)))
+    stats = stats or {}
+    return {
+        "policies": name, "topic": topic, "subscription": subscription,
+        "dispatched": int(mine.deliveries.up_to(count)[:count].sum()),
+        "acked": int(((mine.acked.up_to(count)[:count] > 0) & ~passed).sum()),
+        **mine.moved,
+        "lost_undelivered": int((passed & (taken == 0)).sum()), "lost_delivered": int((passed & (taken == 1)).sum()) + mine.unknown_lost,
+        "taken_acked": int((passed & (taken == 2)).sum()) + mine.unknown_acked,
+        "backlog": stats.get("backlog", 0), "peak_backlog": mine.peak_backlog,
+        "oldest": mine.oldest[-1][1] if mine.oldest else 0,
+        "peak_oldest": None if mine.peak_backlog is None else max((value for _, value in mine.oldest), default=0),
+        **{change.replace(" ", "_"): number for change, number in counts.items()}, **_opened(opened),
+    }  # fmt: skip
+
+
+def _opened(opened: OpenLoop | None) -> dict[str, Any]:
+    if opened is None:
+        return {}
+    return {
+        "open_loop_from": opened.clock, "open_loop_offset": opened.offset, "open_loop_baseline": opened.baseline,
+        "open_loop_proposed": opened.proposed,
+    }  # fmt: skip
+
+
+def _taken(acked: np.ndarray[Any, Any], delivered: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What had become of each message when a rule took it, as a place in `_TAKEN`."""
+    return np.where(acked > 0, 2, np.where(acked == UNKNOWN, -1, np.where(delivered > 0, 1, 0)))
+
+
+class _Side:
+    """What became of a topic's messages for a subscription in one run, as columns by number."""
+
+    def __init__(self, observer: Observer, of: OfTopic, subscription: str, same: _Same | None = None) -> None:
+        self.rules, self.of = list(observer.rules), of
+        count = len(of.messages)
+        found = of.subscriptions.get(subscription)
+        self.there = found is not None
+        mine = self.mine = found or OfSubscription(count)
+        columns = [
+            column.up_to(count)[:count]
+            for column in (
+                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, of.answer, of.reason,
+            )
+        ]  # fmt: skip
+        self.places = np.arange(count)
+        if same is not None:
+            columns = [same.column(each) for each in columns]
+            columns[5], self.places = same.answer, same.places
+        self.count = len(self.places)
+        self.delivered, self.acked, self.passed, self.rule, self.deliveries, answer, reason = columns
+        if same is not None and same.given_up:
+            reason = reason.copy()
+            for number, why in same.given_up.items():
+                rule = LossRule("refused", why, None)
+                if rule not in self.rules:
+                    self.rules.append(rule)
+                reason[number] = self.rules.index(rule) + 1
+        kinds = np.array([0, *(_CODE.get(each.kind, 0) for each in self.rules)])  # type: ignore[call-overload]
+        fate = np.zeros(self.count, np.int64)
+        if mine.gone:
+            fate[:] = _CODE["subscription deleted"]
+        fate[self.acked > 0] = _CODE["acked"]
+        fate[self.acked == UNKNOWN] = _CODE["unknown"]
+        lost = (self.passed > 0) & (self.acked == 0)
+        fate[lost] = kinds[self.rule[lost]]
+        fate[(self.places <= mine.start) & (self.delivered == 0) & (self.acked == 0) & (self.passed == 0)] = _CODE["not for it"]  # fmt: skip
+        fate[answer == 0] = _CODE["not sent"]
+        fate[answer == 2] = _CODE["duplicate"]
+        fate[answer == REFUSED] = _CODE["refused"]
+        self.fate = fate
+        # the rule that took it, or refused it
+        self.why = np.where(answer == STORED, self.rule, reason)
+
+    def columns(self, rows: np.ndarray[Any, Any], prefix: str) -> dict[str, pa.Array]:
+        """The columns of `DIFFERENCES` for some messages."""
+        rules = self.rules
+        why = self.why[rows]
+        passed = self.passed[rows]
+        taken = np.where(passed > 0, _taken(self.acked, self.delivered)[rows], -1)
+        places = self.places[rows]
+        times = np.frombuffer(self.of.messages.publish_time, np.int64)
+        publish = times[places] if len(times) else np.zeros(len(rows), np.int64)
+        ledgers, entries = self.of.written.positions_of(places)
+        values = {
+            "fate": _dictionary(self.fate[rows], _FATES),
+            "taken": _dictionary(taken, _TAKEN),
+            "clock": _or_null(passed),
+            "cause": _dictionary(why - 1, [rule.cause for rule in rules]),
+            "policy": _dictionary(why - 1, [rule.policy for rule in rules]),
+            "age": pa.array(passed - publish, mask=passed == 0),
+            "delivered": _or_null(self.delivered[rows]),
+            "deliveries": pa.array(self.deliveries[rows], pa.int32()),
+            "ledger": pa.array(ledgers, mask=ledgers < 0),
+            "entry": pa.array(entries, mask=ledgers < 0),
+        }
+        return {f"{prefix}_{name}": column for name, column in values.items()}
+
+
+class _Pair:
+    """The messages of a topic for a subscription, in the baseline and under other policies. `rows`: those that differ."""
+
+    def __init__(
+        self, name: str, topic: str, subscription: str, messages: TopicPublishes, baseline: tuple[Observer, OfTopic],
+        proposed: tuple[Observer, OfTopic], opened: OpenLoop | None, same: _Same | None,
+    ) -> None:  # fmt: skip
+        self.name, self.topic, self.subscription, self.messages, self.opened = (
+            name, topic, subscription, messages, opened
+        )  # fmt: skip
+        before, after = self.before, self.after = (
+            _Side(*baseline, subscription),
+            _Side(*proposed, subscription, same),
+        )
+        self.change = changes(before, after, open_loop=opened is not None)
+        self.judged = ~(_absent(before) & _absent(after))
+        self.rows = np.flatnonzero(self.change)
+
+    def counts(self) -> dict[str, int]:
+        """How many messages changed how, and how many did not."""
+        found = np.bincount(self.change, minlength=len(CHANGES) + 1)
+        counts = {change: int(found[number]) for number, change in enumerate(CHANGES, 1)}
+        return counts | {"unchanged": int((self.judged & (self.change == 0)).sum())}
+
+    def table(self) -> pa.Table:
+        """The rows of `DIFFERENCES`."""
+        rows, messages = self.rows, self.messages
+        offset, clock, publish_time, ids = (
+            np.frombuffer(column, np.int64)[rows]
+            for column in (messages.offset, messages.clock, messages.publish_time, messages.sequence_id)
+        )
+        opened, untimed = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+        if self.opened is not None:
+            opened[:] = self._after_opening(rows, clock)
+            untimed[:] = ~opened & (
+                (self.before.acked[rows] == UNTIMED) | (self.after.acked[rows] == UNTIMED)
+            )
+        columns = {
+            "policies": _same(self.name, len(rows)),
+            "topic": _same(self.topic, len(rows)),
+            "subscription": _same(self.subscription, len(rows)),
+            "change": _dictionary(self.change[rows] - 1, CHANGES),
+            "open_loop": pa.array(opened, mask=untimed),
+            "offset": pa.array(offset, mask=offset < 0),
+            "producer": _dictionary(np.array(messages.producer, np.int64)[rows], messages.producers),
+            "sequence_id": pa.array(ids),
+            "key": pa.array([messages.key.get(number) for number in rows.tolist()], pa.string()),
+            "publish_time": pa.array(publish_time),
+            **self.before.columns(rows, "baseline"),
+            **self.after.columns(rows, "proposed"),
+        }
+        return pa.Table.from_arrays([columns[field.name] for field in DIFFERENCES], schema=DIFFERENCES)
+
+    def _after_opening(self, rows: np.ndarray[Any, Any], clock: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Whether anything that differs came after the first moment at which a client would have seen something else."""
+        assert self.opened is not None
+        moments = [clock]
+        for side in (self.before, self.after):
+            moments += [side.passed[rows], side.acked[rows], side.delivered[rows]]
+        last: np.ndarray[Any, Any] = np.maximum.reduce(moments)
+        found: np.ndarray[Any, Any] = (last > self.opened.clock) | (self.change[rows] == len(CHANGES))
+        return found
+
+
+def _absent(side: _Side) -> np.ndarray[Any, Any]:
+    """The messages that a subscription has nothing to do with."""
+    found: np.ndarray[Any, Any] = _NOT_STORED[side.fate] | (side.fate == _CODE["not for it"])
+    return found
+
+
+def changes(before: _Side, after: _Side, *, open_loop: bool) -> np.ndarray[Any, Any]:
+    """How each message differs, as a place in `CHANGES`, from 1; 0: it does not.
+
+    Where a message was perhaps acked on both sides, it was on both or on neither, unless the topic became open-loop or a rule took
+    the message at different times."""
+    code = {change: number for number, change in enumerate(CHANGES, 1)}
+    found = np.zeros(before.count, np.int64)
+    lost_before, lost_after = _LOST[before.fate], _LOST[after.fate]
+    absent_before, absent_after = _absent(before), _absent(after)
+
+    def assign(where: np.ndarray[Any, Any], change: Change) -> None:
+        found[where & (found == 0)] = code[change]
+
+    assign(absent_before != absent_after, "unknown")
+    both = ~absent_before & ~absent_after
+    unknown = before.fate == _CODE["unknown"], after.fate == _CODE["unknown"]
+    assign(both & (unknown[0] != unknown[1]), "unknown")
+    assign(both & unknown[0] & (open_loop | (before.passed != after.passed)), "unknown")
+    assign(both & lost_after & ~lost_before, "lost newly")
+    assign(both & lost_before & ~lost_after, "saved")
+    lost = both & lost_before & lost_after
+    assign(lost & (_causes(before) != _causes(after)), "lost by another rule")
+    assign(lost & (after.passed < before.passed), "lost earlier")
+    assign(lost & (after.passed > before.passed), "lost later")
+    kept = both & ~lost_before & ~lost_after
+    never = np.iinfo(np.int64).max
+    first, second = (np.where(side.delivered == 0, never, side.delivered) for side in (before, after))
+    assign(kept & (second > first), "delivered later")
+    assign(both & (after.deliveries != before.deliveries), "redelivered")
+    assign(kept & (before.fate != after.fate), "unknown")
+    assign(kept & (first != second), "unknown")
+    return found
+
+
+def _causes(side: _Side) -> np.ndarray[Any, Any]:
+    """Which rule took each message, as a number that is the same in all runs: TTL, a size quota, an age quota, a skip, ….
+
+    The hash of the kind, and of the cause without its figures."""
+    known = np.array([0, *(hash(_rule_of(each.kind, each.cause, each.policy)) for each in side.rules)])
+    found: np.ndarray[Any, Any] = known[side.rule]
+    return found
+
+
+def _rule_of(kind: str, cause: str, policy: str | None) -> str:
+    if kind == "evicted":
+        return "evicted by size" if "destination_storage" in (policy or "") else "evicted by age"
+    return kind if kind == "expired" else f"{kind}: {cause}"
+
+
+def _dictionary(codes: np.ndarray[Any, Any], values: Sequence[str | None]) -> pa.DictionaryArray:
+    """Codes from 0; negative ones are null. `values` may have nulls, and repeat."""
+    distinct = {
+        value: number
+        for number, value in enumerate(dict.fromkeys(each for each in values if each is not None))
+    }
+    places = np.array([-1, *(-1 if each is None else distinct[each] for each in values)], np.int32)
+    codes = places[np.clip(codes, -1, None) + 1]
+    indices = pa.array(np.maximum(codes, 0), pa.int32(), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(list(distinct), pa.string()))
+
+
+def _same(value: str, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))
+
+
+def _or_null(values: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.array(values, mask=values == 0)
+
+
+def _series(name: str, topic: str, of: OfTopic) -> Iterator[pa.Table]:
+    found: list[tuple[str | None, str, list[tuple[int, int]]]] = [(None, "storage", of.storages)]
+    for subscription, mine in of.subscriptions.items():
+        found += [(subscription, "backlog", mine.backlogs), (subscription, "oldest", mine.oldest)]
+    for subscription_, measure, points in found:
+        if points:
+            clocks, values = zip(*points, strict=True)
+            count = len(points)
+            own = pa.nulls(count, _names) if subscription_ is None else _same(subscription_, count)
+            arrays = [_same(name, count), _same(topic, count), own, _same(measure, count), clocks, values]
+            yield pa.Table.from_arrays([pa.array(each, field.type) if isinstance(each, tuple) else each for each, field in zip(arrays, SERIES, strict=True)], schema=SERIES)  # fmt: skip
+
+
+# ---- all partitions together
+
+
+def joined(
+    log: str,
+    records: int,
+    parts: Sequence[_Part],
+    names: Sequence[str],
+    clients: ClientSettings | None = None,
+) -> WhatIf:
+    """What came of all ingress partitions together."""
+
+    def together(tables: Sequence[pa.Table], schema: pa.Schema, keys: Sequence[str]) -> pa.Table:
+        table = pa.concat_tables([schema.empty_table(), *tables]).unify_dictionaries().combine_chunks()
+        plain = [
+            table[key].cast(pa.string()) if pa.types.is_dictionary(schema.field(key).type) else table[key]
+            for key in keys
+        ]
+        order = pc.sort_indices(pa.Table.from_arrays(plain, list(keys)), [(key, "ascending") for key in keys])
+        return table.take(order)
+
+    summary = together([each.summary for each in parts], SUMMARY, ("topic", "subscription"))
+    differences = together(
+        [each.differences for each in parts], DIFFERENCES, ("topic", "offset", "subscription")
+    )
+    series = together([each.series for each in parts], SERIES, ("topic", "subscription", "measure", "clock"))
+    unmatched = [sum(each.unmatched[run] for each in parts) for run in range(len(names) + 1)]
+    return WhatIf(
+        log=log,
+        records=records,
+        begin=min((each.begin for each in parts), default=0),
+        end=max((each.end for each in parts), default=0),
+        clients="recorded" if clients is None else "reactive",
+        totals=[_totals(name, summary, unmatched[run]) for run, name in enumerate((BASELINE, *names))],
+        summary=summary,
+        differences=differences,
+        series=series,
+        model=None if clients is None else _model(clients, parts, names),
+    )
+
+
+def _model(clients: ClientSettings, parts: Sequence[_Part], names: Sequence[str]) -> Model:
+    def total(run: int, field: str) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for part in parts:
+            counts.update(getattr(part.reacted[run], field))
+        return dict(sorted(counts.items()))
+
+    runs = [
+        ModelledRun(
+            name,
+            sum(total(run, "own").values()),
+            sum(total(run, "dropped").values()),
+            sum(len(part.reacted[run].given_up) for part in parts),
+        )
+        for run, name in enumerate(names)
+    ]
+    left_out = total(0, "left_out") if names else {}
+    return Model(clients, list(ASSUMED), left_out, runs)
+
+
+def _totals(name: str, summary: pa.Table, unmatched: int) -> Totals:
+    own = summary.filter(pc.equal(summary["policies"].cast(pa.string()), name))
+
+    def total(column: str, rows: pa.Table = own) -> int:
+        return pc.sum(rows[column]).as_py() or 0
+
+    open_ = own.filter(pc.is_valid(own["open_loop_from"]))
+    columns = [change.replace(" ", "_") for change in CHANGES]
+    topics = own.filter(pc.is_null(own["subscription"]))
+    subscriptions = own.filter(pc.is_valid(own["subscription"]))
+    return Totals(
+        policies=name,
+        differences={change: total(column) for change, column in zip(CHANGES, columns, strict=True)},
+        unchanged=total("unchanged"),
+        unjudged=sum(total(column, open_) for column in (*columns, "unchanged")),
+        open_loop_topics=len(open_.filter(pc.is_null(open_["subscription"]))),
+        unmatched=unmatched,
+        expired=total("expired"),
+        evicted=total("evicted"),
+        trimmed=total("trimmed"),
+        refused=total("refused"),
+        held=total("held"),
+        backlog=total("backlog", subscriptions),
+        storage=total("storage", topics),
+        peak_storage=total("peak_storage", topics),
+    )
+
+
+SHOWN = 1000
+"""The JSON has so many differences at most; all of them are in the Parquet files."""
+
+
+def to_json(found: WhatIf, *, shown: int = SHOWN) -> str:
+    """The answer as one JSON object: times in ms since the epoch, ages in ms, sizes in bytes."""
+    rows = found.differences
+    answer = {
+        "log": found.log, "records": found.records, "begin": found.begin, "end": found.end, "clients": found.clients,
+        "model": msgspec.to_builtins(found.model), "totals": msgspec.to_builtins(found.totals), "summary": found.summary.to_pylist(),
+        "differences": rows.slice(0, shown).to_pylist(), "differences_total": len(rows),
+    }  # fmt: skip
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
+
+
+def write(found: WhatIf, out: Path) -> None:
+    """Write `summary.parquet`, `differences.parquet`, `series.parquet` and `whatif.json` into a folder. The metadata of the tables
+    say how clients acted (`clients`, and `model` as JSON)."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("summary", "differences", "series"):
+        table: pa.Table = getattr(found, name)
+        clients = {"clients": found.clients, "model": msgspec.json.encode(found.model)}
+        table = table.replace_schema_metadata((table.schema.metadata or {}) | clients)
+        pq.write_table(table, out / f"{name}.parquet", compression="zstd")
+    (out / "whatif.json").write_text(to_json(found) + "\n")

@@ -1,0 +1,419 @@
+"""Two finished replays of one log: what becomes of each message otherwise, and why. The answer of what-if, from output tables.
+
+The tables have no acks. So whether a message was acked follows from where the broker moved cursors, how many unacked entries it
+passed each time, and the cursors at the end. A message that was never sent counts as not acked. What remains open is `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas import effects as e
+from schemas.arguments import checked
+from schemas.effects import KINDS, Effect, Row
+from sinks import batch_files
+from sinks.parquet import fragment
+from sinks.replayed import Replayed, read_replayed
+from sinks.storage import Storage
+from sinks.tables import TABLES, table_files
+from streaming.answers.history.folders import NotFound
+from streaming.answers.whatif.compare import PolicySet, WhatIf, compared, joined, named_sets
+from streaming.answers.whatif.observed import (
+    OBSERVED,
+    UNKNOWN,
+    UNTIMED,
+    Move,
+    Observer,
+    OfSubscription,
+    OfTopic,
+    TopicPublishes,
+)
+from streaming.answers.whatif.side_by_side import PIECE, PIECES, Folded, OpenLoop, note_open_loop
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.broker.non_persistent.topic import is_non_persistent
+from streaming.broker.position import EARLIEST
+from streaming.fold.records import StateRow
+from streaming.log.positions import WrittenEntries
+from streaming.state.saved import read_states
+
+
+@checked
+def diff(
+    before: str | Path, after: str | Path, *, progress: Callable[[int, int], object] | None = None
+) -> WhatIf:
+    """What becomes of each message otherwise in `after` than in `before`: folders of finished replays of one log.
+
+    Compare with `streaming.answers.whatif.compare.whatif`. A publish that was answered in neither replay is not counted. A write that a
+    fault put off has the offset of the record that answered it. A subscription that is not durable begins with the first message
+    that it was sent. The largest backlogs and ages on the way are not known.
+
+    Args:
+        progress: called with the ingress partitions done, and in all.
+
+    Raises `NotFound` for folders that are not such replays, or lack some of their output rows.
+    """
+    sides = _Side.of(before), _Side.of(after)
+    if sides[0].replayed.log != sides[1].replayed.log:
+        raise NotFound(
+            f"{before} and {after} are replays of different logs, or over different ingress partitions"
+        )
+    (name,) = (each.name for each in named_sets([PolicySet(Path(after).resolve().name, after)], None))
+    partitions = sorted(sides[0].states.keys() | sides[1].states.keys())
+    parts = []
+    for done, partition in enumerate(partitions):
+        if progress is not None:
+            progress(done, len(partitions))
+        parts.append(compared(_observed(partition, sides), [name]))
+    return joined(f"{before} and {after}", sides[0].replayed.records, parts, [name])
+
+
+class _Side(NamedTuple):
+    """A finished replay. `files`: of a kind's rows, in `tables`, by micro-batch and ingress partition."""
+
+    replayed: Replayed
+    states: dict[int, StateRow]
+    tables: Storage
+    files: dict[tuple[int, int], dict[type[Effect], str]]
+
+    @classmethod
+    def of(cls, folder: str | Path) -> _Side:
+        """Raises `NotFound`."""
+        root = Path(folder)
+        replayed, states = read_replayed(root / "state"), read_states(root / "state")
+        if replayed is None or states is None:
+            raise NotFound(f"{folder} is not the --out of a finished replay")
+        tables = Storage(str(root / "tables"))
+        files: dict[tuple[int, int], dict[type[Effect], str]] = {}
+        for kind in sorted(OBSERVED, key=KINDS.__getitem__):
+            name, count = KINDS[kind], 0
+            for path in table_files(tables, name):
+                written = batch_files.of(path)
+                if written is not None:
+                    files.setdefault(written, {})[kind] = path
+                    with fragment(tables, path) as file:
+                        count += file.metadata.num_rows
+            if count != (expected := replayed.rows.get(name, 0)):
+                raise NotFound(
+                    f"{folder} lacks output rows: of {expected:,} of kind {name}, {count:,} are there"
+                )
+        return cls(replayed, {each.partition: each for each in states}, tables, files)
+
+    def rows(self, partition: int) -> Iterator[list[Row]]:
+        """The rows of a partition, those of a micro-batch at a time, in order, with the offsets that the log has."""
+        for batch in sorted(batch for batch, of in self.files if of == partition):
+            rows: list[Row] = []
+            for kind, path in self.files[batch, partition].items():
+                with fragment(self.tables, path) as file:
+                    rows += _read(kind, file.to_table(TABLES[KINDS[kind]]), self.replayed.shift)
+            rows.sort(key=attrgetter("offset", "ordinal"))
+            yield rows
+
+
+def _read(kind: type[Effect], table: pa.Table, shift: int) -> Iterator[Row]:
+    """The rows of a kind as effects."""
+    offsets = pc.subtract(table["offset"], shift).to_pylist()
+    empty = [None] * len(table)
+    columns = (table[name].to_pylist() if name in table.column_names else empty for name in kind._fields)
+    effects: Iterable[Any] = map(kind._make, zip(*columns, strict=True))
+    return map(Row, offsets, table["ordinal"].to_pylist(), table["clock"].to_pylist(), effects)
+
+
+class _Cut:
+    """The rows of a side, up to one offset after another."""
+
+    def __init__(self, batches: Iterator[list[Row]]) -> None:
+        self._batches, self._rows, self._at = batches, list[Row](), 0
+        self._more()
+
+    def _more(self) -> bool:
+        for rows in self._batches:
+            if rows:
+                self._rows, self._at = rows, 0
+                return True
+        self._rows, self._at = [], 0
+        return False
+
+    def next_offset(self) -> int | None:
+        """The offset of the next row; None: there is none."""
+        return self._rows[self._at].offset if self._at < len(self._rows) else None
+
+    def up_to(self, end: int) -> list[Row]:
+        """The rows before an offset."""
+        found: list[Row] = []
+        while self._rows:
+            stop = self._at
+            while stop < len(self._rows) and self._rows[stop].offset < end:
+                stop += 1
+            found += self._rows[self._at : stop]
+            self._at = stop
+            if stop < len(self._rows) or not self._more():
+                break
+        return found
+
+
+def _observed(partition: int, sides: tuple[_Side, _Side]) -> Folded:
+    """What the rows of an ingress partition say."""
+    messages: dict[str, TopicPublishes] = {}
+    numbers: _Numbers = {}
+    observers = [_RowObserver(messages, numbers) for _ in sides]
+    cuts = [_Cut(side.rows(partition)) for side in sides]
+    states = [side.states.get(partition) for side in sides]
+    open_loop: dict[str, OpenLoop] = {}
+    last = max((each.offset for each in states if each is not None and each.offset is not None), default=0)
+    size = max(1, min(PIECE, last // PIECES))
+    first = None
+    while offsets := [offset for cut in cuts if (offset := cut.next_offset()) is not None]:
+        end = (min(offsets) // size + 1) * size
+        pieces = [cut.up_to(end) for cut in cuts]
+        if first is None:
+            first = min(rows[0].clock for rows in pieces if rows)
+        _number(pieces, messages, numbers)
+        for observer, rows in zip(observers, pieces, strict=True):
+            observer.begin_piece()
+            observer.observe(rows, ())
+        note_open_loop(observers[0], observers[1], open_loop, 0)
+        for observer, rows in zip(observers, pieces, strict=True):
+            observer.sample_storage(rows[-1].clock if rows else None)
+        numbers.clear()
+    brokers = [
+        Broker(partition, NoEntries()) if state is None else Broker.decode(state.broker, NoEntries())
+        for state in states
+    ]
+    for observer, broker in zip(observers, brokers, strict=True):
+        observer.finish(broker)
+    return Folded(
+        messages,
+        list(observers),
+        [broker.stats() for broker in brokers],
+        [side.replayed.unmatched if partition == min(side.states) else 0 for side in sides],
+        [{}, open_loop],
+        brokers[0].clock if first is None else first,
+        max(broker.clock for broker in brokers),
+    )
+
+
+_Numbers = dict[tuple[int, str, int], list[int]]
+"""The numbers of publishes by the offset of the answer, the producer, and the message's (last) sequence id."""
+
+
+def _answer(row: Row) -> tuple[int, str, int] | None:
+    """Which publish of a persistent topic a row answers."""
+    effect = row.effect
+    if isinstance(effect, e.SendReceipt):
+        if effect.ledger_id == 0 or (effect.ledger_id < 0 and effect.size is not None):
+            return None
+        id_ = effect.sequence_id if effect.highest_sequence_id is None else effect.highest_sequence_id
+        return row.offset, effect.producer_name, id_
+    if isinstance(effect, e.SendError) and not is_non_persistent(effect.topic):
+        return row.offset, effect.producer_name, effect.sequence_id
+    return None
+
+
+def _number(pieces: list[list[Row]], messages: dict[str, TopicPublishes], numbers: _Numbers) -> None:
+    """Number the publishes that the rows of a piece answer, in the order of the log."""
+    found: dict[tuple[int, str, int], list[list[Row]]] = {}
+    for side, rows in enumerate(pieces):
+        for row in rows:
+            key = _answer(row)
+            if key is not None:
+                found.setdefault(key, [[] for _ in pieces])[side].append(row)
+    order = sorted(
+        found.items(), key=lambda each: min((rows[0].offset, rows[0].ordinal) for rows in each[1] if rows)
+    )
+    for key, by_side in order:
+        for place in range(max(map(len, by_side))):
+            answers = [rows[place] for rows in by_side if place < len(rows)]
+            effects: list[Any] = [row.effect for row in answers]
+            stored = next(
+                (each for each in effects if isinstance(each, e.SendReceipt) and each.ledger_id > 0),
+                effects[0],
+            )
+            of = messages.setdefault(stored.topic, TopicPublishes())
+            time = getattr(stored, "publish_time", None) or answers[0].clock
+            number = of.add(
+                key[0],
+                answers[0].clock,
+                time,
+                key[1],
+                stored.sequence_id,
+                getattr(stored, "partition_key", None),
+                None,
+            )
+            numbers.setdefault(key, []).append(number)
+
+
+class _RowObserver(Observer):
+    """Observes output rows, without acks."""
+
+    def __init__(self, messages: dict[str, TopicPublishes], by_answer: _Numbers) -> None:
+        super().__init__(messages, {})
+        self._by_answer = by_answer
+        self._answered: dict[tuple[int, str, int], int] = {}
+
+    def begin_piece(self) -> None:
+        """The rows of the next piece come."""
+        self._answered.clear()
+
+    def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
+        key = _answer(Row(offset, 0, 0, effect))
+        if key is None:
+            return None
+        place = self._answered.get(key, 0)
+        self._answered[key] = place + 1
+        return self._by_answer[key][place]
+
+    def _subscription_event(self, offset: int, clock: int, effect: e.SubscriptionEvent) -> None:
+        of = self.of(effect.topic)
+        found = of.subscriptions.get(effect.subscription)
+        if effect.cause.startswith("deleted"):
+            if found is not None:
+                found.settle(of.written, len(of.messages))
+                assert isinstance(found, _OfSubscription)
+                found.end(len(of.messages))
+                found.gone = clock
+            return
+        start: int | None = of.written.last_number_up_to(of.written.last)
+        if effect.cause == "created at Earliest":
+            start = of.written.last_number_up_to(of.there(EARLIEST))
+        elif effect.cause != "created at Latest":
+            start = None
+        if found is None:
+            of.subscriptions[effect.subscription] = _OfSubscription(start)
+        else:
+            assert isinstance(found, _OfSubscription)
+            found.begin_again(start, of.written, len(of.messages))
+
+    def sample_storage(self, clock: int | None) -> None:
+        """A piece is observed: note the storage of each topic that something happened on."""
+        for name in self.touched:
+            of = self.topics[name]
+            of.begin_piece()
+            if clock is not None:
+                of.note_storage(clock)
+        self.touched.clear()
+
+    def finish(self, broker: Broker) -> None:
+        """The log ends with this state of the broker."""
+        self.settle()
+        for name, of in self.topics.items():
+            of.admit(broker.clock)
+            try:
+                topic = broker.topic(name)
+            except KeyError:
+                topic = None
+            count = len(of.messages)
+            for subscription, found in of.subscriptions.items():
+                assert isinstance(found, _OfSubscription)
+                cursor = None if topic is None else topic.cursors.get(subscription)
+                if topic is None or cursor is None:
+                    found.end(count)
+                    continue
+                holes = [part for low, high in cursor.acked.runs() for part in of.written.numbers(low, high)]
+                mark_delete = of.there(cursor.mark_delete)
+                last = of.written.last_number_up_to(mark_delete)
+                found.conclude(last, holes, of.written, count)
+                backlog = cursor.backlog(topic.ledger)
+                number = of.written.first_number_after(mark_delete) if backlog > 0 else None
+                age = 0 if number is None else max(broker.clock - of.messages.publish_time[number], 0)
+                found.oldest.append((broker.clock, age))
+            if topic is not None:
+                of.note_storage(broker.clock)
+
+
+class _OfSubscription(OfSubscription):
+    """What became of a topic's messages for one subscription, as far as output rows tell. `start`: None if the rows don't say
+    where it began."""
+
+    def __init__(self, start: int | None) -> None:
+        super().__init__(-1 if start is None else start)
+        self.peak_backlog = None
+        self._since = self.start
+        self._unknown_start = start is None
+
+    def begin_again(self, start: int | None, written: WrittenEntries, count: int) -> None:
+        """It was created again."""
+        self.settle(written, count)
+        self._unknown_start = start is None
+        self._since = self.start if start is None else start
+        self.revive(self._since)
+        self.start, self.gone = min(self._since, self.start), 0
+
+    def move(
+        self, move: Move, clock: int, rule: int, written: WrittenEntries, count: int
+    ) -> None:  # fmt: skip
+        """The broker moved the cursor without an ack, forward or back. Everything up to where it was is acked."""
+        self.settle(written, count)
+        last = written.last_number_up_to(move.before)
+        self._acked_up_to(last, written, count)
+        if move.after > move.before:
+            self._passed_again(last)
+            parts = [slice(*part) for part in written.numbers(move.before, move.after)]
+            self._pass(parts, move.entries, count)
+        super().move(move, clock, rule, written, count)
+
+    def back_to(self, number: int) -> None:
+        super().back_to(number)
+        self._since = min(self._since, number)
+
+    def _acked_up_to(self, last: int, written: WrittenEntries, count: int) -> None:
+        """Whatever was written and no rule took is acked."""
+        acked, passed = self.acked.up_to(count), self.passed.up_to(count)
+        self._begin(count)
+        numbers = np.arange(self._since + 1, last + 1)
+        numbers = numbers[(acked[numbers] == 0) & (passed[numbers] == 0)]
+        acked[numbers[written.positions_of(numbers)[0] >= 0]] = UNTIMED
+
+    def _begin(self, count: int) -> None:
+        """If the rows don't say where it began, it began with the first message that was delivered."""
+        if self._unknown_start:
+            delivered = np.flatnonzero(self.delivered.up_to(count)[self._since + 1 : count])
+            self._since = self._since + int(delivered[0]) if len(delivered) else count - 1
+            self.start = min(self.start, self._since) if self.start >= 0 else self._since
+            self._unknown_start = not len(delivered)
+
+    def _passed_again(self, last: int) -> None:
+        """The cursor was behind what a rule took: what it had was not written, and the topic was loaded again."""
+        if (self.passed.values[last + 1 :] > 0).any():
+            self.revive(last)
+
+    def _pass(self, parts: list[slice], unacked: int, count: int) -> None:
+        """A rule takes messages, of which so many are unacked."""
+        acked, delivered = self.acked.up_to(count), self.delivered.up_to(count)
+        total = sum(part.stop - part.start for part in parts)
+        never = sum(int((delivered[part] == 0).sum()) for part in parts)
+        if unacked == total:
+            return
+        if unacked == 0:
+            for part in parts:
+                acked[part] = UNTIMED
+            return
+        mark = UNTIMED if unacked == never else UNKNOWN
+        for part in parts:
+            acked[part][delivered[part] > 0] = mark
+        if mark == UNKNOWN:
+            lost = max(unacked - never, 0)
+            self.unknown_lost += lost
+            self.unknown_acked += max(total - never - lost, 0)
+
+    def end(self, count: int) -> None:
+        """It is deleted: nobody knows what was acked of what was delivered."""
+        self._begin(count)
+        acked, passed, delivered = (
+            column.up_to(count) for column in (self.acked, self.passed, self.delivered)
+        )
+        acked[(acked == 0) & (passed == 0) & (delivered > 0)] = UNKNOWN
+
+    def conclude(self, last: int, holes: list[tuple[int, int]], written: WrittenEntries, count: int) -> None:
+        """Its cursor is where the log ends: everything up to a message is acked, and some after it."""
+        self._acked_up_to(last, written, count)
+        self.revive(last)
+        for first, stop in holes:
+            self.acked.up_to(count)[first:stop] = UNTIMED

@@ -1,0 +1,668 @@
+"""What became of each message of a topic for each subscription, in compact columns, observed from outside the broker.
+
+A message is known by its *number*: which publish of its topic it was, in the order of the log, from 0. That is the same under
+all policies, which its position is not.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from schemas import effects as e
+from schemas.commands import MessageMetadata
+from schemas.entries import Entry, EntryNotFound
+from streaming.answers.fates import LOST, MOVED, Outcome
+from streaming.broker.broker import Broker
+from streaming.broker.context import Acked
+from streaming.broker.persistent.publish.publishing import DUPLICATE as DUPLICATE_ID
+from streaming.broker.position import EARLIEST, Position
+from streaming.log.positions import WrittenEntries
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+UNTIMED, UNKNOWN = 1, -1
+"""In place of the time of an ack: acked at a time that is not known; perhaps acked."""
+
+NO_ANSWER, STORED, DUPLICATE, REFUSED = range(4)
+"""What a publish was answered. `NO_ANSWER`: nothing, for example because its producer was gone."""
+
+
+class LossRule(NamedTuple):
+    """Why messages left a backlog without an ack, or were not stored."""
+
+    kind: str
+    cause: str
+    policy: str | None
+
+
+class Move(NamedTuple):
+    """A cursor's mark-delete position moved without an ack, over `entries` unacked ones. The positions are those of `OfTopic.there`."""
+
+    outcome: Outcome
+    before: Position
+    after: Position
+    entries: int
+
+
+class TopicEntry(NamedTuple):
+    """An entry that a topic has."""
+
+    position: Position
+    entry: Entry
+
+
+class Column:
+    """A column of integers that grows; new places are 0."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, dtype: type[np.generic] = np.int64) -> None:
+        self.values: np.ndarray[Any, Any] = np.zeros(0, dtype)
+
+    def up_to(self, count: int) -> np.ndarray[Any, Any]:
+        """The column with at least `count` places."""
+        if len(self.values) < count:
+            grown = np.zeros(max(count, 2 * len(self.values), 64), self.values.dtype)
+            grown[: len(self.values)] = self.values
+            self.values = grown
+        return self.values
+
+
+class TopicPublishes:
+    """The publishes of a topic, which are the same in all runs: what clients and the log say of each. Times in ms. `producer`
+    is a place in `producers`."""
+
+    def __init__(self) -> None:
+        self.offset, self.clock, self.publish_time, self.sequence_id, self.size = (
+            array("q") for _ in range(5)
+        )
+        self.producer = array("l")
+        self.key: dict[int, str] = {}
+        self.metadata: dict[int, MessageMetadata] = {}
+        self.broker_timestamp: dict[int, int] = {}
+        self.producers: list[str] = []
+        self._producers: dict[str, int] = {}
+        self._entries: dict[int, Entry] = {}
+
+    @classmethod
+    def of(cls, entries: Sequence[TopicEntry]) -> TopicPublishes:
+        """The messages that a topic has. Their offsets are not known: −1."""
+        found = cls()
+        for each in entries:
+            metadata = each.entry.metadata
+            time = metadata.publish_time
+            number = found.add(
+                -1, time, time, metadata.producer_name, metadata.sequence_id, metadata.partition_key, metadata
+            )
+            found.size[number] = each.entry.size
+            if each.entry.broker_timestamp is not None:
+                found.broker_timestamp[number] = each.entry.broker_timestamp
+        return found
+
+    def __len__(self) -> int:
+        return len(self.clock)
+
+    def add(
+        self, offset: int, clock: int, publish_time: int, producer: str, sequence_id: int, key: str | None,
+        metadata: MessageMetadata | None,
+    ) -> int:  # fmt: skip
+        """Add the next publish, and give its number. `metadata`: of a SEND, None for the short form."""
+        number = len(self.clock)
+        self.offset.append(offset)
+        self.clock.append(clock)
+        self.publish_time.append(publish_time)
+        self.sequence_id.append(sequence_id)
+        self.size.append(0)
+        place = self._producers.get(producer)
+        if place is None:
+            place = self._producers[producer] = len(self.producers)
+            self.producers.append(producer)
+        self.producer.append(place)
+        if key is not None:
+            self.key[number] = key
+        if metadata is not None:
+            self.metadata[number] = metadata
+        return number
+
+    def entry(self, number: int) -> Entry:
+        """What a broker knows of the message once it is stored. All runs read the same entries at about the same time."""
+        entry = self._entries.get(number)
+        if entry is None:
+            if len(self._entries) >= _ENTRIES:
+                self._entries.clear()
+            entry = self._entries[number] = self._entry(number)
+        return entry
+
+    def _entry(self, number: int) -> Entry:
+        metadata = self.metadata.get(number)
+        if metadata is None:
+            metadata = MessageMetadata(
+                self.producers[self.producer[number]],
+                self.sequence_id[number],
+                self.publish_time[number],
+                partition_key=self.key.get(number),
+            )
+        return Entry(metadata, self.size[number], self.broker_timestamp.get(number))
+
+
+_ENTRIES = 1 << 12
+"""Entries that are kept as objects for each topic."""
+
+
+class OfSubscription:
+    """What became of a topic's messages for one subscription.
+
+    Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; times in ms,
+    0: never), which `rule` (from 1, see `OfTopic.rules`), and how often it was sent (`deliveries`). Messages up to
+    `start` are not for it. `gone`: when it was deleted. Where acks are not observed, `acked` may be `UNTIMED` or `UNKNOWN`, and
+    `peak_backlog` is None; of the unknown messages that a rule took, `unknown_lost` were delivered and not acked, and
+    `unknown_acked` acked.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start, self.gone = start, 0
+        self.delivered, self.acked, self.passed = Column(), Column(), Column()
+        self.rule, self.deliveries = Column(np.int32), Column(np.int32)
+        self._former = Column(np.int32)
+        self.peak_backlog: int | None = 0
+        self.unknown_lost = self.unknown_acked = 0
+        self.moved: dict[str, int] = dict.fromkeys(LOST, 0)
+        self.oldest: list[tuple[int, int]] = []
+        self.backlogs: list[tuple[int, int]] = []
+        self._sent = array("q")
+        self._acks = array("q")
+        self._ranges: list[tuple[Position, Position, int]] = []
+
+    def sent(self, ledger: int, entry: int, clock: int) -> None:
+        """An entry was sent to a consumer."""
+        self._sent.extend((ledger, entry, clock))
+
+    def ack(self, ack: Acked) -> None:
+        """A client, or a filter, acked entries."""
+        self.note_backlog(ack.backlog)
+        if ack.positions:
+            # What is up to the mark-delete position needs no ack: it may be older than the subscription.
+            for position in [each for each in ack.positions if each > ack.before]:
+                self._acks.extend((*position, ack.clock))
+        elif ack.after > ack.before:
+            self._ranges.append((ack.before, ack.after, ack.clock))
+
+    def note_backlog(self, backlog: int) -> None:
+        """So many entries are unacked now."""
+        self.peak_backlog = max(self.peak_backlog or 0, backlog)
+
+    def settle(self, written: WrittenEntries, count: int) -> None:
+        """Note in the columns what was sent and acked since the last call. `count`: of the topic's publishes."""
+        if self._sent:
+            numbers, clocks = _numbers(written, self._sent)
+            delivered = self.delivered.up_to(count)
+            first = numbers[::-1]  # of several deliveries, the earliest is assigned last
+            fresh = delivered[first] == 0
+            delivered[first[fresh]] = clocks[::-1][fresh]
+            np.add.at(self.deliveries.up_to(count), numbers, 1)
+            self._sent = array("q")
+        if not self._acks and not self._ranges:
+            return
+        acked, passed = self.acked.up_to(count), self.passed.up_to(count)
+        if self._acks:
+            numbers, clocks = _numbers(written, self._acks)
+            numbers, clocks = numbers[::-1], clocks[::-1]
+            fresh = (acked[numbers] == 0) & (passed[numbers] == 0)
+            acked[numbers[fresh]] = clocks[fresh]
+            self._acks = array("q")
+        for before, after, clock in self._ranges:
+            for first_number, stop in written.numbers(before, after):
+                part = acked[first_number:stop]
+                part[(part == 0) & (passed[first_number:stop] == 0)] = clock
+        self._ranges.clear()
+
+    def move(
+        self, move: Move, clock: int, rule: int, written: WrittenEntries, count: int
+    ) -> None:  # fmt: skip
+        """The broker moved the cursor without an ack, forward or back."""
+        self.settle(written, count)
+        self.moved[move.outcome] += move.entries
+        before, after = move.before, move.after
+        if after < before:
+            self.back_to(written.last_number_up_to(after))
+            return
+        passed, rules = self.passed.up_to(count), self.rule.up_to(count)
+        self.acked.up_to(count)
+        for first, stop in written.numbers(before, after):
+            part = passed[first:stop]
+            taken = part == 0
+            rules[first:stop][taken] = rule
+            part[taken] = clock
+
+    def back_to(self, number: int) -> None:
+        """Whatever comes after a message is unacked again, and for it, also what came before the subscription."""
+        self.revive(number)
+        self.start = min(self.start, number)
+
+    def recovered(self, ack: Acked, mark_delete: Position, written: WrittenEntries, count: int) -> None:
+        """The topic was loaded again: acks and moves that were not written are void."""
+        self.settle(written, count)
+        kept = {each.number for at in ack.positions if (each := written.at(at)) is not None}
+        self.revive(written.last_number_up_to(mark_delete), kept)
+
+    def consumptions(self, count: int) -> Ints:
+        """How often each message was acked: again after the cursor went back."""
+        found: Ints = (self.acked.up_to(count)[:count] > 0).astype(np.int64)
+        if len(self._former.values):
+            found += self._former.up_to(count)[:count]
+        return found
+
+    def revive(self, number: int, kept: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        """Whatever comes after a message is unacked again, but for what is `kept`."""
+        start = number + 1
+        held = {each: int(self.acked.values[each]) for each in kept if each < len(self.acked.values)}
+        was = self.acked.values[start:] > 0
+        if was.any():
+            self._former.up_to(start + len(was))[start : start + len(was)] += was
+        for column in (self.acked, self.passed, self.rule):
+            column.values[start:] = 0
+        for each, clock in held.items():
+            self.acked.values[each] = clock
+            if each >= start and clock:
+                self._former.values[each] -= 1
+
+
+def _numbers(written: WrittenEntries, found: array[int]) -> tuple[Ints, Ints]:
+    """The numbers of entries, given as ledger, entry and clock in turn, and their clocks. Leaves out what was never written."""
+    ledgers, entries, clocks = np.frombuffer(found, np.int64).reshape(-1, 3).T
+    numbers = written.numbers_of(ledgers, entries)
+    there = numbers >= 0
+    return numbers[there], clocks[there].copy()
+
+
+class Seen(NamedTuple):
+    """Something that a client saw."""
+
+    offset: int
+    clock: int
+    effect: e.Effect
+
+
+class OfTopic:
+    """What one run did on a topic: what each publish was answered (`answer`, by number; `reason`: the rule, from 1), where the
+    entries are, and what became of them for each subscription. `held`: how long (ms) a backlog quota kept producers off."""
+
+    def __init__(self, messages: TopicPublishes) -> None:
+        self.messages = messages
+        self.written = WrittenEntries()
+        self.answer, self.reason = Column(np.int8), Column(np.int32)
+        self.subscriptions: dict[str, OfSubscription] = {}
+        self.storage = self.peak_storage = self.trimmed = self.trimmed_bytes = 0
+        self.storages: list[tuple[int, int]] = []
+        self.held = self.held_since = 0
+        self.closed_producers = 0
+        self.waiting: dict[tuple[str, int], list[int]] = {}
+        self.seen: list[Seen] = []
+        self.compared = 0
+        self._begins = EARLIEST
+
+    def store(self, number: int, position: Position, size: int) -> None:
+        """A publish wrote an entry."""
+        self.written.publishes = max(self.written.publishes, number + 1)
+        self.written.add(number, position)
+        self.answer.up_to(number + 1)[number] = STORED
+        self.messages.size[number] = size
+        self.storage += size
+        if self.storage > self.peak_storage:
+            self.peak_storage = self.storage
+
+    def refuse(self, number: int, answer: int, rule: int) -> None:
+        """A publish wrote nothing."""
+        self.answer.up_to(number + 1)[number] = answer
+        self.reason.up_to(number + 1)[number] = rule
+
+    def trim(self, ledger: int, entries: int, size: int) -> None:
+        """A ledger is deleted, as all before it are. What became of its messages is final."""
+        self.storage -= size
+        self.trimmed += entries
+        self.trimmed_bytes += size
+        self._begins = max(self._begins, Position(ledger + 1, -1))
+
+    def there(self, position: Position) -> Position:
+        """A place of a cursor among the messages that the topic still has. It may be, and move, below them: no message is there."""
+        return max(position, self._begins)
+
+    def begin_piece(self) -> None:
+        """What clients saw so far is compared."""
+        self.seen.clear()
+        self.compared = len(self.messages)
+
+    def note_storage(self, clock: int) -> None:
+        """The storage is as it is now."""
+        _note(self.storages, clock, self.storage)
+
+    def hold(self, clock: int) -> None:
+        """A backlog quota keeps producers off."""
+        self.held_since = self.held_since or clock
+
+    def admit(self, clock: int) -> None:
+        """The topic takes messages."""
+        if self.held_since:
+            self.held += clock - self.held_since
+            self.held_since = 0
+
+
+class Observer:
+    """Observes one run of an ingress partition. `numbers`: the number of each publish by the record's offset."""
+
+    def __init__(self, messages: dict[str, TopicPublishes], numbers: dict[int, int]) -> None:
+        self.topics: dict[str, OfTopic] = {}
+        self.rules: list[LossRule] = []
+        self._messages, self.numbers = messages, numbers
+        self._rules: dict[LossRule, int] = {}
+        self._touched: set[str] = set()
+        self.broker: Broker
+
+    def of(self, topic: str) -> OfTopic:
+        """What the run did on a topic."""
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = OfTopic(self._messages.setdefault(topic, TopicPublishes()))
+        self._touched.add(topic)
+        return found
+
+    @property
+    def touched(self) -> set[str]:
+        """The topics that something happened on in this piece."""
+        return self._touched
+
+    def _rule(self, kind: str, cause: str, policy: str | None) -> int:
+        rule = LossRule(kind, cause, policy)
+        number = self._rules.get(rule)
+        if number is None:
+            self.rules.append(rule)
+            number = self._rules[rule] = len(self.rules)
+        return number
+
+    def observe(self, rows: Sequence[e.Row], acks: Sequence[Acked]) -> None:
+        """Take effects and acks in their order."""
+        done = 0
+        for ack in acks:
+            self._effects(rows[done : ack.effects])
+            done = ack.effects
+            self._ack(ack)
+        self._effects(rows[done:] if done else rows)
+
+    def _ack(self, ack: Acked) -> None:
+        of = self.of(ack.topic)
+        subscription = of.subscriptions.get(ack.subscription)
+        if subscription is None:
+            return
+        if ack.recovered:
+            subscription.recovered(ack, of.there(ack.after), of.written, len(of.messages))
+        else:
+            subscription.ack(ack)
+
+    def _effects(self, rows: Sequence[e.Row]) -> None:
+        for offset, _, clock, effect in rows:
+            kind = type(effect)
+            if kind is e.Message:
+                self._message(offset, clock, effect)  # type: ignore[arg-type]
+            elif kind is e.SendReceipt:
+                self._receipt(offset, clock, effect)  # type: ignore[arg-type]
+            elif kind in _OTHERS:
+                getattr(self, _OTHERS[kind])(offset, clock, effect)
+            elif kind in _SEEN:
+                self.of(effect.topic or "").seen.append(Seen(offset, clock, effect))
+
+    def _message(self, offset: int, clock: int, effect: e.Message) -> None:
+        if effect.ledger_id <= 0:
+            return
+        of = self.of(effect.topic)
+        found = of.subscriptions.get(effect.subscription)
+        if found is not None:
+            found.sent(effect.ledger_id, effect.entry_id, clock)
+        of.seen.append(Seen(offset, clock, effect))
+
+    def _receipt(self, offset: int, clock: int, effect: e.SendReceipt) -> None:
+        if effect.ledger_id == 0:
+            return  # of a non-persistent topic
+        of = self.of(effect.topic)
+        number = self._number(of, offset, effect)
+        if number is None:
+            return
+        if effect.ledger_id > 0:
+            messages = of.messages
+            if effect.metadata is not None and number not in messages.metadata:
+                messages.metadata[number] = effect.metadata
+            if effect.broker_timestamp is not None:
+                messages.broker_timestamp[number] = effect.broker_timestamp
+            of.store(number, Position(effect.ledger_id, effect.entry_id), effect.size or 0)
+            of.admit(clock)
+        elif effect.size is None:
+            of.refuse(number, DUPLICATE, self._rule("duplicate", effect.cause or "", None))
+
+    def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
+        """Which publish an answer is for: the record's own, or one whose write a fault put off."""
+        waiting = of.waiting.get((effect.producer_name, effect.sequence_id))
+        if offset in self.numbers and not waiting:
+            return self.numbers[offset]
+        return waiting.pop(0) if waiting else None
+
+    def plain(self, topic: str, number: int, ledger: int, entry: int, size: int) -> None:
+        """A receipt of a run of plain publishes."""
+        of = self.of(topic)
+        of.written.publishes = max(of.written.publishes, number + 1)
+        if ledger < 0:
+            of.refuse(number, DUPLICATE, self._rule("duplicate", DUPLICATE_ID, None))
+        else:
+            of.store(number, Position(ledger, entry), size)
+            if of.held_since:
+                of.admit(of.messages.clock[number])
+
+    def unanswered(self, topic: str, number: int) -> None:
+        """A publish was carried out without an answer: perhaps its write waits."""
+        of = self.of(topic)
+        messages = of.messages
+        key = messages.producers[messages.producer[number]], messages.sequence_id[number]
+        of.waiting.setdefault(key, []).append(number)
+
+    def _send_error(self, offset: int, clock: int, effect: e.SendError) -> None:
+        of = self.of(effect.topic)
+        of.seen.append(Seen(offset, clock, effect))
+        number = self._number(of, offset, effect)
+        if number is not None:
+            of.refuse(number, REFUSED, self._rule("refused", f"{effect.error}: {effect.cause}", None))
+        if _QUOTA in effect.cause:
+            of.hold(clock)
+
+    def _error(self, offset: int, clock: int, effect: e.Error) -> None:
+        of = self.of(effect.topic)
+        of.seen.append(Seen(offset, clock, effect))
+        if effect.error in _BLOCKED:
+            of.hold(clock)
+
+    def _close_producer(self, offset: int, clock: int, effect: e.CloseProducer) -> None:
+        of = self.of(effect.topic)
+        of.seen.append(Seen(offset, clock, effect))
+        if _QUOTA in effect.cause:
+            of.closed_producers += 1
+            of.hold(clock)
+
+    def _producer_success(self, offset: int, clock: int, effect: e.ProducerSuccess) -> None:
+        of = self.of(effect.topic)
+        of.seen.append(Seen(offset, clock, effect))
+        of.admit(clock)
+
+    def _moved(self, offset: int, clock: int, effect: e.Expired | e.Evicted | e.CursorMoved) -> None:
+        of = self.of(effect.topic)
+        found = of.subscriptions.get(effect.subscription)
+        if found is not None:
+            move = Move(
+                MOVED[type(effect)],
+                of.there(Position(effect.before_ledger, effect.before_entry)),
+                of.there(Position(effect.after_ledger, effect.after_entry)),
+                effect.entries,
+            )
+            rule = self._rule(move.outcome, effect.cause, effect.policy)
+            found.move(move, clock, rule, of.written, len(of.messages))
+
+    def _ledger_deleted(self, offset: int, clock: int, effect: e.LedgerDeleted) -> None:
+        self.of(effect.topic).trim(effect.ledger_id, effect.entries, effect.size)
+
+    def _subscription_event(self, offset: int, clock: int, effect: e.SubscriptionEvent) -> None:
+        of = self.of(effect.topic)
+        if effect.cause.startswith("deleted"):
+            found = of.subscriptions.get(effect.subscription)
+            if found is not None:
+                found.settle(of.written, len(of.messages))
+                found.gone = clock
+            return
+        try:
+            cursor = self.broker.topic(effect.topic).cursors[effect.subscription]
+        except KeyError:
+            return
+        start = of.written.last_number_up_to(of.there(cursor.mark_delete))
+        found = of.subscriptions.get(effect.subscription)
+        if found is None:
+            of.subscriptions[effect.subscription] = OfSubscription(start)
+        else:
+            found.settle(of.written, len(of.messages))
+            found.revive(start)
+            found.start, found.gone = min(start, found.start), 0
+
+    def _topic_event(self, offset: int, clock: int, effect: e.TopicEvent) -> None:
+        if effect.cause.startswith("deleted"):
+            self.of(effect.topic).storage = 0
+
+    def begin(self, entries: Mapping[str, Sequence[TopicEntry]]) -> None:
+        """The broker has these entries by topic already, which are the first messages."""
+        for name, kept in entries.items():
+            of, topic = self.of(name), self.broker.topic(name)
+            for number, each in enumerate(kept):
+                of.store(number, each.position, each.entry.size)
+            of.written.publishes = len(kept)
+            for subscription in topic.subscriptions.values():
+                cursor = topic.cursors[subscription.name]
+                found = OfSubscription(of.written.last_number_up_to(cursor.mark_delete))
+                of.subscriptions[subscription.name] = found
+                for low, high in cursor.acked.runs():
+                    for first, stop in of.written.numbers(low, high):
+                        found.acked.up_to(len(kept))[first:stop] = self.broker.clock
+                for consumer in subscription.consumers:
+                    for position in consumer.pending:
+                        found.sent(position.ledger, position.entry, self.broker.clock)
+                found.settle(of.written, len(kept))
+
+    def forget(self) -> None:
+        """What clients saw so far is of no interest."""
+        for name in self._touched:
+            self.topics[name].begin_piece()
+        self._touched.clear()
+
+    def settle(self) -> None:
+        """Bring all columns up to date."""
+        for of in self.topics.values():
+            for subscription in of.subscriptions.values():
+                subscription.settle(of.written, len(of.messages))
+
+    def end(self) -> None:
+        """The log ends."""
+        self.settle()
+        self.sample(everything=True)
+        for of in self.topics.values():
+            of.admit(self.broker.clock)
+
+    def sample(self, *, everything: bool = False) -> None:
+        """A piece of the log is folded: note storage, backlog and the age of the oldest unacked message of each topic that
+        something happened on, or of all."""
+        clock = self.broker.clock
+        for name in self.topics if everything else self._touched:
+            of = self.topics[name]
+            of.begin_piece()
+            try:
+                topic = self.broker.topic(name)
+            except KeyError:
+                topic = None
+            else:
+                of.note_storage(clock)
+            for subscription, found in of.subscriptions.items():
+                cursor = None if topic is None else topic.cursors.get(subscription)
+                if topic is None or cursor is None:  # it is gone, and so is its backlog
+                    _note(found.backlogs, clock, 0)
+                    _note(found.oldest, clock, 0)
+                    continue
+                backlog = cursor.backlog(topic.ledger)
+                found.note_backlog(backlog)
+                _note(found.backlogs, clock, backlog)
+                oldest = 0
+                if backlog > 0:
+                    number = of.written.first_number_after(of.there(cursor.mark_delete))
+                    if number is not None:
+                        oldest = max(clock - of.messages.publish_time[number], 0)
+                _note(found.oldest, clock, oldest)
+        self._touched.clear()
+
+
+def _note(series: list[tuple[int, int]], clock: int, value: int) -> None:
+    """Add a point to a series, unless it goes on as it was."""
+    if len(series) > 1 and series[-1][1] == value == series[-2][1]:
+        series[-1] = clock, value
+    else:
+        series.append((clock, value))
+
+
+_QUOTA = "backlog quota"
+_BLOCKED = ("ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException")
+_SEEN = frozenset(
+    {
+        e.Success,
+        e.AckResponse,
+        e.CloseConsumer,
+        e.CloseConnection,
+        e.ActiveConsumerChange,
+        e.ReachedEndOfTopic,
+    }
+)
+"""What else clients see of a topic."""
+
+_OTHERS = {
+    e.SendError: "_send_error",
+    e.Error: "_error",
+    e.CloseProducer: "_close_producer",
+    e.ProducerSuccess: "_producer_success",
+    e.Expired: "_moved",
+    e.Evicted: "_moved",
+    e.CursorMoved: "_moved",
+    e.LedgerDeleted: "_ledger_deleted",
+    e.SubscriptionEvent: "_subscription_event",
+    e.TopicEvent: "_topic_event",
+}
+"""The method for each other kind that the observer needs."""
+
+OBSERVED = frozenset({e.Message, e.SendReceipt, *_OTHERS, *_SEEN})
+"""The kinds of effects that an observer looks at."""
+
+
+class SharedEntries:
+    """The entries of one run: the messages that all runs share, at the positions that they have in this one."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def reader(self, partition: int) -> SharedEntries:
+        """The entries of the only partition."""
+        return self
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
+        """Entries `first`..`last`, both included, in order. Raises `EntryNotFound`."""
+        of = self._observer.of(topic)
+        messages = of.messages
+        if first == last:
+            one = of.written.at(Position(ledger_id, first))
+            if one is not None:
+                return [messages.entry(one.number)]
+        numbers = of.written.numbers(Position(ledger_id, first - 1), Position(ledger_id, last))
+        found = [messages.entry(number) for start, stop in numbers for number in range(start, stop)]
+        if len(found) != last + 1 - first:
+            raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: there are {len(found)} of them")
+        return found

@@ -1,0 +1,246 @@
+"""The traffic of a log, as if it began now: on the states of a live query.
+
+The commands move in time so that the first one comes at the queries' latest clock; the times that they name move as well. The
+clients of the states are gone, and those of the log come. Sequence ids go on after those that the states have. The policies and
+the configuration are those of the states. Positions are translated through the message that they named in the log, see
+`streaming.answers.whatif.side_by_side`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas import commands as c
+from schemas.commands import AnyCommand, Decoded, Line, Refused, to_binary
+from schemas.entries import EntryReader
+from schemas.records import RECORD
+from sinks.ledger_store import LedgerStore
+from streaming.answers.history.folders import NotFound
+from streaming.answers.whatif.observed import TopicEntry
+from streaming.broker import admin_requests
+from streaming.broker.admin import namespaces
+from streaming.broker.broker import Broker
+from streaming.broker.config import ServiceConfiguration, configuration
+from streaming.broker.entries import NoEntries
+from streaming.broker.non_persistent.topic import is_non_persistent
+from streaming.broker.policies.admin_calls import policy_of
+from streaming.broker.position import Position
+from streaming.fold.records import StateRow
+from streaming.log.partition import ingress_partition
+from streaming.log.policies import PartitionPins
+from streaming.log.table import log_table
+from streaming.quality.gate import judge
+
+_RESET = re.compile(r"(/subscription/[^/]+/resetcursor/)(-?\d{1,15})")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Start(NamedTuple):
+    """Where the traffic of an ingress partition begins. `entries`: what each topic has, in order. `recorded`: which records the
+    fold of the log by itself leaves out; `now`: the pins of a fold from the state under its own policies."""
+
+    state: StateRow | None
+    entries: dict[str, list[TopicEntry]]
+    recorded: PartitionPins
+    now: PartitionPins
+
+    def under(self, pins: PartitionPins) -> PartitionPins:
+        """The pins of a fold from the state under other policies."""
+        return PartitionPins(
+            [*pins.front, *self.now.front[1:]], pins.dropped | self.now.dropped, pins.replaced
+        )
+
+
+class LiveState(NamedTuple):
+    """What a live query has: the states of its ingress partitions, and the store of its entries."""
+
+    states: Sequence[StateRow]
+    store: LedgerStore
+
+
+class Projected(NamedTuple):
+    """The traffic as records (columns `RECORD`), and by ingress partition where it begins."""
+
+    records: pa.Table
+    starts: dict[int, Start]
+
+
+def project(records: pa.Table, live: LiveState) -> Projected:
+    """The traffic of a log (columns `RECORD`, over the query's ingress partitions) on the states of a query.
+
+    Raises `NotFound` if there is no state, or the log has no records, or the ledger store lacks entries.
+    """
+    states, store = live
+    if not states or not len(records):
+        raise NotFound("there is nothing to project: the query has no state, or the log has no records")
+    by_partition = {each.partition: each for each in states}
+    brokers = {each.partition: Broker.decode(each.broker, NoEntries()) for each in states}
+    shift = max(each.clock for each in states) - pc.min(records["timestamp"]).as_py()
+    end = pc.max(records["timestamp"]).as_py() + shift
+    parts, starts = [], {}
+    for partition in sorted({*by_partition, *records["partition"].unique().to_pylist()}):
+        own = records.filter(pc.equal(records["partition"], partition))
+        part, start = _partition(
+            own, partition, by_partition.get(partition), brokers.get(partition), store, shift, end
+        )
+        parts.append(part)
+        starts[partition] = start
+    return Projected(pa.concat_tables(parts), starts)
+
+
+def partitions_of(states: Sequence[StateRow]) -> int:
+    """The number of ingress partitions of a query. Raises `NotFound` if its topics are not where Magnetar's producers put them."""
+    count = max((each.partition for each in states), default=0) + 1
+    for state in states:
+        for topic in Broker.decode(state.broker, NoEntries()).topic_names():
+            if ingress_partition(topic, count) != state.partition:
+                raise NotFound(
+                    f"{topic} is in ingress partition {state.partition}, but belongs in another of "
+                    f"{count}: give --partitions"
+                )
+    return count
+
+
+def _partition(
+    own: pa.Table, partition: int, state: StateRow | None, broker: Broker | None, store: LedgerStore, shift: int, end: int
+) -> tuple[pa.Table, Start]:  # fmt: skip
+    broker = Broker(partition, NoEntries()) if broker is None else broker
+    values = own["value"].to_pylist()
+    decoded = list(judge(own["topic"].to_pylist(), values))
+    topics = [
+        command.topic if topic is None and isinstance(command, Line) else topic
+        for topic, command in zip(own["topic"].to_pylist(), decoded, strict=True)
+    ]
+    commands = [command.command if isinstance(command, Line) else command for command in decoded]
+    ids = _SequenceIds(broker)
+    for topic, command in zip(topics, commands, strict=True):
+        ids.note(topic, command)
+    moved = [
+        value if isinstance(command, Refused) else to_binary(_moved(topic, command, shift, ids))
+        for topic, command, value in zip(topics, commands, values, strict=True)
+    ]
+    first = (-1 if state is None or state.offset is None else state.offset) + 1
+    begin = end if not moved else own["timestamp"][0].as_py() + shift
+    config = _config(broker.config)
+    table = log_table(
+        RECORD,
+        partition=np.full(len(moved) + 2, partition, np.int32),
+        offset=range(first, first + len(moved) + 2),
+        timestamp=[begin, *pc.add(own["timestamp"], shift).to_pylist(), end],
+        topic=pa.array([None, *topics, None], pa.string()),
+        value=[to_binary(config), *moved, to_binary(c.Tick())],
+    )
+    set_now = frozenset(
+        first + 1 + row
+        for row, (topic, command) in enumerate(zip(topics, commands, strict=True))
+        if _sets_policy(topic, command)
+    )
+    gone = [(None, c.ConnectionLost(connection=each)) for each in broker.connections]
+    return table, Start(
+        state,
+        _entries(broker, store.reader(partition)),
+        PartitionPins((), frozenset({first})),
+        PartitionPins([(None, config), *gone], set_now | {first}),
+    )
+
+
+def _entries(broker: Broker, reader: EntryReader) -> dict[str, list[TopicEntry]]:
+    found: dict[str, list[TopicEntry]] = {}
+    for name in broker.topic_names():
+        if is_non_persistent(name):
+            continue
+        ledger = broker.topic(name).ledger
+        kept = found.setdefault(name, [])
+        for id_, info in ledger.ledgers.items():
+            count = ledger.current_entries if id_ == ledger.current and not info.timestamp else info.entries
+            if count:
+                kept += (
+                    TopicEntry(Position(id_, number), entry)
+                    for number, entry in enumerate(reader.read(name, id_, 0, count - 1))
+                )
+    return found
+
+
+def _config(config: ServiceConfiguration) -> c.BrokerConfig:
+    """The command that sets this configuration."""
+    defaults = configuration(config.profile, {})
+    names = (name for name in config.__struct_fields__ if getattr(config, name) != getattr(defaults, name))
+    return c.BrokerConfig(profile=config.profile, settings={name: getattr(config, name) for name in names})  # type: ignore[arg-type]
+
+
+def _sets_policy(topic: str | None, command: Decoded) -> bool:
+    """Whether a command of the log sets what the states have."""
+    if isinstance(command, c.BrokerConfig):
+        return True
+    if not isinstance(command, c.Admin) or command.method == "GET":
+        return False
+    about = namespaces.call_of(command.path)
+    call = admin_requests.call_of(command)[1:] if topic is not None else "" if about is None else about[1]
+    return bool(call) and policy_of(call, command.path) is not None
+
+
+class _SequenceIds:
+    """How much higher the sequence ids of each producer are now: they go on after those that its topic has."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._last = {
+            (name, producer): id_
+            for name in broker.topic_names()
+            if not is_non_persistent(name)
+            for producer, id_ in broker.topic(name).dedup.persisted.items()
+        }
+        self._first: dict[tuple[str, str], int] = {}
+
+    def note(self, topic: str | None, command: Decoded) -> None:
+        """A command of the log: of a producer's publishes, the lowest sequence id counts."""
+        if topic and isinstance(command, c.Publish | c.Send):
+            producer = command.producer if isinstance(command, c.Publish) else command.metadata.producer_name
+            id_ = self._first.get((topic, producer), command.sequence_id)
+            self._first[topic, producer] = min(command.sequence_id, id_)
+
+    def shift(self, topic: str | None, producer: str) -> int:
+        """What to add to the sequence ids of a producer."""
+        key = topic or "", producer
+        return max(self._last[key] + 1 - self._first[key], 0) if key in self._last else 0
+
+
+def _moved(
+    topic: str | None, command: AnyCommand | c.Publish, shift: int, ids: _SequenceIds
+) -> AnyCommand | c.Publish:
+    """A command `shift` ms later, with other sequence ids."""
+    match command:
+        case c.Publish():
+            return _higher(_later(command, shift, _TIMES), ids.shift(topic, command.producer))
+        case c.Send():
+            more = ids.shift(topic, command.metadata.producer_name)
+            metadata = _higher(_later(command.metadata, shift, _TIMES), more)
+            return _higher(msgspec.structs.replace(command, metadata=metadata), more)
+        case c.Seek():
+            return _later(command, shift, ("message_publish_time",))
+        case c.Admin() if (named := _RESET.search(command.path)) is not None:
+            path = f"{command.path[: named.start(2)]}{int(named[2]) + shift}{command.path[named.end(2) :]}"
+            return msgspec.structs.replace(command, path=path)
+    return command
+
+
+_TIMES = ("publish_time", "deliver_at_time")
+
+
+def _later(part: T, shift: int, names: Sequence[str]) -> T:
+    given = {name: time + shift for name in names if (time := getattr(part, name)) is not None}
+    return msgspec.structs.replace(part, **given)
+
+
+def _higher(part: T, more: int) -> T:
+    if not more:
+        return part
+    names = [name for name in ("sequence_id", "highest_sequence_id") if getattr(part, name, None) is not None]
+    return msgspec.structs.replace(part, **{name: getattr(part, name) + more for name in names})

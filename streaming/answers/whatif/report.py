@@ -1,0 +1,309 @@
+"""The answer of a what-if as one HTML page with plots, which needs no network and follows the reader's light or dark mode."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming.answers.whatif.compare import CHANGES, Model, Totals, WhatIf
+from streaming.answers.whatif.page import clock_text, page, short_name, size_text, span_text, table
+
+PLOTTED, LISTED, POINTS = 12, 200, 400
+"""How many subscriptions are plotted, how many messages are listed, and how many points a line has at most."""
+
+_LINE = 2
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 560, 220, 84, 28, 12, 12
+
+_MEASURES = {
+    "backlog": "Backlog (entries)",
+    "oldest": "Age of the oldest unacknowledged message",
+    "storage": "Storage of the topic",
+}
+
+
+def report(found: WhatIf) -> str:
+    """The page, as HTML."""
+    names = [each.policies for each in found.totals]
+    summary = found.summary.to_pylist()
+    body = "".join(
+        (
+            _head(found),
+            _legend(names),
+            "<h2>In all</h2>",
+            _totals(found.totals, "open-loop" if found.model is None else "modelled"),
+            _changes(found.totals),
+            "<h2>By subscription</h2>",
+            _subscriptions(summary),
+            "<h2>Over time</h2>",
+            _plots(found, summary, names),
+            "<h2>Where clients would have seen something else</h2>",
+            _open_loop(summary),
+            "" if found.model is None else _model(found.model),
+            "<h2>Messages that differ</h2>",
+            _messages(found.differences, "open-loop" if found.model is None else "modelled"),
+        )
+    )
+    return page(f"What if: {found.log}", body)
+
+
+def _head(found: WhatIf) -> str:
+    window = f"{found.records:,} records, {clock_text(found.begin)} to {clock_text(found.end)} UTC"
+    clients = (
+        "Clients act as recorded. Each answer is exact until the first moment at which a client would have seen something else; "
+        "from there on its topic is open-loop."
+    )
+    if found.model is not None:
+        clients = (
+            f"Clients are modelled, with the seed {found.model.settings.seed}. Each answer is exact until the first moment at "
+            "which a client would have seen something else; from there on it is what the modelled clients would have done."
+        )
+    return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>'
+
+
+def _model(model: Model) -> str:
+    """What the modelled clients did, and what the model takes for granted."""
+    rows = [[run.policies, run.sent, run.left, run.given_up] for run in model.runs]
+    columns = ["policies", "commands of the model", "commands of the log left out", "messages given up"]
+    assumed = [
+        *model.assumed,
+        f"The send timeout is {span_text(model.settings.send_timeout)}; 0 s: producers never give up.",
+    ]
+    assumed += [f"Left as recorded: {count:,} {what}." for what, count in model.left_out.items()]
+    listed = "".join(f"<li>{escape(text)}</li>" for text in assumed)
+    return f"<h2>The modelled clients</h2>{table(columns, rows, 1)}<ul>{listed}</ul>"
+
+
+def _legend(names: Sequence[str]) -> str:
+    keys = "".join(
+        f'<span><span class="key" style="background:var(--s{_colour(number)})"></span>{escape(name)}</span>'
+        for number, name in enumerate(names)
+    )
+    return f'<div class="legend">{keys}</div>'
+
+
+def _colour(number: int) -> int:
+    """Colour 0 is the baseline's. After seven policy sets, colours repeat."""
+    return 0 if number == 0 else (number - 1) % 7 + 1
+
+
+def _totals(totals: Sequence[Totals], kind: str) -> str:
+    rows: list[list[object]] = [
+        [name, *(getattr(each, field) for each in totals)]
+        for name, field in (
+            ("expired", "expired"), ("evicted", "evicted"), ("trimmed", "trimmed"), ("refused", "refused"),
+            ("backlog at the end", "backlog"),
+        )
+    ]  # fmt: skip
+    rows += [
+        ["storage at the end", *(size_text(each.storage) for each in totals)],
+        ["peak storage, summed over topics", *(size_text(each.peak_storage) for each in totals)],
+        ["producers held", *(span_text(each.held) for each in totals)],
+        [f"{kind} topics", *(each.open_loop_topics for each in totals)],
+        ["unchanged messages × subscriptions", "", *(each.unchanged for each in totals[1:])],
+        [f"of {kind} topics", "", *(each.unjudged for each in totals[1:])],
+    ]
+    return table(["", *(each.policies for each in totals)], rows, 1)
+
+
+def _changes(totals: Sequence[Totals]) -> str:
+    """A bar per policy set and change, on one scale."""
+    bars = [
+        (number, each.policies, change, each.differences[change])
+        for number, each in enumerate(totals)
+        for change in CHANGES
+        if each.differences[change]
+    ]
+    if not bars:
+        return "<p>No message fares otherwise under any of the policy sets.</p>"
+    most = max(count for *_, count in bars)
+    left, row, width = 290, 22, 900
+    parts = []
+    for place, (number, name, change, count) in enumerate(bars):
+        y = place * row + 4
+        length = max((width - left - 90) * count / most, 1.5)
+        parts.append(
+            f'<text x="{left - 10}" y="{y + 12}" text-anchor="end">{escape(name)}: {change}</text>'
+            f'<rect x="{left}" y="{y}" width="{length:.1f}" height="14" rx="3" fill="var(--s{_colour(number)})">'
+            f"<title>{escape(name)}: {count:,} {change}</title></rect>"
+            f'<text x="{left + length + 8:.1f}" y="{y + 12}">{count:,}</text>'
+        )
+    height = len(bars) * row + 6
+    return (
+        f'<figure style="margin-top:16px"><h3>Messages × subscriptions that differ from the baseline</h3>'
+        f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _differing(summary: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = [row for row in summary if row["subscription"] is not None and _count(row)]
+    return sorted(rows, key=lambda row: (-_count(row), row["topic"], row["subscription"], row["policies"]))
+
+
+def _count(row: dict[str, Any]) -> int:
+    return sum(row[change.replace(" ", "_")] or 0 for change in CHANGES)
+
+
+def _subscriptions(summary: list[dict[str, Any]]) -> str:
+    rows = _differing(summary)
+    if not rows:
+        return "<p>No subscription differs.</p>"
+    used = [change for change in CHANGES if any(row[change.replace(" ", "_")] for row in rows)]
+    cells = [
+        [row["policies"], short_name(row["topic"]), row["subscription"], *(row[change.replace(" ", "_")] or "" for change in used),
+         row["lost_undelivered"], row["lost_delivered"], row["peak_backlog"], "" if row["peak_oldest"] is None else span_text(row["peak_oldest"]),
+         "the end" if row["open_loop_from"] is None else clock_text(row["open_loop_from"])]
+        for row in rows[:LISTED]
+    ]  # fmt: skip
+    columns = ["policies", "topic", "subscription", *used, "lost, never delivered", "lost, delivered", "peak backlog", "oldest", "exact until"]  # fmt: skip
+    return table(columns, cells, 3) + _more(len(rows) - LISTED)
+
+
+def _more(left: int) -> str:
+    return f'<p class="soft">{left:,} more rows are in the Parquet files.</p>' if left > 0 else ""
+
+
+def _plots(found: WhatIf, summary: list[dict[str, Any]], names: Sequence[str]) -> str:
+    chosen = list(dict.fromkeys((row["topic"], row["subscription"]) for row in _differing(summary)))[:PLOTTED]
+    if not chosen:
+        return "<p>Nothing differs.</p>"
+    topics = pa.array(sorted({topic for topic, _ in chosen}))
+    own = found.series.filter(pc.is_in(found.series["topic"].cast(pa.string()), topics))
+    points: defaultdict[tuple[str, str | None, str, str], list[tuple[int, int]]] = defaultdict(list)
+    for row in own.to_pylist():
+        points[row["topic"], row["subscription"], row["measure"], row["policies"]].append(
+            (row["clock"], row["value"])
+        )
+    opened = {
+        (row["topic"], row["policies"]): row["open_loop_from"]
+        for row in summary
+        if row["open_loop_from"] is not None
+    }
+    parts = []
+    for topic, subscription in chosen:
+        for measure, title in _MEASURES.items():
+            if measure == "storage" and (topic, subscription) != next(
+                each for each in chosen if each[0] == topic
+            ):
+                continue
+            of = None if measure == "storage" else subscription
+            lines = [(number, name, points[topic, of, measure, name]) for number, name in enumerate(names)]
+            if all(len(points) < _LINE for *_, points in lines):
+                continue  # the outputs of replays don't tell it
+            what = short_name(topic) + (f" · {subscription}" if of is not None else "")
+            marks = [
+                (number, opened[topic, name]) for number, name in enumerate(names) if (topic, name) in opened
+            ]
+            parts.append(_plot(what, title, measure, lines, marks, (found.begin, found.end)))
+    return f'<div class="plots">{"".join(parts)}</div>'
+
+
+def _plot(
+    what: str, title: str, measure: str, lines: Sequence[tuple[int, str, list[tuple[int, int]]]],
+    marks: Sequence[tuple[int, int]], window: tuple[int, int],
+) -> str:  # fmt: skip
+    """One measure over time, a line per run; the baseline is drawn last, broken, so that equal lines show both."""
+    begin, end = window
+    span = max(end - begin, 1)
+    most = max((value for _, _, points in lines for _, value in points), default=0) or 1
+
+    def x(clock: int) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (clock - begin) / span
+
+    def y(value: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - value / most)
+
+    parts = [
+        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(most * share):.1f}" y2="{y(most * share):.1f}"/>'
+        f'<text x="{_LEFT - 6}" y="{y(most * share) + 4:.1f}" text-anchor="end">{_value(measure, most * share)}</text>'
+        for share in (0.0, 0.5, 1.0)
+    ]
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        clock = int(begin + span * share)
+        parts.append(
+            f'<text x="{x(clock):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{clock_text(clock)[5:16]}</text>'
+        )
+    for number, clock in marks:
+        parts.append(
+            f'<line class="mark" style="stroke:var(--s{_colour(number)})" x1="{x(clock):.1f}" x2="{x(clock):.1f}" y1="{_TOP}" '
+            f'y2="{_HEIGHT - _BOTTOM}"><title>other clients from {clock_text(clock)}</title></line>'
+        )
+    for number, name, points in (*lines[1:], *lines[:1]):
+        if points:
+            path = _steps([(x(clock), y(value)) for clock, value in _thinned(points)], x(end))
+            dash = ' stroke-dasharray="5 4"' if number == 0 else ""
+            parts.append(
+                f'<path d="{path}" fill="none" stroke="var(--s{_colour(number)})" stroke-width="2"{dash}>'
+                f"<title>{escape(name)}</title></path>"
+            )
+    return (
+        f'<figure><h3>{escape(what)}</h3><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg><figcaption>{escape(title)}</figcaption></figure>'
+    )
+
+
+def _thinned(points: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """At most so many points, the highest of each part: peaks stay."""
+    size = -(-len(points) // POINTS)
+    for start in range(0, len(points), size):
+        yield max(points[start : start + size], key=lambda point: point[1])
+
+
+def _steps(points: Sequence[tuple[float, float]], end: float) -> str:
+    (first, height), *rest = points
+    parts = [f"M{first:.1f} {height:.1f}", *(f"H{across:.1f}V{up:.1f}" for across, up in rest), f"H{end:.1f}"]
+    return "".join(parts)
+
+
+def _open_loop(summary: list[dict[str, Any]]) -> str:
+    rows = [
+        [row["policies"], short_name(row["topic"]), row["open_loop_baseline"], row["open_loop_proposed"],
+         clock_text(row["open_loop_from"]), row["open_loop_offset"]]
+        for row in summary
+        if row["subscription"] is None and row["open_loop_from"] is not None
+    ]  # fmt: skip
+    if not rows:
+        return "<p>Nowhere: the answer is exact throughout.</p>"
+    columns = ["policies", "topic", "in the baseline", "under the policies", "from", "offset"]
+    return table(columns, rows[:LISTED], 4) + _more(len(rows) - LISTED)
+
+
+def _messages(differences: pa.Table, kind: str) -> str:
+    if not len(differences):
+        return "<p>None.</p>"
+    rows = [
+        [row["policies"], short_name(row["topic"]), row["subscription"], row["change"], f"{row['producer']} {row['sequence_id']}",
+         row["key"] or "", _side(row, "baseline"), _side(row, "proposed"), "yes" if row["open_loop"] else ""]
+        for row in differences.slice(0, LISTED).to_pylist()
+    ]  # fmt: skip
+    columns = [
+        "policies",
+        "topic",
+        "subscription",
+        "change",
+        "producer, sequence id",
+        "key",
+        "baseline",
+        "proposed",
+        kind,
+    ]
+    return table(columns, rows, 9) + _more(len(differences) - LISTED)
+
+
+def _side(row: dict[str, Any], side: str) -> str:
+    fate, taken = row[f"{side}_fate"], row[f"{side}_taken"]
+    if taken is None:
+        return f"{fate}: {row[f'{side}_cause']}" if fate == "refused" else str(fate)
+    age = span_text(row[f"{side}_age"])
+    return f"{fate} at {clock_text(row[f'{side}_clock'])}, {age} old, {taken}: {row[f'{side}_policy'] or row[f'{side}_cause']}"
+
+
+def _value(measure: str, value: float) -> str:
+    if measure == "oldest":
+        return span_text(value)
+    return size_text(value) if measure == "storage" else f"{value:,.0f}"

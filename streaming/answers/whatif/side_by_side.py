@@ -1,0 +1,424 @@
+"""One ingress partition of a log, folded under several policy sets beside its own, in one pass.
+
+Records are decoded once, and the positions in recorded commands are translated through the baseline, which is folded beside (see
+`streaming.log.positions`). Everything is observed from outside the broker, see `streaming.answers.whatif.observed`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import pairwise, zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from schemas import commands as c
+from schemas import effects as e
+from schemas.commands import Decoded, Line
+from streaming.answers.whatif.clients.reactive import Reacted
+from streaming.answers.whatif.observed import Ints, Observer, OfTopic, Seen, SharedEntries, TopicPublishes
+from streaming.answers.whatif.projection import Start
+from streaming.broker.broker import Broker
+from streaming.broker.non_persistent.topic import is_non_persistent
+from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
+from streaming.broker.position import Position
+from streaming.fold.publishes import publish_columns
+from streaming.fold.records import Records
+from streaming.fold.shared import SharedFold, SharedRecords
+from streaming.log.policies import PartitionPins
+from streaming.log.positions import NAMING, WrittenEntries, translate
+from streaming.quality.gate import judge
+
+PIECE = 1 << 13
+"""Records are folded so many at a time."""
+
+PIECES = 200
+"""A log is folded in at least so many pieces, to draw what changes over time."""
+
+_LOOK = (c.Subscribe, c.Producer, c.Admin)
+"""Commands that may create subscriptions, whose first position the observer looks up at once."""
+
+_NOTHING = WrittenEntries()
+
+
+class OpenLoop(NamedTuple):
+    """The first moment at which a client of a topic would have seen something else: the clock (ms), the record's offset in
+    the log, and what the client saw and would have seen. `own`: the offset is one of the run's own log."""
+
+    topic: str
+    clock: int
+    offset: int
+    baseline: str
+    proposed: str
+    own: bool = False
+
+
+class ObservedBroker(Broker):
+    """A broker whose effects go to an observer. With a `baseline`, positions in commands are those of the baseline."""
+
+    def begin(self, observer: Observer, baseline: Observer | None, pins: PartitionPins) -> None:
+        """Call it before anything else."""
+        self._observer, self._baseline, self._pins = observer, baseline, pins
+        self.unmatched = 0
+        self._run_at_hand: tuple[Publishes, Receipts] | None = None
+        self._told = 0  # how many of its receipts the observer has got
+        observer.broker = self
+        self.watch_acks()
+
+    def apply(self, offset: int, timestamp: int, topic: str | None, command: Decoded, value: bytes) -> None:
+        """See `Broker.apply`. A record that the policies override is left out."""
+        if offset in self._pins.dropped:
+            return
+        command = self._pins.replaced.get(offset, command)
+        inner = command.command if isinstance(command, Line) else command
+        if isinstance(inner, NAMING) and topic and not is_non_persistent(topic):
+            self.flush()
+            if self._baseline is not None:
+                inner = self._translated(topic, inner)
+                command = command._replace(command=inner) if isinstance(command, Line) else inner
+        super().apply(offset, timestamp, topic, command, value)
+        if isinstance(inner, _LOOK):
+            self.flush()
+        elif topic and isinstance(inner, c.Publish | c.Send) and not is_non_persistent(topic):
+            self._note_publish(topic, self._observer.numbers[offset])
+
+    def _note_publish(self, topic: str, number: int) -> None:
+        """Count a publish. If a fault puts its write off, a later record answers it."""
+        of = self._observer.of(topic)
+        of.written.publishes = number + 1
+        try:
+            pending = self.topic(topic).pending
+        except KeyError:
+            return
+        if pending:
+            self.flush()
+            if not of.answer.up_to(number + 1)[number]:
+                self._observer.unanswered(topic, number)
+
+    def _translated(self, topic: str, command: Any) -> Any:
+        assert self._baseline is not None
+        own, baseline = self._observer.topics.get(topic), self._baseline.topics.get(topic)
+        written = _NOTHING if own is None else own.written
+        translated = translate(command, _NOTHING if baseline is None else baseline.written, written)
+        self.unmatched += not translated.complete
+        return translated.command or c.Tick()
+
+    def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
+        """See `Broker.publish`."""
+        self._run_at_hand, self._told = (rows, receipts), len(receipts.rows)
+        super().publish(rows, run, step, receipts)
+        self.flush()
+        self._run_at_hand = None
+
+    def flush(self) -> None:
+        """Hand on the effects so far."""
+        acks, effects = self.take_acks(), self.take()
+        at = 0
+        if self._run_at_hand is not None:
+            rows, receipts = self._run_at_hand
+            told, self._told = self._told, len(receipts.rows)
+            numbers, plain = self._observer.numbers, self._observer.plain
+            # In the order of the records: entries of a topic rise. What the run has not taken yet is of topics without effects.
+            for row, ledger, entry in sorted(zip(*(column[told:] for column in receipts), strict=True)):
+                offset = rows.offsets[row]
+                if at < len(effects) and effects[at].offset < offset:
+                    before = at
+                    while at < len(effects) and effects[at].offset < offset:
+                        at += 1
+                    self._observer.observe(effects[before:at], _shifted(acks, before, at))
+                plain(rows.topics[row], numbers[offset], ledger, entry, rows.sizes[row])
+        if effects or acks:
+            self._observer.observe(effects[at:], _shifted(acks, at, len(effects) + 1))
+
+
+def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
+    """The acks that stand among the effects from `first` to before `stop`."""
+    return [each._replace(effects=each.effects - first) for each in acks if first <= each.effects < stop]
+
+
+class Folded(NamedTuple):
+    """What came of a partition: the messages by topic, then for the baseline and each policy set its observer, the stats of
+    its broker, how many commands named nothing, and where its topics became open-loop. `first` and `last`: the time (ms)
+    of the first record, and the clock at the end. `reacted`: the log of each policy set if it has one of its own."""
+
+    messages: dict[str, TopicPublishes]
+    observers: list[Observer]
+    stats: list[list[dict[str, Any]]]
+    unmatched: list[int]
+    open_loop: list[dict[str, OpenLoop]]
+    first: int
+    last: int
+    reacted: Sequence[Reacted] = ()
+
+
+class _Run:
+    def __init__(
+        self, partition: int, messages: dict[str, TopicPublishes], numbers: dict[int, int], baseline: Observer | None,
+        pins: PartitionPins, start: Start | None = None, reacted: Reacted | None = None,
+    ) -> None:  # fmt: skip
+        self.messages, self.numbers, self.reacted = messages, numbers, reacted
+        self.observer = Observer(messages, numbers)
+        self.open_loop: dict[str, OpenLoop] = {}
+        state = None if start is None else start.state
+        self.fold = SharedFold(partition, SharedEntries(self.observer), state, broker=ObservedBroker)
+        assert isinstance(self.fold.broker, ObservedBroker)
+        self.broker = self.fold.broker
+        self.broker.begin(self.observer, baseline, pins)
+        if start is not None:
+            self.observer.begin(start.entries)
+
+
+def fold_side_by_side(
+    records: pa.Table,
+    partition: int,
+    pins: Sequence[PartitionPins],
+    progress: Callable[[int], object] | None = None,
+    start: Start | None = None,
+) -> Folded:
+    """Fold the `records` (columns `schemas.records.RECORD`) of an ingress partition as they are, and under each policy set.
+
+    With a `start`, these folds go on from its state. Positions in commands are then those of a fold of the records by themselves,
+    which is folded beside. Offsets rise by the largest number of pinned commands. `progress` gets the number of records after each piece.
+    """
+    messages: dict[str, TopicPublishes] = {}
+    numbers: dict[int, int] = {}
+    everything = [PartitionPins() if start is None else start.now, *pins]
+    shift = max(len(each.front) for each in everything)
+    runs: list[_Run] = []
+    recorded: _Run | None = None
+    if start is not None:
+        messages |= {name: TopicPublishes.of(entries) for name, entries in start.entries.items()}
+        recorded = _Run(partition, messages, numbers, None, start.recorded.moved(shift))
+    for each in everything:
+        named = recorded or (runs[0] if runs else None)
+        baseline = None if named is None else named.observer
+        runs.append(_Run(partition, messages, numbers, baseline, each.moved(shift), start))
+    first = records["timestamp"][0].as_py() if len(records) else 0
+    for run, each in zip(runs, everything, strict=True):
+        for offset, (topic, command) in enumerate(each.front):
+            run.broker.apply(int(records["offset"][0].as_py()) + offset, first, topic, command, b"")
+        run.broker.flush()
+        run.observer.sample()
+    size = max(1, min(PIECE, len(records) // PIECES))
+    done = 0
+    while done < len(records):
+        part = records.slice(done, size)
+        shared = _shared(part, shift, runs[0].broker.clock, messages, numbers)
+        for run in (*([recorded] if recorded else []), *runs):
+            run.fold.fold(shared)
+        for run in runs[1:]:
+            note_open_loop(runs[0].observer, run.observer, run.open_loop, shift)
+        for run in runs:
+            run.observer.sample()
+        if recorded is not None:
+            recorded.observer.forget()
+        numbers.clear()
+        done += len(part)
+        if progress is not None:
+            progress(len(part))
+    for run in runs:
+        run.observer.end()
+    return Folded(
+        messages,
+        [run.observer for run in runs],
+        [run.broker.stats() for run in runs],
+        [run.broker.unmatched for run in runs],
+        [run.open_loop for run in runs],
+        first,
+        runs[0].broker.clock,
+    )
+
+
+def fold_reacted(
+    records: pa.Table,
+    partition: int,
+    reacted: Sequence[Reacted],
+    progress: Callable[[int], object] | None = None,
+) -> Folded:
+    """Fold the `records` of an ingress partition as they are, and each log that clients would have made of it instead."""
+    runs = [_Run(partition, {}, {}, None, PartitionPins())]
+    runs += [_Run(partition, {}, {}, None, PartitionPins(), reacted=each) for each in reacted]
+    size = max(1, min(PIECE, len(records) // PIECES))
+    offsets = records["offset"].to_numpy()
+    done = [0] * len(runs)
+    while done[0] < len(records):
+        reached = min(done[0] + size, len(records))
+        for place, run in enumerate(runs):
+            stop, part, origins = reached, records, None
+            if run.reacted is not None:
+                last = reached == len(records)
+                part, origins = run.reacted.records, run.reacted.origins
+                stop = len(part) if last else int(np.searchsorted(run.reacted.after, reached, side="right"))
+            if stop > done[place]:
+                piece = part.slice(done[place], stop - done[place])
+                own = None if origins is None else origins[done[place] : stop].tolist()
+                run.fold.fold(_shared(piece, 0, run.broker.clock, run.messages, run.numbers, own))
+            run.numbers.clear()
+            done[place], before = stop, done[place]
+            if progress is not None and place == 0:
+                progress(stop - before)
+        for run in runs[1:]:
+            known = set(run.open_loop)
+            note_open_loop(runs[0].observer, run.observer, run.open_loop, 0)
+            for name in run.open_loop.keys() - known:
+                run.open_loop[name] = _in_log(run.open_loop[name], run.reacted, offsets)
+        for run in runs:
+            run.observer.sample()
+    for run in runs:
+        run.observer.end()
+    return Folded(
+        runs[0].messages,
+        [run.observer for run in runs],
+        [run.broker.stats() for run in runs],
+        [0, *(each.unmatched for each in reacted)],
+        [run.open_loop for run in runs],
+        records["timestamp"][0].as_py() if len(records) else 0,
+        runs[0].broker.clock,
+        reacted,
+    )
+
+
+def _shared(
+    part: pa.Table, shift: int, clock: int, messages: dict[str, TopicPublishes], numbers: dict[int, int],
+    origins: Sequence[int] | None = None,
+) -> SharedRecords:  # fmt: skip
+    """A piece as all runs fold it. Numbers its publishes. `origins`: which records of the log they are, by offset."""
+    known = part["offset"].to_pylist() if origins is None else origins
+    offsets = [offset + shift for offset in part["offset"].to_pylist()]
+    timestamps, topics, values = (part[name].to_pylist() for name in ("timestamp", "topic", "value"))
+    commands = list(judge(topics, values))
+    now = clock
+    for offset, of_log, timestamp, topic, command in zip(
+        offsets, known, timestamps, topics, commands, strict=True
+    ):
+        now = max(now, timestamp)
+        inner = command.command if isinstance(command, Line) else command
+        if not topic or not isinstance(inner, c.Publish | c.Send) or is_non_persistent(topic):
+            continue
+        of = messages.get(topic)
+        if of is None:
+            of = messages[topic] = TopicPublishes()
+        if isinstance(inner, c.Publish):
+            time = now if inner.publish_time is None else inner.publish_time
+            numbers[offset] = of.add(of_log, now, time, inner.producer, inner.sequence_id, inner.key, None)
+        else:
+            found = inner.metadata
+            numbers[offset] = of.add(
+                of_log,
+                now,
+                found.publish_time,
+                found.producer_name,
+                inner.sequence_id,
+                found.partition_key,
+                found,
+            )
+    records = Records(offsets, timestamps, topics, values)
+    columns = None
+    if all(a < b for a, b in pairwise(offsets)):
+        columns = publish_columns(offsets, timestamps, topics, commands, clock)
+    return SharedRecords(records, commands, columns)
+
+
+def note_open_loop(
+    baseline: Observer, other_run: Observer, open_loop: dict[str, OpenLoop], shift: int
+) -> None:
+    """Note where clients of a topic would have seen something else for the first time, in the piece that was just observed."""
+    for name in sorted(baseline.touched | other_run.touched):
+        if name in open_loop:
+            continue
+        own, other = baseline.of(name), other_run.of(name)
+        found = [
+            each for each in (_first_answer(name, own, other), _first_sight(name, own, other, shift)) if each
+        ]
+        if found:
+            open_loop[name] = min(found, key=lambda each: (each.clock, each.offset))
+
+
+def _in_log(found: OpenLoop, reacted: Reacted | None, offsets: Ints) -> OpenLoop:
+    """A moment of a run with a log of its own, with the offset of the last record of the log that was reached by then."""
+    if reacted is None or not found.own:
+        return found
+    row = int(np.searchsorted(reacted.records["offset"].to_numpy(), found.offset))
+    reached = int(reacted.after[min(row, len(reacted.after) - 1)])
+    return found._replace(offset=int(offsets[max(reached - 1, 0)]), own=False)
+
+
+_ANSWERS = ("no answer", "stored", "a duplicate", "refused")
+
+
+def numbers_in(baseline: TopicPublishes, own: TopicPublishes) -> Ints:
+    """The number in the baseline of each message of a run with a log of its own."""
+    known, asked = (np.frombuffer(each.offset, np.int64) for each in (baseline, own))
+    found: Ints = np.searchsorted(known, asked)
+    return found
+
+
+def _first_answer(name: str, own: OfTopic, other: OfTopic) -> OpenLoop | None:
+    """The first publish of the piece that is answered otherwise."""
+    count = len(own.messages)
+    before = own.answer.up_to(count)[own.compared : count]
+    if other.messages is own.messages:
+        after = other.answer.up_to(count)[own.compared : count]
+    else:
+        numbers = numbers_in(own.messages, other.messages)[other.compared :]
+        answers = other.answer.up_to(len(other.messages))[other.compared : len(other.messages)]
+        here = (numbers >= own.compared) & (numbers < count)
+        after = np.zeros_like(before)
+        after[numbers[here] - own.compared] = answers[here]
+    differ = np.flatnonzero(before != after)
+    if not len(differ):
+        return None
+    number = own.compared + int(differ[0])
+    messages = own.messages
+    what = f"sequence id {messages.sequence_id[number]} of {messages.producers[messages.producer[number]]}: "
+    saw, would_see = (what + _ANSWERS[int(side[differ[0]])] for side in (before, after))
+    return OpenLoop(name, messages.clock[number], messages.offset[number], saw, would_see)
+
+
+def _first_sight(name: str, own: OfTopic, other: OfTopic, shift: int) -> OpenLoop | None:
+    """The first answer or delivery of the piece that is another one, or comes at another time."""
+    if own.seen == other.seen and own.messages is other.messages:
+        return None
+    for before, after in zip_longest(own.seen, other.seen):
+        if before is None or after is None or _normal(before, own, own) != _normal(after, other, own):
+            first = min(
+                (each for each in (before, after) if each), key=lambda each: (each.clock, each.offset)
+            )
+            moment = first.clock, first.offset
+            own_text, other_text = (
+                _text(each if each and (each.clock, each.offset) == moment else None, of)
+                for each, of in ((before, own), (after, other))
+            )
+            return OpenLoop(name, first.clock, first.offset - shift, own_text, other_text, first is after)
+    return None
+
+
+def _normal(seen: Seen, of: OfTopic, baseline: OfTopic) -> tuple[int, Any]:
+    """What a client sees, with the message's number in the baseline for its position."""
+    effect = seen.effect
+    if isinstance(effect, e.Message):
+        number = _number(effect, of)
+        if number >= 0 and of.messages is not baseline.messages:
+            number = bisect_left(baseline.messages.offset, of.messages.offset[number])
+        return seen.clock, effect._replace(ledger_id=number, entry_id=0)
+    return seen.clock, effect
+
+
+def _number(effect: e.Message, of: OfTopic) -> int:
+    found = of.written.at(Position(effect.ledger_id, effect.entry_id))
+    return -1 if found is None else found.number
+
+
+def _text(seen: Seen | None, of: OfTopic) -> str:
+    if seen is None:
+        return "nothing"
+    effect = seen.effect
+    if isinstance(effect, e.Message):
+        number = _number(effect, of)
+        again = f", redelivery {effect.redelivery_count}" if effect.redelivery_count else ""
+        what = f"sequence id {of.messages.sequence_id[number]}" if number >= 0 else "an entry"
+        return f"{what} sent to {effect.subscription}{again}"
+    cause = getattr(effect, "cause", None)
+    return e.KINDS[type(effect)] + (f": {cause}" if cause else "")

@@ -1,0 +1,1 @@
+"""Admin calls that concern no single topic."""

@@ -1,0 +1,497 @@
+"""Admin calls on a namespace: its creation, its policies, and what operators do to all of its topics (I1, D4)."""
+
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from schemas.commands import Admin
+from streaming.broker import bundles
+from streaming.broker.admin.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
+from streaming.broker.admin.permissions import call_permissions
+from streaming.broker.admin_requests import PARTITIONED, answer, refuse_as_unsupported, respond
+from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Table
+from streaming.broker.context import Context, namespace_of, tenant_of
+from streaming.broker.errors import AdminError
+from streaming.broker.names import CLUSTER, is_namespace_name, partitions_of
+from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
+from streaming.broker.persistent.lifecycle import policies_changed, unload
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.policies.admin_calls import get_policy, is_policy, set_policy
+from streaming.broker.policies.arguments import convert, query
+from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies.kept import check_clusters
+
+_NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
+
+_DOMAINS = ("persistent", "non-persistent")
+_SPLIT_ALGORITHMS = (
+    "range_equally_divide", "topic_count_equally_divide", "specified_positions_divide", "flow_or_qps_equally_divide",
+)  # fmt: skip
+
+OnTopic = Callable[[Context, PersistentTopic], object]
+"""What a call on a namespace does to each of its topics."""
+
+
+def call_of(path: str) -> tuple[str, str] | None:
+    """The namespace that a call's path is about, and what the call asks for: a policy, an operation, or nothing. None: the
+    call is not about a namespace."""
+    match = _NAMESPACE.fullmatch(path)
+    return None if match is None else (unquote(match["namespace"]), match["policy"] or "")
+
+
+def call_lists(ctx: Context, command: Admin, topics: Iterable[str], deleted: Container[str]) -> bool:
+    """Answer a call that lists namespaces or topics. False, and no answer: the call is about something else.
+
+    `topics` are those that exist. A partition that nobody has used counts as one, unless it was deleted.
+    """
+    found = LISTS.find(command.method, command.path.partition("?")[0])
+    if found is None:
+        return False
+    handler, names = found
+    answer(ctx, None, command, lambda: handler(ctx, command, names, topics, deleted))
+    return True
+
+
+def _list_namespaces(
+    ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
+) -> AdminAnswer:
+    """The names of the tenant's namespaces."""
+    tenant = names["tenant"]
+    found = sorted(namespace for namespace in ctx.namespaces if tenant_of(namespace) == tenant)
+    if not found and tenant not in ctx.tenants:
+        raise AdminError(404, "Tenant not found")
+    return 200, found
+
+
+def _list_by_mode(
+    ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
+) -> AdminAnswer:
+    """The names of the persistent topics. `?mode=NON_PERSISTENT`: of those that store nothing. `?mode=ALL`: of all."""
+    mode = query(command.path).get("mode", "PERSISTENT")
+    domains = {"ALL": _DOMAINS, "NON_PERSISTENT": _DOMAINS[1:]}.get(mode, _DOMAINS[:1])
+    return 200, _listed(command, _all_of(ctx, names, domains, topics, deleted))
+
+
+def _list_topics(
+    ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
+) -> AdminAnswer:
+    """The names of the namespace's topics of this kind."""
+    return 200, _listed(command, _all_of(ctx, names, (names["domain"],), topics, deleted))
+
+
+def _list_partitioned(
+    ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
+) -> AdminAnswer:
+    """The names of the namespace's partitioned topics of this kind."""
+    return 200, _listed(command, _partitioned(ctx, names, (names["domain"],)))
+
+
+def _all_of(
+    ctx: Context, names: Names, domains: tuple[str, ...], topics: Iterable[str], deleted: Container[str]
+) -> set[str]:
+    """The topics of a namespace, and the partitions that nobody has used or deleted."""
+    unused = {
+        partition
+        for name in _partitioned(ctx, names, domains)
+        for partition in partitions_of(name, ctx.partitioned[name])
+        if partition not in deleted
+    }
+    return unused.union(topics_in(_named(names), topics, domains))
+
+
+def _partitioned(ctx: Context, names: Names, domains: tuple[str, ...]) -> set[str]:
+    if not exists(ctx, _named(names)):
+        raise AdminError(404, "Namespace does not exist")
+    return set(topics_in(_named(names), ctx.partitioned, domains))
+
+
+def _named(names: Names) -> str:
+    return unquote(f"{names['tenant']}/{names['namespace']}")
+
+
+def _listed(command: Admin, topics: Iterable[str]) -> list[str]:
+    """The topics in the order of their names; with `?bundle=…`, only those of this bundle."""
+    bundle = query(command.path).get("bundle", "")
+    return sorted(name for name in topics if not bundle or bundles.contains(bundle, name))
+
+
+def topics_in(namespace: str, names: Iterable[str], domains: Iterable[str] = _DOMAINS) -> Iterator[str]:
+    """Those of the names that are of topics of a namespace. Looks at each name, and no longer than at its beginning."""
+    beginnings = tuple(f"{domain}://{namespace}/" for domain in domains)
+    return (name for name in names if name.startswith(beginnings) and namespace_of(name) == namespace)
+
+
+NOT_EMPTY = 409, "Cannot delete non empty namespace"
+
+
+def exists(ctx: Context, namespace: str) -> bool:
+    """May the namespace have policies?"""
+    return namespace in ctx.namespaces or not ctx.config.namespacesMustExist
+
+
+def takes_topics(ctx: Context, namespace: str) -> bool:
+    """May the namespace have topics? quirk: one of Pulsar 1, with a cluster, may have some before it exists."""
+    return exists(ctx, namespace) or namespace.count("/") == 2
+
+
+def call_namespace(
+    ctx: Context,
+    command: Admin,
+    touch: Callable[[str], Iterable[PersistentTopic]],
+    delete: Callable[[str, bool], bool],
+) -> tuple[str, OnTopic] | None:
+    """Answer a call on a namespace: its creation, its deletion, a policy, or an operation on all of its topics.
+
+    Calls `touch`, which gives the namespace's open topics, before its policies change. `delete` deletes its topics, if there are none or by
+    force; it returns whether none is left. Returns the namespace, and what to do to each of its topics.
+    """
+    if (about := call_of(command.path)) is None:
+        refuse_as_unsupported(ctx, None, command)
+        return None
+    namespace, call = about
+    try:
+        if not is_namespace_name(namespace):
+            raise AdminError(412, "Namespace name is not valid")
+        if not call:
+            respond(ctx, None, command, *_call_whole(ctx, namespace, command, delete))
+            return None
+        if not exists(ctx, namespace):
+            tenant = (
+                call.startswith("propert")
+                and command.method != "GET"
+                and tenant_of(namespace) not in ctx.tenants
+            )
+            raise AdminError(404, f"{'Tenant' if tenant else 'Namespace'} does not exist")
+        if (action := _on_each_topic(ctx, namespace, command, call, lambda: touch(namespace))) is not None:
+            respond(ctx, None, command, 204)
+            return namespace, action
+        for handler in dict.fromkeys(row.handler for row in _BEFORE_POLICIES.calls):
+            if (found := handler(ctx, namespace, command, call)) is not None:
+                respond(ctx, None, command, *found)
+                return None
+        policies = ctx.namespaces.get(namespace) or Policies()
+        if (found := get_policy(policies, command, call)) is not None:
+            respond(ctx, None, command, *found)
+            return None
+        if not is_policy(call):
+            if (found := _bundle_call(ctx, namespace, command, call)) is None:
+                refuse_as_unsupported(ctx, None, command)
+            else:
+                respond(ctx, None, command, *found)
+            return None
+        touch(namespace)
+        if not set_policy(policies, command, call, ctx.config):
+            refuse_as_unsupported(ctx, None, command)
+            return None
+    except AdminError as error:
+        respond(ctx, None, command, error.status, {"reason": error.reason})
+        return None
+    ctx.namespaces[namespace] = policies
+    ctx.policies_changed()
+    respond(ctx, None, command, 204)
+    return namespace, policies_changed
+
+
+Delete = Callable[[str, bool], bool]
+
+
+def _call_whole(ctx: Context, namespace: str, command: Admin, delete: Delete) -> AdminAnswer:
+    if (found := _WHOLE.find(command.method, "")) is None:
+        raise AdminError(405, f"{command.method} of a namespace is not allowed")
+    handler, _ = found
+    return handler(ctx, namespace, command, delete)
+
+
+def _get(ctx: Context, namespace: str, command: Admin, delete: Delete) -> AdminAnswer:
+    """All policies of the namespace, in one object."""
+    if not exists(ctx, namespace):
+        raise AdminError(404, "Namespace does not exist")
+    return 200, shown(ctx, namespace)
+
+
+def _create(ctx: Context, namespace: str, command: Admin, delete: Delete) -> AdminAnswer:
+    """Create the namespace. The body may have its policies, as the answer to `GET` has."""
+    if ctx.config.namespacesMustExist:
+        if tenant_of(namespace) not in ctx.tenants:
+            raise AdminError(404, "Tenant does not exist")
+        if exists(ctx, namespace):
+            raise AdminError(409, "Namespace already exists")
+    policies = read(command.body, ctx.config)
+    if command.body is not None or namespace not in ctx.namespaces:
+        ctx.namespaces[namespace] = policies
+        if isinstance(command.body, dict) and command.body.get("auth_policies"):
+            roles = convert(command.body["auth_policies"], AuthPolicies).namespace_auth
+            ctx.permissions[namespace] = {role: [*actions] for role, actions in roles.items()}
+    ctx.policies_changed()
+    return 204, None
+
+
+def _delete(ctx: Context, namespace: str, command: Admin, delete: Delete) -> AdminAnswer:
+    """Delete the namespace. With `?force=true`, also its topics. Without it, an ingress partition with topics refuses."""
+    if not exists(ctx, namespace):
+        raise AdminError(404, f"Namespace {namespace} does not exist.")
+    if not delete(namespace, query(command.path).get("force") == "true"):
+        raise AdminError(*NOT_EMPTY)
+    ctx.namespaces.pop(namespace, None)
+    ctx.permissions.pop(namespace, None)
+    for kept in (ctx.permissions, ctx.schemas, ctx.schema_times):  # of topics that are not there, too
+        for topic in list(topics_in(namespace, kept)):
+            del kept[topic]
+    ctx.policies_changed()
+    return 204, None
+
+
+def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """The ranges of hashes by which brokers share topics. There is one broker, so they only name topics: `unload`, `clearBacklog`
+    and `unsubscribe` may follow `/{bundle}`."""
+    policies = ctx.namespaces.get(namespace) or Policies()
+    if (command.method, call) == ("GET", "bundles"):
+        return 200, bundles.shown(policies)
+    name, _, rest = call.partition("/")
+    if command.method == "DELETE" and not rest:
+        bundles.check(policies, namespace, name)
+        return 204, None
+    match command.method, rest:
+        case "PUT", "split":
+            algorithm = query(command.path).get("splitAlgorithmName") or _SPLIT_ALGORITHMS[0]
+            if algorithm not in _SPLIT_ALGORITHMS:
+                known = ", ".join(_SPLIT_ALGORITHMS)
+                raise AdminError(
+                    412, f"Unsupported namespace bundle split algorithm, supported algorithms are [{known}]"
+                )
+            bundles.split(policies, namespace, name)
+            ctx.namespaces[namespace] = policies
+            return 204, None
+        case "GET", "topicHashPositions":
+            bundles.check(policies, namespace, name)
+            return 200, {"namespace": namespace, "bundle": name, "topicHashPositions": {}}
+    return None
+
+
+def _properties(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """Any texts by name: all of them, or one."""
+    policies = ctx.namespaces.get(namespace) or Policies()
+    name, _, rest = call.partition("/")
+    key, _, value = (unquote(part) for part in rest.partition("/"))
+    found = policies.properties
+    match command.method, name:
+        case "GET", "properties":
+            return 200, found
+        case "GET", "property":
+            return 200, found.get(key)
+        case "PUT", "properties":
+            policies.properties = {**found, **convert(command.body, dict[str, str])}
+        case "PUT", "property":
+            policies.properties = {**found, key: value}
+        case "DELETE", "properties":
+            policies.properties = {}
+        case "DELETE", "property":
+            policies.properties = {other: found[other] for other in found if other != key}
+            ctx.namespaces[namespace] = policies
+            return 200, found.get(key)
+        case _:
+            return None
+    ctx.namespaces[namespace] = policies
+    return 204, None
+
+
+def _clusters(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """The clusters of the namespace: `standalone` is the only one that it can have."""
+    if call not in ("replication", "allowedClusters") or command.method not in ("GET", "POST"):
+        return None
+    policies = ctx.namespaces.get(namespace) or Policies()
+    if command.method == "GET":
+        return 200, policies.kept.get(call, [CLUSTER] if call == "replication" else [])
+    clusters: list[str] = convert(command.body, list[str])
+    if call == "replication":
+        check_clusters(clusters)
+        if foreign := [name for name in clusters if name != CLUSTER]:
+            raise AdminError(403, f"Invalid cluster id: {foreign[0]}")
+    elif foreign := [name for name in clusters if name != CLUSTER]:
+        raise AdminError(
+            403,
+            f"Cluster [{foreign[0]}] is not in the list of allowed clusters list for tenant [{tenant_of(namespace)}]",
+        )
+    policies.kept = {**policies.kept, call: clusters}
+    ctx.namespaces[namespace] = policies
+    return 200, None
+
+
+def _resource_group(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """The resource group of the namespace: it can have none, since nothing would hold its limits."""
+    name, _, group = call.partition("/")
+    if name != "resourcegroup":
+        return None
+    if command.method in ("GET", "DELETE") and not group:
+        return (200 if command.method == "GET" else 204), None
+    if unquote(group) not in ctx.resources.get("resourcegroups", {}):
+        raise AdminError(412, "ResourceGroup does not exist")
+    raise AdminError(
+        501, "the resource group of a namespace is not supported: use publishRate and dispatchRate"
+    )
+
+
+def _permissions(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """Which roles may do what, and which may use a subscription. Nothing enforces it, as in a Pulsar without authorization."""
+    name, _, rest = call.partition("/")
+    role, _, last = rest.partition("/")
+    if name != "permissions":
+        return None
+    if role != "subscription" and not last:
+        return call_permissions(ctx, namespace, command, f"/{name}/{role}" if role else f"/{name}")
+    return _subscription_permissions(ctx, namespace, command, unquote(role), unquote(last))
+
+
+def _subscription_permissions(
+    ctx: Context, namespace: str, command: Admin, role: str, last: str
+) -> tuple[int, Any]:
+    """Who may use a subscription: GET and POST have it after ``subscription``, DELETE has it before the role."""
+    policies = ctx.namespaces.get(namespace) or Policies()
+    found: dict[str, list[str]] = policies.kept.get(SUBSCRIPTION_PERMISSIONS, {})
+    match command.method:
+        case "GET":
+            return 200, found
+        case "POST" | "PUT" if role == "subscription" and last:
+            roles = convert(command.body, list[str])
+            found = {**found, last: sorted({*found.get(last, []), *roles})}
+        case "DELETE" if last:
+            found = {**found, role: [each for each in found.get(role, []) if each != last]}
+        case _:
+            raise AdminError(405, f"{command.method} of permissions is not allowed")
+    policies.kept = {**policies.kept, SUBSCRIPTION_PERMISSIONS: found}
+    ctx.namespaces[namespace] = policies
+    return 204, None
+
+
+def _on_each_topic(
+    ctx: Context, namespace: str, command: Admin, call: str, topics: Callable[[], Iterable[PersistentTopic]]
+) -> OnTopic | None:
+    """What a call does to each topic of a namespace, or of a bundle. None: it does nothing to topics."""
+    bundle, _, rest = call.partition("/")
+    of_bundle = bundle.startswith("0x") and rest.partition("/")[0] in {name for _, name in _ACTIONS}
+    if of_bundle:
+        bundles.check(ctx.namespaces.get(namespace) or Policies(), namespace, bundle)
+        call = rest
+    action = _action(command, call, topics)
+    if action is None or not of_bundle:
+        return action
+
+    def in_bundle(ctx: Context, topic: PersistentTopic) -> None:
+        if bundles.contains(bundle, topic.name):
+            action(ctx, topic)
+
+    return in_bundle
+
+
+def _action(command: Admin, call: str, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic | None:
+    name, slash, wanted = call.partition("/")
+    action = _ACTIONS.get((command.method, name))
+    return None if action is None else action(unquote(wanted) if slash else None, topics)
+
+
+def _unload(subscription: str | None, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic | None:
+    """Close the topics and load them again."""
+    return unload if subscription is None else None
+
+
+def _clear_backlogs(subscription: str | None, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
+    """Clear the backlog of every subscription, or of those of this name."""
+
+    def clear(ctx: Context, topic: PersistentTopic) -> None:
+        for name in topic.known_subscriptions():
+            if not subscription or name == subscription:
+                clear_backlog(ctx, topic, topic.subscriptions[name])
+
+    return clear
+
+
+def _unsubscribe(subscription: str | None, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
+    """Delete the subscriptions of this name, if none has consumers."""
+    wanted = subscription or ""
+    if any(wanted in topic.subscriptions and topic.subscriptions[wanted].consumers for topic in topics()):
+        raise AdminError(412, "Subscription has active connected consumers")
+
+    def delete(ctx: Context, topic: PersistentTopic) -> None:
+        if wanted in topic.known_subscriptions():
+            delete_subscription(ctx, topic, wanted)
+
+    return delete
+
+
+# -- the table ----------------------------------------------------------------------------------------------------
+
+LISTS: Table[Callable[[Context, Admin, Names, Iterable[str], Container[str]], AdminAnswer]] = Table(
+    "",
+    (
+        Call("GET", "/namespaces/{tenant}", _list_namespaces),
+        Call("GET", f"{NAMESPACE}/topics", _list_by_mode),
+        Call("GET", "/{domain}/{tenant}/{namespace}", _list_topics),
+        Call("GET", f"/{{domain}}/{{tenant}}/{{namespace}}/{PARTITIONED}", _list_partitioned),
+    ),
+)
+"""The calls that list namespaces or topics."""
+
+_WHOLE = Table(NAMESPACE, (Call("GET", "", _get), Call("PUT", "", _create), Call("DELETE", "", _delete)))
+
+_ON_TOPICS = Table(
+    NAMESPACE,
+    [
+        Call(method, prefix + path, handler)
+        for method, path, handler in (
+            ("PUT", "/unload", _unload),
+            ("POST", "/clearBacklog", _clear_backlogs),
+            ("POST", "/clearBacklog/{subscription}", _clear_backlogs),
+            ("POST", "/unsubscribe/{subscription}", _unsubscribe),
+        )
+        for prefix in ("", "/{bundle}")
+    ],
+)
+_ACTIONS = {
+    (row.method, row.path.split("/")[-1 - row.path.endswith("}")]): row.handler for row in _ON_TOPICS.calls
+}
+"""Method and verb → what a call does to topics."""
+
+_BEFORE_POLICIES: Table[Callable[[Context, str, Admin, str], AdminAnswer | None]] = Table(
+    NAMESPACE,
+    (
+        Call("GET", "/permissions", _permissions),
+        Call("POST", "/permissions/{role}", _permissions),
+        Call("DELETE", "/permissions/{role}", _permissions),
+        Call("GET", "/permissions/subscription", _permissions),
+        Call("POST", "/permissions/subscription/{subscription}", _permissions),
+        Call("DELETE", "/permissions/{subscription}/{role}", _permissions),
+        Call("GET", "/properties", _properties),
+        Call("PUT", "/properties", _properties),
+        Call("DELETE", "/properties", _properties),
+        Call("GET", "/property/{key}", _properties),
+        Call("PUT", "/property/{key}/{value}", _properties),
+        Call("DELETE", "/property/{key}", _properties),
+        Call("GET", "/replication", _clusters),
+        Call("POST", "/replication", _clusters),
+        Call("GET", "/allowedClusters", _clusters),
+        Call("POST", "/allowedClusters", _clusters),
+        Call("GET", "/resourcegroup", _resource_group),
+        Call("POST", "/resourcegroup/{group}", _resource_group),
+        Call("DELETE", "/resourcegroup", _resource_group),
+    ),
+)
+"""Each handler is asked in turn. It returns None if the call is about something else."""
+
+_AFTER_POLICIES = Table(
+    NAMESPACE,
+    (
+        Call("GET", "/bundles", _bundle_call),
+        Call("PUT", "/{bundle}/split", _bundle_call),
+        Call("GET", "/{bundle}/topicHashPositions", _bundle_call),
+        Call("DELETE", "/{bundle}", _bundle_call),
+    ),
+)
+
+CALLS: tuple[Call[Any], ...] = (
+    *_WHOLE.calls,
+    *_ON_TOPICS.calls,
+    *_BEFORE_POLICIES.calls,
+    *_AFTER_POLICIES.calls,
+)
+"""The calls on a namespace, but for those on its policies."""

@@ -1,0 +1,217 @@
+"""Message TTL, and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`;
+docs/rules/ttl.md §1–§7, docs/rules/cursors.md §15). Expiry only acks entries. Retention deletes them.
+"""
+
+from schemas.effects import Expired
+from streaming.broker.context import NEVER, Context
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.persistent.cleanup.message_finder import (
+    find_newest_before,
+    find_newest_unacked_before,
+    find_newest_unacked_up_to,
+)
+from streaming.broker.persistent.cleanup.trimming import move_without_trimming, trim
+from streaming.broker.persistent.subscription import PersistentSubscription
+from streaming.broker.persistent.topic import PersistentTopic, Reason
+from streaming.broker.position import Position
+
+MINIMUM_BACKLOG_FOR_EXPIRY_CHECK = 1000
+CAUGHT_UP_FACTOR = 1.5
+
+
+def check(ctx: Context, topic: PersistentTopic) -> None:
+    """The periodic check of a topic, and the one after a policy change (docs/rules/ttl.md §3; profile 2.x: §5)."""
+    ttl = ctx.policies_of(topic).messageTTL
+    if ttl.value <= 0:
+        return
+    policy = f"messageTTL {ttl.value} s ({ttl.level})"
+    names = topic.known_subscriptions()
+    if not ctx.config.messageExpirySharedPosition:
+        expire_older(ctx, topic, names, ttl.value, policy)
+        return
+    if topic.slowest_cursor() is None:
+        return
+    found = find_newest_before(ctx, topic, ctx.clock - ttl.value * 1000)
+    if found is not None and found.entry >= 0:
+        expire_to_position(ctx, topic, names, found, Reason(Expired, "message TTL", policy))
+
+
+def next_effect(ctx: Context, topic: PersistentTopic) -> int:
+    """When the next entry of a subscription exceeds the TTL."""
+    seconds, names = ctx.policies_of(topic).messageTTL.value, topic.known_subscriptions()
+    if seconds <= 0 or not names:
+        return NEVER
+    if not ctx.config.messageExpirySharedPosition:
+        return min(_next_expiry(ctx, topic, topic.subscriptions[name], seconds) for name in names)
+    if topic.slowest_cursor() is None:
+        return NEVER
+    flips: list[int] = []
+    found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, flips)
+    if found is not None and found > min(topic.cursors[name].mark_delete for name in names):
+        return ctx.clock
+    return _first_flip(flips, seconds)
+
+
+def skipped(ctx: Context, topic: PersistentTopic, _rounds: int) -> None:
+    """Rounds that expire nothing leave their time in the stats. That of the last one counts."""
+    check(ctx, topic)
+
+
+def expire_older(
+    ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, policy: str
+) -> list[str]:
+    """Expire the subscriptions' entries that are older than `seconds` (docs/rules/ttl.md §5).
+
+    Returns the subscriptions that are left alone, because they have no backlog or have nearly caught up.
+    """
+    issued: list[str] = []
+    refused: list[str] = []
+    for name in names:
+        subscription = topic.subscriptions[name]
+        if _has_old_backlog_at(ctx, topic, subscription, seconds) <= ctx.clock:
+            subscription.last_expire = ctx.clock
+            issued.append(name)
+        else:
+            refused.append(name)
+    expire_by_age(ctx, topic, issued, seconds, Reason(Expired, "message TTL", policy))
+    return refused
+
+
+def _next_expiry(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int
+) -> int:
+    """When `expire_older` first expires entries of a subscription."""
+    due = _has_old_backlog_at(ctx, topic, subscription, seconds)
+    return due if due > ctx.clock else next_by_age(ctx, topic, topic.cursors[subscription.name], seconds)
+
+
+def _has_old_backlog_at(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int
+) -> int:
+    """When a subscription is no longer left alone (ms). A time that is not after the clock: it is not."""
+    cursor = topic.cursors[subscription.name]
+    backlog = cursor.backlog(topic.ledger)
+    if backlog == 0:
+        return NEVER
+    if not subscription.consumers or backlog >= MINIMUM_BACKLOG_FOR_EXPIRY_CHECK:
+        return ctx.clock
+    oldest = cursor.position_after(topic.ledger, 1, exclude_acked=False)
+    if seconds == 0 or oldest.ledger not in topic.ledger.ledgers or oldest.entry < 0:
+        return NEVER  # if trimmed before the cursor reached it: Pulsar can't read it and does nothing
+    time = ctx.entries.get(topic.name, oldest).timestamp
+    return time + int(seconds * CAUGHT_UP_FACTOR) * 1000 + 1
+
+
+def expire_by_age(
+    ctx: Context, topic: PersistentTopic, names: list[str], seconds: int, reason: Reason
+) -> None:
+    """For each subscription, expire ledgers closed more than `seconds` ago, then entries found by timestamp
+    (docs/rules/ttl.md §5, docs/rules/cursors.md §15).
+
+    quirk: an age of 0 s means that nothing expires. With messageExpiryThroughCursor off, all of this is otherwise: the
+    entries that are stored are searched, as for the TTL.
+    """
+    limit = ctx.clock - seconds * 1000
+    if not ctx.config.messageExpiryThroughCursor:
+        found = find_newest_before(ctx, topic, limit)
+        if found is None or found.entry < 0:
+            return
+        moved = [_expire_to(ctx, topic, topic.cursors[name], found, reason) for name in names]
+        if any(moved):
+            trim(ctx, topic)
+        return
+    if seconds == 0:
+        return
+    closed_reason = reason._replace(cause=f"{reason.cause}: the ledger closed before")
+    trims = False
+    for name in names:
+        cursor = topic.cursors[name]
+        closed = _closed_before(ctx, topic, cursor.mark_delete, limit)
+        trims |= _expire_to(ctx, topic, cursor, closed, closed_reason)
+        found = find_newest_unacked_before(ctx, topic, cursor, limit)
+        trims |= _expire_to(ctx, topic, cursor, found, reason)
+    if trims:
+        trim(ctx, topic)
+
+
+def next_by_age(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, seconds: int) -> int:
+    """When `expire_by_age` first moves the cursor (ms)."""
+    flips: list[int] = []
+    limit = ctx.clock - seconds * 1000
+    if not ctx.config.messageExpiryThroughCursor:
+        found = find_newest_before(ctx, topic, limit, flips)
+        moves = found is not None and found.entry >= 0 and found > cursor.mark_delete
+        return ctx.clock if moves else _first_flip(flips, seconds)
+    if seconds == 0:
+        return NEVER
+    end = _closed_before(ctx, topic, cursor.mark_delete, limit, flips)
+    if end is not None and end > cursor.mark_delete:
+        return ctx.clock
+    if find_newest_unacked_before(ctx, topic, cursor, limit, flips) is not None:
+        return ctx.clock
+    return _first_flip(flips, seconds)
+
+
+def _first_flip(flips: list[int], seconds: int) -> int:
+    """When an entry's age limit (`flips`, ms) lies `seconds` back for the first time."""
+    return min(flips, default=NEVER - seconds * 1000) + seconds * 1000
+
+
+def _closed_before(
+    ctx: Context, topic: PersistentTopic, mark_delete: Position, limit: int, flips: list[int] | None = None
+) -> Position | None:
+    """The last entry of the consecutive ledgers, starting at the mark-delete, that closed before `limit` (ms).
+
+    Appends to `flips` the later limit (ms) from which another ledger counts. None if no ledger does.
+    """
+    ledger, end = topic.ledger, None
+    id_: int | None = (
+        mark_delete.ledger if mark_delete.ledger in ledger.ledgers else ledger.next_ledger(mark_delete.ledger)
+    )
+    while id_ is not None:
+        info = ledger.ledgers[id_]
+        is_open = not info.timestamp and ctx.config.messageExpiryStopsAtOpenLedger
+        if is_open or not limit > info.timestamp:
+            if flips is not None and not is_open:
+                flips.append(info.timestamp + 1)
+            break
+        end = Position(id_, info.entries - 1)
+        id_ = ledger.next_ledger(id_)
+    return None if end is None else min(end, ledger.last_confirmed)
+
+
+def expire_to_position(
+    ctx: Context, topic: PersistentTopic, names: list[str], position: Position, reason: Reason
+) -> bool:
+    """Expire each subscription up to a position: at once if it is in a closed ledger, else as far as a search through the
+    subscription's cursor gets.
+
+    Does nothing and returns False if the position is past the topic's end.
+    """
+    ledger, trims = topic.ledger, False
+    info = ledger.ledgers.get(position.ledger)
+    is_closed = info is not None and 0 <= position.entry < info.entries
+    for name in names:
+        cursor = topic.cursors[name]
+        topic.subscriptions[name].last_expire = ctx.clock
+        found: Position | None = position
+        if not is_closed:
+            if position > ledger.last_confirmed:
+                return False
+            found = find_newest_unacked_up_to(ledger, cursor, position)
+        trims |= _expire_to(ctx, topic, cursor, found, reason)
+    if trims:
+        trim(ctx, topic)
+    return True
+
+
+def _expire_to(
+    ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, position: Position | None, reason: Reason
+) -> bool:
+    """Move a subscription's mark-delete position to `position`, never backwards. Returns whether to trim.
+
+    The caller trims after it has moved all cursors, since Pulsar trims in the background.
+    """
+    if position is None or position <= cursor.mark_delete:
+        return False
+    return move_without_trimming(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, None)

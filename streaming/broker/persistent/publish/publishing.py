@@ -1,0 +1,224 @@
+"""Publishing to a topic that stores its messages: check, append, confirm (mirrors `PersistentTopic.publishMessage`;
+docs/rules/producers.md §13, §14, docs/rules/deduplication.md §3).
+
+The broker confirms a write at once, since a micro-batch commits its entries before its receipts leave. Only a fault
+delays a write or makes it fail.
+"""
+
+from schemas.commands import Fault, Publish, Send
+from schemas.effects import LedgerClosed, SendReceipt, TopicEvent
+from schemas.entries import Entry
+from streaming.broker.context import Context
+from streaming.broker.errors import BrokerError
+from streaming.broker.persistent import rate_limits
+from streaming.broker.persistent.cleanup import backlog_quota
+from streaming.broker.persistent.cleanup.ledger_rollover import open_ledger, roll_over
+from streaming.broker.persistent.publish import deduplication_snapshots
+from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
+from streaming.broker.position import Position, from_tuple
+from streaming.broker.producer.message_size import broker_entry_metadata_size
+from streaming.broker.topic import creation, registration
+from streaming.broker.topic.abstract_topic import PendingWrite
+from streaming.broker.topic.publish_requests import (
+    from_send,
+    from_short_form,
+    may_publish,
+    may_send,
+    refuse,
+    too_large,
+)
+
+DUPLICATE = "duplicate: sequence id already persisted"
+"""The cause of a receipt for which nothing was stored."""
+
+_NOWHERE = Position(-1, -1)
+
+
+def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
+    """A SEND of a connected producer."""
+    policies = ctx.policies_of(topic)
+    write = from_send(ctx, topic, command)
+    if write is not None and may_send(ctx, topic, policies, command, write):
+        _publish(ctx, topic, policies, write, command.num_messages)
+
+
+def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> None:
+    """The short form. Its producer is registered with its first message."""
+    policies = ctx.policies_of(topic)
+    write = from_short_form(ctx, topic, command)
+    if not may_publish(ctx, topic, policies, write):
+        return
+    producer = write.producer
+    if producer.name not in topic.producers:
+        try:
+            creation.check_max_producers(ctx, topic, producer)
+            backlog_quota.check_producer_creation(ctx, topic)
+            creation.add(ctx, topic, producer)
+        except BrokerError as error:
+            refuse(ctx, topic, write, error.code, error.cause)
+            return
+    _publish(ctx, topic, policies, write, 1)
+
+
+def _publish(
+    ctx: Context, topic: PersistentTopic, policies: HierarchyTopicPolicies, write: PendingWrite, messages: int
+) -> None:
+    """The checks in Pulsar's order, then the write. `messages`: the number of messages that the command states.
+
+    A fenced or terminated topic has no producers, so no message gets here.
+    """
+    topic.counters.messages_in += messages
+    topic.counters.bytes_in += write.size
+    if policies.publish_throttled:
+        rate_limits.published(ctx, topic, write.producer.connection, messages, write.size)
+    refusal = too_large(ctx, policies, write)
+    if refusal is None and write.metadata.deliver_at_time is not None:
+        refusal = _too_late(policies, write, write.metadata.deliver_at_time)
+    if refusal is not None:
+        return refuse(ctx, topic, write, "NotAllowedError", refusal)
+    name, highest = write.producer.name, write.highest_sequence_id
+    verdict = topic.dedup.check(
+        name, write.sequence_id, write.sequence_id if highest is None else highest, write.metadata
+    )
+    if verdict == "Dup":
+        topic.counters.duplicates += messages
+        return _receipt(ctx, topic, write, _NOWHERE, DUPLICATE)
+    if verdict == "Unknown":
+        topic.counters.unknown += messages
+        cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
+        return refuse(ctx, topic, write, "PersistenceError", cause)
+    if ctx.config.brokerEntryMetadataInterceptors:
+        write.broker_timestamp = ctx.clock
+        write.size += broker_entry_metadata_size(ctx.clock)
+    if topic.fail_writes:
+        topic.fail_writes -= 1
+        _fail(ctx, topic, [write])
+    elif topic.delay_writes or topic.pending:
+        topic.delay_writes = max(topic.delay_writes - 1, 0)
+        if not (topic.pending and (topic.pending[-1].last_of_ledger or topic.pending[-1].position is None)):
+            write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+        topic.put_off(write)
+    else:
+        write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+        _confirm(ctx, topic, write)
+    return None
+
+
+def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite, deliver_at: int) -> str | None:
+    """Why a message is delayed for too long; None: it is not."""
+    policy = policies.delayedDelivery.value
+    longest = policy.maxDeliveryDelayInMillis
+    if policy.active and 0 < longest < deliver_at - write.metadata.publish_time:
+        return f"delayed by more than {longest} ms"
+    return None
+
+
+def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
+    """The write succeeded (addComplete): consumers may see the entry, and the receipt leaves."""
+    position = write.position
+    assert position is not None
+    topic.ledger.confirm(position, write.size, ctx.clock)
+    ctx.entries.add(topic.name, position, Entry(write.metadata, write.size, write.broker_timestamp))
+    highest = write.highest_sequence_id
+    dedup = topic.dedup
+    if dedup.status == "Enabled":
+        dedup.record_persisted(
+            write.producer.name, write.sequence_id if highest is None else highest, write.metadata
+        )
+        if dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
+            dedup.snapshot_counter = 0
+            deduplication_snapshots.take_snapshot(ctx, topic, position)
+    _receipt(ctx, topic, write, position, None)
+    for subscription in topic.connected:
+        dispatcher = subscription.dispatcher
+        if subscription.consumers and dispatcher is not None and dispatcher.pending_read:
+            dispatcher.new_entries(topic.context_of(ctx, subscription))
+    if write.last_of_ledger:
+        roll_over(ctx, topic, "ledger full")
+
+
+def _receipt(
+    ctx: Context, topic: PersistentTopic, write: PendingWrite, position: Position, cause: str | None
+) -> None:
+    producer, metadata = write.producer, write.metadata
+    num = metadata.num_messages_in_batch
+    counters = topic.producer_counters.get(producer.name) or topic.count_producer(ctx, producer)
+    counters.messages_in += 1 if num is None else num
+    counters.bytes_in += write.size
+    counters.last = ctx.clock
+    if not write.plain and metadata.chunk_id is not None:
+        counters.chunks_in += 1
+    if position is _NOWHERE:
+        ctx.emit(SendReceipt(topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id,
+                             write.highest_sequence_id, -1, -1, cause))  # fmt: skip
+        return
+    receipt = (
+        topic.name, producer.connection, producer.producer_id, producer.name, write.sequence_id, write.highest_sequence_id,
+        position.ledger, position.entry, cause, write.size, 1 if num is None else num, metadata.publish_time,
+        metadata.partition_key, None if write.plain else metadata, write.payload, write.broker_timestamp,
+    )  # fmt: skip
+    ctx.emit(from_tuple(SendReceipt, receipt))
+
+
+# -- faults come as commands, so that a log repeats them (docs/rules/deduplication.md §10) ------------------------
+
+
+def handle_fault(ctx: Context, topic: PersistentTopic, command: Fault) -> None:
+    """FAULT: make coming writes fail or wait, or decide the fate of those that wait."""
+    if command.fault == "FailWrites":
+        topic.fail_writes += command.count
+    elif command.fault == "DelayWrites":
+        topic.delay_writes += command.count
+    elif command.fault == "CompleteWrites":
+        _complete(ctx, topic, command.count or len(topic.pending))
+    elif topic.pending:
+        _fail(ctx, topic, topic.take_pending())
+
+
+def _complete(ctx: Context, topic: PersistentTopic, count: int) -> None:
+    """Confirm the oldest pending writes. Those behind a full ledger get positions in the next one."""
+    for _ in range(min(count, len(topic.pending))):
+        write = topic.take_oldest()
+        _confirm(ctx, topic, write)
+        registration.write_done(ctx, topic, write.producer)
+        if write.last_of_ledger:
+            for waiting in topic.pending:
+                waiting.position, waiting.last_of_ledger = topic.ledger.submit(
+                    waiting.size, ctx.clock, ctx.config
+                )
+                if waiting.last_of_ledger:
+                    break
+    if not topic.pending:
+        _recover(ctx, topic)
+
+
+def _fail(ctx: Context, topic: PersistentTopic, writes: list[PendingWrite]) -> None:
+    """Writes failed (addFailed): fence the topic and disconnect its producers. If no write is pending, it recovers."""
+    topic.fenced = True
+    ctx.emit(TopicEvent(topic.name, "fenced: a write failed"))
+    for producer in list(topic.producers.values()):
+        registration.disconnect(ctx, topic, producer, "a write failed")
+    for write in writes:
+        refuse(ctx, topic, write, "PersistenceError", "the write failed")
+    if not topic.pending:
+        _recover(ctx, topic)
+
+
+def _recover(ctx: Context, topic: PersistentTopic) -> None:
+    """No write is pending on a fenced topic: pushed := persisted, a new ledger opens, the topic is unfenced.
+
+    A ledger with a failed write takes no more entries. It holds those that were confirmed.
+    """
+    if not topic.fenced:
+        return
+    topic.dedup.roll_back()
+    ledger = topic.ledger
+    ledger.drop_unconfirmed()
+    closed = ledger.current
+    info = ledger.close_current(ctx.clock)
+    if info is not None:
+        ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, "a write failed"))
+    open_ledger(ctx, topic)
+    topic.fenced = False
+    ctx.emit(TopicEvent(topic.name, "recovered: pushed sequence ids rolled back to persisted"))

@@ -1,0 +1,1 @@
+"""Schemas: the registry, definitions, compatibility."""

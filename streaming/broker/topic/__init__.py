@@ -1,0 +1,1 @@
+"""What persistent and non-persistent topics share."""

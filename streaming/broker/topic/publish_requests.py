@@ -1,0 +1,125 @@
+"""SEND and the short form up to where the kinds of topics differ: the request as a write, and the checks that all topics
+make (mirrors `ServerCnx.handleSend` and `Producer.publishMessage`; docs/rules/producers.md §11–§13).
+"""
+
+from schemas.commands import MessageMetadata, Publish, Send
+from schemas.effects import SendError
+from streaming.broker.context import Context
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
+from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
+from streaming.broker.producer.producer import Producer
+from streaming.broker.topic.abstract_topic import AbstractTopic, PendingWrite
+
+
+def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite | None:
+    """A SEND as a write. None: the connection has no such producer, and is closed for that unless the broker closed the
+    producer a moment ago.
+    """
+    name = topic.producer_handles.get(command.connection, command.producer_id)
+    if name is None:
+        closed_until = ctx.closed_producers.get(command.connection, {}).get(command.producer_id, -1)
+        if ctx.clock > closed_until:
+            cause = f"SEND for producer {command.producer_id}, which this connection has not created"
+            ctx.close_connection(topic.name, command.connection, cause)
+        return None
+    highest = command.highest_sequence_id
+    if highest is not None and highest < command.sequence_id:
+        highest = None
+    payload = command.payload_bytes or command.payload.encode()
+    size = HEADER + metadata_size(command.metadata) + len(payload)
+    return PendingWrite(
+        topic.producers[name], command.sequence_id, highest, command.metadata, payload, size, plain=False
+    )
+
+
+def may_send(
+    ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, command: Send, write: PendingWrite
+) -> bool:
+    """The checks that a producer makes on a SEND. False: it was refused."""
+    if command.txnid_least_bits or command.txnid_most_bits:
+        refuse(ctx, topic, write, "NotAllowedError", "Transaction buffer disable!")
+    elif command.message_id is not None:
+        refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
+    elif write.producer.name in topic.closing_producers:
+        refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
+    elif not command.metadata.encryption_keys and policies.encryptionRequired:
+        refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
+    else:
+        return True
+    return False
+
+
+def from_short_form(ctx: Context, topic: AbstractTopic, command: Publish) -> PendingWrite:
+    """The short form as a write. A producer that the topic does not know yet is a new one."""
+    name = command.producer
+    producer = topic.producers.get(name) or Producer(name, "", None, created=ctx.clock)
+    time = ctx.clock if command.publish_time is None else command.publish_time
+    payload = command.payload_bytes or command.payload.encode()
+    metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)
+    plain = not command.properties and command.event_time is None and command.deliver_at_time is None
+    if plain:
+        size = plain_metadata_size(name, command.sequence_id, time, command.key)
+    else:
+        metadata.properties = command.key_values()
+        metadata.event_time, metadata.deliver_at_time = command.event_time, command.deliver_at_time
+        size = metadata_size(metadata)
+    return PendingWrite(
+        producer, command.sequence_id, None, metadata, payload, HEADER + size + len(payload), plain
+    )
+
+
+def may_publish(
+    ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, write: PendingWrite
+) -> bool:
+    """The checks that a producer makes on the short form, which is never encrypted. False: it was refused."""
+    if policies.encryptionRequired:
+        refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
+    elif write.producer.name in topic.closing_producers:
+        refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
+    else:
+        return True
+    return False
+
+
+def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
+    """Why an entry has too many messages or bytes; None: it has not. The bytes of chunks are not checked."""
+    messages = write.metadata.num_messages_in_batch
+    if messages is not None and (refusal := _too_many(ctx, write, messages)) is not None:
+        return refusal
+    if write.metadata.chunk_id is not None:
+        return None
+    largest = ctx.config.maxMessageSize
+    if len(write.payload) > largest:
+        return f"payload of {len(write.payload)} bytes, the broker takes {largest}"
+    limit = policies.maxMessageSize
+    if 0 < limit < largest and write.size > limit:
+        return f"entry of {write.size} bytes, the topic takes {limit}"
+    return None
+
+
+def _too_many(ctx: Context, write: PendingWrite, messages: int) -> str | None:
+    """Why a batch can't have so many messages, or None.
+
+    Pulsar's broker never looks into a batch. Here a batch has at most one message per byte of its payload, so that what is
+    kept for an entry (its ack set) is in proportion to its record. Without a payload, as in a log that leaves payloads
+    out, only maxMessagesPerBatch counts.
+    """
+    most = ctx.config.maxMessagesPerBatch
+    if messages > most:
+        return f"a batch of {messages} messages, the broker takes {most}"
+    metadata = write.metadata
+    size = len(write.payload) if metadata.compression in (None, "NONE") else metadata.uncompressed_size
+    if write.payload and size is not None and size < messages:
+        return f"a batch of {messages} messages in {size} bytes"
+    return None
+
+
+def refuse(ctx: Context, topic: AbstractTopic, write: PendingWrite, error: str, cause: str) -> None:
+    """SEND_ERROR, with the highest sequence id of the message or batch."""
+    producer, highest = write.producer, write.highest_sequence_id
+    sequence_id = write.sequence_id if highest is None else highest
+    ctx.emit(
+        SendError(
+            topic.name, producer.connection, producer.producer_id, producer.name, sequence_id, error, cause
+        )
+    )

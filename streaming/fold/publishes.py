@@ -1,0 +1,332 @@
+"""Plain publishes as columns, for `Broker.publish`, and its receipts as a table."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import compress, islice
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.commands import Decoded, MessageMetadata, Publish, Send
+from schemas.effects import KINDS, SendReceipt
+from schemas.outputs import SCHEMAS
+from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, RowsOfTopic, Run
+from streaming.broker.persistent.publish.publishing import DUPLICATE
+from streaming.broker.producer.message_size import HEADER
+from streaming.fold.plain_layout import PlainPublishes
+
+RECEIPTS = KINDS[SendReceipt]
+
+_SHORTEST = 8
+"""A run of fewer records costs more to set up than it saves."""
+
+_SCHEMA = SCHEMAS[RECEIPTS]
+_OF_AN_ENTRY = {"size", "publish_time", "partition_key", "payload", "messages", "metadata"}
+_encode = msgspec.msgpack.Encoder().encode
+_HEADS = tuple(
+    _encode(MessageMetadata("", 0, 0, partition_key=key, uncompressed_size=size))[:3]
+    for key, size in ((None, None), ("", None), ("", 0))
+)
+"""How a plain metadata with none, one or both of these begins in MessagePack: with the number of its fields."""
+_VARINT_BYTES = np.array([1 << bits for bits in range(7, 64, 7)], np.uint64)
+_Integers = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+class PublishColumns(NamedTuple):
+    """The plain publishes among some records that follow each other. `records`: which records they are. `senders`: a number for the
+    sender of each. `columns`: of their receipts, what doesn't depend on the fold."""
+
+    records: list[int]
+    rows: Publishes
+    senders: _Integers
+    columns: dict[str, pa.Array]
+
+    def runs(self) -> Iterator[Run]:
+        """The rows, each run of records without a gap."""
+        starts, stops = _runs(np.array(self.records))
+        runs = np.repeat(np.arange(len(starts)), stops - starts)
+        topics = _codes(self.columns["topic"])
+        rows = np.argsort(_small(runs * (int(topics.max()) + 1) + topics), kind="stable")
+        runs, topics, senders = runs[rows], topics[rows], self.senders[rows]
+        clocks, ids, sizes = (
+            self.columns[name].to_numpy()[rows] for name in ("clock", "sequence_id", "size")
+        )
+        firsts = np.flatnonzero((np.diff(runs, prepend=-1) != 0) | (np.diff(topics, prepend=-1) != 0))
+        rises = np.append(True, (ids[1:] > ids[:-1]) & (senders[1:] == senders[:-1]))
+        rises[firsts] = True
+        bounds = zip(
+            firsts.tolist(),
+            [*firsts[1:].tolist(), len(rows)],
+            np.logical_and.reduceat(rises, firsts).tolist(),
+            strict=True,
+        )
+        columns = [column.tolist() for column in (rows, clocks, ids, sizes, senders)]
+        by_topic = (
+            RowsOfTopic(rise, *(column[first:stop] for column in columns)) for first, stop, rise in bounds
+        )
+        topics_of = np.bincount(runs[firsts]).tolist()
+        for start, stop, count in zip(starts.tolist(), stops.tolist(), topics_of, strict=True):
+            yield Run(start, stop, list(islice(by_topic, count)))
+
+    def receipts(self, partition: int, receipts: Receipts, others: Sequence[pa.Table]) -> pa.Table:
+        """`receipts` and `others`, which have those of other records by offset, as one table of SEND_RECEIPT by offset."""
+        count = len(self.records)
+        rows, ledger_ids, entry_ids = (np.array(column, np.int64) for column in receipts)
+        ledgers, entries = np.zeros((2, count), np.int64)
+        ledgers[rows], entries[rows] = ledger_ids, entry_ids
+        columns: dict[str, Any] = self.columns | {
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+            "ordinal": pa.repeat(pa.scalar(0, pa.int32()), count),
+            "messages": pa.repeat(pa.scalar(1, pa.int32()), count),
+            "ledger_id": pa.array(ledgers),
+            "entry_id": pa.array(entries),
+        }
+        columns.setdefault("connection", pa.repeat(pa.scalar(""), count))
+        if (ledgers < 0).any():
+            stored = pa.array(ledgers >= 0)
+            for name in columns.keys() & _OF_AN_ENTRY:
+                columns[name] = pc.if_else(stored, columns[name], None)
+            columns["cause"] = pc.if_else(stored, None, DUPLICATE)
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in _SCHEMA
+        ]
+        table = pa.Table.from_arrays(arrays, schema=_SCHEMA)
+        if len(rows) == count and not others:
+            return table
+        table = pa.concat_tables([table, *others])
+        rows = np.append(rows, np.arange(count, len(table)))
+        return table.take(rows[np.argsort(table["offset"].to_numpy()[rows], kind="stable")])
+
+
+def publish_columns(
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    topics: Sequence[str | None],
+    commands: Sequence[Decoded],
+    clock: int,
+) -> PublishColumns | None:
+    """The plain publishes among records with rising offsets and plausible timestamps (ms), if they are worth it.
+
+    `clock` (ms): the partition's clock before them.
+    """
+    records = [
+        row
+        for row, each in enumerate(commands)
+        if type(each) is Publish
+        and not each.properties
+        and each.event_time is None
+        and each.deliver_at_time is None
+    ]
+    records = _in_runs(records)
+    if not records:
+        return None
+    own: list[Any] = [commands[row] for row in records]
+    clocks = _clocks(timestamps, clock)[records]
+    producers, ids, keys, times = (
+        list(map(attrgetter(name), own)) for name in ("producer", "sequence_id", "key", "publish_time")
+    )
+    clock_list = clocks.tolist()
+    if times.count(None) == len(times):
+        times = clock_list
+    elif None in times:
+        times = [now if time is None else time for time, now in zip(times, clock_list, strict=True)]
+    payloads, names = _payloads(own), pa.array(producers, pa.string())
+    sizes, largest = _sizes(_texts(names), ids, clocks if times is clock_list else times, keys, payloads)
+    rows = Publishes(
+        _taken(offsets, records), clock_list, _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
+        producers,
+    )  # fmt: skip
+    columns = _columns(rows, producer_name=names, payload=payloads)
+    return PublishColumns(records, rows, _codes(names), columns)
+
+
+def plain_columns(
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    topics: Sequence[str | None],
+    publishes: PlainPublishes,
+    clock: int,
+) -> PublishColumns | None:
+    """`publish_columns` of publishes that were read by column."""
+    records = _in_runs(publishes.rows.tolist())
+    if not records:
+        return None
+    _, names, producers, ids, payloads = publishes
+    if len(records) < len(publishes.rows):
+        taken = np.searchsorted(publishes.rows, records)
+        producers, ids, payloads = producers[taken], ids[taken], payloads.take(pa.array(taken))
+    clocks = _clocks(timestamps, clock)[records]
+    keys: list[str | None] = [None] * len(records)
+    sizes, largest = _sizes(_texts(names)[producers], ids, clocks, keys, payloads)
+    clock_list = clocks.tolist()
+    senders = _taken(names.to_pylist(), producers.tolist())
+    rows = Publishes(
+        _taken(offsets, records), clock_list, _taken(topics, records), senders, ids.tolist(), clock_list, keys, sizes.tolist(),
+        largest, senders,
+    )  # fmt: skip
+    known = {
+        "clock": pa.array(clocks),
+        "producer_name": names.take(pa.array(producers)),
+        "sequence_id": pa.array(ids),
+        "size": pa.array(sizes),
+        "publish_time": pa.array(clocks),
+        "partition_key": pa.nulls(len(records), pa.string()),
+        "payload": payloads,
+    }
+    return PublishColumns(records, rows, producers, _columns(rows, **known))
+
+
+def _columns(rows: Publishes, **known: pa.Array) -> dict[str, pa.Array]:
+    """What receipts have of `rows`. `known`: columns that are arrays already."""
+    columns: dict[str, tuple[Sequence[Any], pa.DataType]] = {
+        "offset": (rows.offsets, pa.int64()),
+        "clock": (rows.clocks, pa.int64()),
+        "topic": (rows.topics, pa.string()),
+        "sequence_id": (rows.sequence_ids, pa.int64()),
+        "size": (rows.sizes, pa.int64()),
+        "publish_time": (rows.publish_times, pa.int64()),
+        "partition_key": (rows.keys, pa.string()),
+    }
+    return known | {name: pa.array(*column) for name, column in columns.items() if name not in known}
+
+
+def send_columns(
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    topics: Sequence[str | None],
+    commands: Sequence[Decoded],
+    clock: int,
+) -> PublishColumns | None:
+    """The plain SENDs, as `publish_columns` has the short form. Their metadata may also have the size before compression."""
+    records = [
+        row
+        for row, each in enumerate(commands)
+        if type(each) is Send
+        and each.num_messages == 1
+        and each.highest_sequence_id is None
+        and each.message_id is None
+        and not each.txnid_least_bits
+        and not each.txnid_most_bits
+    ]
+    sends: Sequence[Any] = commands
+    encoded = {row: _encode(sends[row].metadata) for row in _in_runs(records)}
+    records = _in_runs([row for row, each in encoded.items() if _is_plain(sends[row].metadata, each)])
+    if not records:
+        return None
+    own = [sends[row] for row in records]
+    metadata = [each.metadata for each in own]
+    clocks = _clocks(timestamps, clock)[records]
+    producers, numbers, keys, times, uncompressed = (
+        list(map(attrgetter(name), metadata))
+        for name in ("producer_name", "sequence_id", "partition_key", "publish_time", "uncompressed_size")
+    )
+    connections, producer_ids, ids = (
+        list(map(attrgetter(name), own)) for name in ("connection", "producer_id", "sequence_id")
+    )
+    payloads = _payloads(own)
+    names = pa.array(producers, pa.string())
+    sizes, largest = _sizes(_texts(names), numbers, times, keys, payloads, uncompressed)
+    rows = Publishes(
+        _taken(offsets, records), clocks.tolist(), _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
+        list(zip(connections, producer_ids, producers, strict=True)), metadata,
+    )  # fmt: skip
+    columns = {
+        **_columns(rows, producer_name=names, payload=payloads),
+        "connection": pa.array(connections, pa.string()),
+        "producer_id": pa.array(producer_ids, pa.int64()),
+        "metadata": pa.array([encoded[row] for row in records], pa.binary()),
+    }
+    return PublishColumns(records, rows, _numbered(rows.senders), columns)
+
+
+def _numbered(values: Sequence[Hashable]) -> _Integers:
+    """A number for each, the same for equal values."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values])
+
+
+def _codes(texts: pa.Array) -> _Integers:
+    """The same for texts that may be null."""
+    codes: _Integers = pc.fill_null(texts.dictionary_encode().indices, -1).to_numpy().astype(np.int64) + 1
+    return codes
+
+
+def _small(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers from 0 on, as short as they can be: short ones are sorted faster."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max())))
+
+
+def _taken(column: Sequence[T], records: list[int]) -> list[T]:
+    return [column[row] for row in records]
+
+
+def _is_plain(metadata: MessageMetadata, encoded: bytes) -> bool:
+    """Does it have nothing but a key and the size before compression? `encoded`: the same, in MessagePack."""
+    more = (metadata.partition_key is not None) + (metadata.uncompressed_size is not None)
+    return encoded.startswith(_HEADS[more])
+
+
+def _runs(records: _Integers) -> tuple[_Integers, _Integers]:
+    """Where consecutive numbers start and stop."""
+    breaks = np.flatnonzero(np.diff(records) != 1) + 1
+    return np.append(0, breaks), np.append(breaks, len(records))
+
+
+def _in_runs(records: list[int]) -> list[int]:
+    """The records that follow each other and are not too few."""
+    if len(records) < _SHORTEST:
+        return []
+    starts, stops = _runs(np.array(records))
+    lengths = stops - starts
+    return list(compress(records, np.repeat(lengths >= _SHORTEST, lengths).tolist()))
+
+
+def _clocks(timestamps: Sequence[int], clock: int) -> _Integers:
+    clocks: _Integers = np.maximum(np.maximum.accumulate(np.array(timestamps, np.int64)), clock)
+    return clocks
+
+
+def _payloads(commands: Sequence[Any]) -> pa.Array:
+    texts, binaries = (list(map(attrgetter(name), commands)) for name in ("payload", "payload_bytes"))
+    if any(texts):
+        binaries = [binary or text.encode() for binary, text in zip(binaries, texts, strict=True)]
+    return pa.array(binaries, pa.binary())
+
+
+def _sizes(
+    producers: _Integers,
+    ids: list[int] | _Integers,
+    times: list[int] | _Integers,
+    keys: list[str | None],
+    payloads: pa.Array,
+    uncompressed: list[int | None] | None = None,
+) -> tuple[_Integers, tuple[int, int]]:
+    """The stored sizes of entries in bytes, and the largest of them and of their payloads. `producers`: `_texts` of them."""
+    lengths = pc.binary_length(payloads).to_numpy()
+    sizes = HEADER + 3 + producers + _varints(np.array(ids, np.int64)) + lengths
+    sizes += _varints(np.array(times, np.int64))
+    if keys.count(None) < len(keys):
+        keyed = pa.array(keys, pa.string())
+        sizes += np.where(keyed.is_valid(), 1 + _texts(keyed), 0)
+    if uncompressed is not None and uncompressed.count(None) < len(uncompressed):
+        given = pa.array(uncompressed, pa.int64())
+        sizes += np.where(given.is_valid(), 1 + _varints(pc.fill_null(given, 0).to_numpy()), 0)
+    return sizes, (int(sizes.max()), int(lengths.max()))
+
+
+def _varints(values: _Integers) -> _Integers:
+    """`message_size.varint` of each."""
+    found: _Integers = np.searchsorted(_VARINT_BYTES, values.astype(np.uint64), side="right") + 1
+    return found
+
+
+def _texts(values: pa.Array) -> _Integers:
+    """The bytes of each text and of its length; those of an empty text for null."""
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
+    total: _Integers = lengths + _varints(lengths)
+    return total

@@ -1,0 +1,62 @@
+"""Several folds of the same records, decoded once, each with its own broker, which an observer watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from schemas.commands import Decoded
+from streaming.broker.broker import Broker
+from streaming.broker.persistent.publish.publish_run import Receipts
+from streaming.fold.publishes import PublishColumns
+from streaming.fold.record_fold import RecordFold, without_gc
+from streaming.fold.records import BrokerType, Records, StateRow, Store
+
+
+class SharedRecords(NamedTuple):
+    """Records that several brokers fold: their commands, decoded once, and the plain publishes among them as columns."""
+
+    records: Records
+    commands: Sequence[Decoded]
+    columns: PublishColumns | None
+
+
+@runtime_checkable
+class Flushing(Protocol):
+    """A broker that hands its effects to an observer."""
+
+    def flush(self) -> None:
+        """Hand on the effects so far."""
+        ...
+
+
+class SharedFold:
+    """One of the folds. Its broker hands effects to the observer itself. Raises what `RecordFold` raises."""
+
+    def __init__(
+        self, partition: int, store: Store, before: StateRow | None, *, broker: BrokerType = Broker
+    ) -> None:
+        """As `RecordFold`."""
+        self._records = RecordFold(partition, store, before, broker=broker)
+        self._records.when_full(self._flush)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker as it is between two calls, to look at."""
+        return self._records.broker
+
+    def fold(self, shared: SharedRecords) -> None:
+        """Fold some records. The store must have the entries of those before."""
+        self._records.broker.stored()
+        with without_gc():
+            self._records.fold(shared.records, shared.commands, {}, shared.columns, Receipts([], [], []))
+        self._flush()
+
+    def state(self) -> StateRow:
+        """The state to continue from."""
+        return self._records.state()
+
+    def _flush(self) -> None:
+        broker = self._records.broker
+        assert isinstance(broker, Flushing)
+        broker.flush()

@@ -1,0 +1,1 @@
+"""What runs for a while: replays, the live query, the demonstration."""

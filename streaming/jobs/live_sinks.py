@@ -1,0 +1,108 @@
+"""What a live query writes into its store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from sinks.base import Sink
+from sinks.begun import Begun
+from sinks.ledger_store import LedgerStore
+from sinks.outputs import local_path
+from sinks.quarantine import QuarantineSink
+from sinks.storage import Damaged, within
+from sinks.tables import DeltaSink
+from streaming.quality.sink import EVERY_SECONDS, QualitySink
+from streaming.spark.checkpoint import BadCheckpoint, last_committed, last_planned
+
+_FOLDERS = ("segments", "ledgers", "deletions", "tables", "quarantine", "quality")
+"""What the sinks write in the store."""
+
+
+class LiveSinks:
+    """The sinks of a live query's store: the entries (`ledgers`), the quarantine, the output table (`output`), and the checks.
+
+    `all` has them in the order in which they are written. `begun` is told of each micro-batch before them, see `query.start`. `close`
+    them when the query has ended.
+    """
+
+    def __init__(
+        self, store: str, *, tables: bool = True, keep_outputs: timedelta | None = None, quality: bool = True
+    ) -> None:
+        """See `streaming.jobs.run.run_query`. Raises `BadUrl`, `SuiteError`."""
+        self._store = store
+        self.begun = Begun(store)
+        self.ledgers = LedgerStore(store)
+        self.output = DeltaSink(within(store, "tables"), keep_outputs) if tables else None
+        self._files: list[Sink] = [self.ledgers, QuarantineSink(store)]
+        if self.output is not None:
+            self._files.append(self.output)
+        self._checks = [QualitySink(store, live=True, first_seconds=EVERY_SECONDS)] if quality else []
+        self.all: list[Sink] = [*self._files, *self._checks]
+
+    def begin(self, checkpoint: str | Path) -> int | None:
+        """Compare what is stored with the checkpoint. Returns the micro-batch that this planned last, see `last_planned`.
+
+        Nothing of a micro-batch is written before it is planned. So if there is output of one that the checkpoint has not planned, the
+        checkpoint is older than the store: the query would plan another one with that number. And what the last committed ones wrote is
+        there, or else rows would be missing for ever. Raises `ForeignFiles`, `Damaged`, and `BadCheckpoint` for a new checkpoint that is
+        not apart from the store.
+        """
+        last = last_planned(checkpoint)
+        if last == -1:  # a query that began so goes on
+            _check_apart(checkpoint, self._store)
+        if last is not None:
+            committed = last_committed(checkpoint)
+            self.begun.check(last, committed)
+            if missing := self.begun.missing(self._files, committed):
+                repeated = committed == last and set(missing.values()) == {last}
+                raise Damaged(
+                    _lacking(self._store, missing, f"{checkpoint}/commits/{last}" if repeated else None)
+                )
+            for sink in self._files:
+                sink.begin(last)
+        return last
+
+    def end(self, rows: Mapping[tuple[int, str], int]) -> None:
+        """Note that all of the micro-batch that began last is written, see `query.start`."""
+        self.begun.end(self._files, rows)
+
+    def close(self) -> None:
+        """End what runs beside the query. What is at hand is finished first."""
+        for check in self._checks:
+            check.close()
+        if self.output is not None:
+            self.output.close()
+
+
+def _lacking(store: str, missing: Mapping[str, int], commit: str | None) -> str:
+    """What to say of a store without these files. `commit`: the file of the checkpoint without which the query writes them again."""
+    path, batch = next(iter(missing.items()))
+    more = f" (the first of {len(missing):,} missing files)" if len(missing) > 1 else ""
+    to_do = (
+        f"Delete {commit} and start the query again: it repeats that micro-batch, as after a crash. Or restore"
+        if commit
+        else "Restore"
+    )
+    return (
+        f"{store} lacks {path}{more}, which micro-batch {batch} wrote, and the checkpoint has committed: the machine went down, or a copy "
+        f"is not complete. {to_do} both from the same backup, or give this query a new checkpoint and a new store"
+    )
+
+
+def _check_apart(checkpoint: str | Path, store: str) -> None:
+    """Spark clears up in its folder, and the sinks in theirs. A checkpoint beside these, in the store, is in nobody's way.
+
+    Raises `BadCheckpoint`.
+    """
+    path, around = local_path(checkpoint), local_path(store)
+    if path is None or around is None:
+        return
+    own, root = Path(os.path.realpath(path)), Path(os.path.realpath(around))
+    inside = root in own.parents and own.relative_to(root).parts[0] in _FOLDERS
+    if own == root or own in root.parents or inside:
+        raise BadCheckpoint(
+            f"the checkpoint {checkpoint} and the store {store} are one folder, or one is in the other: give the query a folder for each"
+        )

@@ -1,0 +1,36 @@
+"""Paths of Pulsar's admin REST API that nothing stands behind: what is not supported, and parts of Pulsar that Magnetar does not
+have."""
+
+from typing import Any
+
+from streaming.broker.admin_table import TOPIC
+
+_NEVER_RUN = {"status": "NOT_RUN", "lastError": ""}
+
+_NO_MESSAGE = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+
+UNSUPPORTED: dict[str, Any] = {
+    f"{TOPIC}/compaction": _NEVER_RUN,
+    f"{TOPIC}/offload": _NEVER_RUN | {"firstUnoffloadedMessage": _NO_MESSAGE},
+}  # fmt: skip
+"""Paths of Pulsar's that are not supported, with what GET answers: that nothing is set, or was ever run. A call that would change
+that is answered with 501."""
+
+_NO_WORKER = 409, "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
+_NO_PACKAGES = 503, "Package Management Service is not enabled in the broker."
+_NO_JVM = 501, "This broker runs without a JVM: it has no MBeans and no allocators."
+_NO_TRANSACTIONS = 503, "This Broker is not configured with transactionCoordinatorEnabled=true."
+
+ABSENT: dict[str, tuple[int, str]] = {
+    **{
+        f"/admin/{version}/{name}{rest}": _NO_WORKER
+        for version in ("v2", "v3")
+        for name in ("functions", "sources", "sinks", "source", "sink", "worker", "worker-stats")
+        for rest in ("", "/{rest:path}")
+    },
+    "/admin/v2/broker-stats/mbeans": _NO_JVM,
+    "/admin/v2/broker-stats/allocator-stats/{allocator}": _NO_JVM,
+    "/admin/v3/packages/{rest:path}": _NO_PACKAGES,
+    "/admin/v3/transactions/{rest:path}": _NO_TRANSACTIONS,
+}
+"""Paths of parts of Pulsar that Magnetar does not have, with the status and the reason that a broker without them answers."""
