@@ -26,7 +26,7 @@ from pyarrow import fs
 from schemas.outputs import ENTRY
 from sinks.cache import INDEXES, ROWS
 from sinks.parquet import Compression, options
-from sinks.runs import Ledger, RawRun, RunIndex, runs_of
+from sinks.runs import Ledger, RawRun, RunIndex, Unsealed, runs_of
 from sinks.storage import RESTORE, Damaged, Storage, plain
 
 _KEY = b"magnetar"
@@ -55,12 +55,13 @@ class Index(msgspec.Struct, frozen=True, gc=False):
     """`runs` are (topic, ledger, first entry, last entry), in the file's order.
 
     Entries of the ledgers in `closed` are in sealed files, and those of the ledgers in `deleted` are gone. Do not look for
-    either in this segment or an older one.
+    either in this segment or an older one. The ledgers in `unsealed` are closed, and a later batch seals them.
     """
 
     runs: list[RawRun] = []
     closed: list[Ledger] = []
     deleted: list[Ledger] = []
+    unsealed: list[Unsealed] = []
 
 
 def group_rows(rows: int, size: int) -> int:
@@ -89,6 +90,7 @@ def write_entries(
     compression: Compression,
     closed: Iterable[Ledger] = (),
     deleted: Iterable[Ledger] = (),
+    unsealed: Iterable[Unsealed] = (),
 ) -> int:
     """Write a file from consecutive pieces of sorted entries. Returns the number of entries.
 
@@ -111,7 +113,7 @@ def write_entries(
                 waiting = waiting.slice(whole)
         if waiting.num_rows:
             writer.write_table(waiting)
-        index = Index(runs, sorted(set(closed)), sorted(set(deleted)))
+        index = Index(runs, sorted(set(closed)), sorted(set(deleted)), sorted(set(unsealed)))
         encoded = msgspec.json.encode(index)
         writer.add_key_value_metadata({_KEY: encoded, _CHECKSUM: b"%d" % crc32(encoded)})
     return written
@@ -139,7 +141,7 @@ class EntryFile:
         with self._checked(), self._open() as parquet:
             self._footer = footer = parquet.metadata
             index = _index(footer.metadata or {})
-            self.closed, self.deleted = index.closed, index.deleted
+            self.closed, self.deleted, self.unsealed = index.closed, index.deleted, index.unsealed
             self.runs = RunIndex(index.runs)
             sizes = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
             self._starts = np.cumsum([0, *sizes]).tolist()
@@ -150,7 +152,8 @@ class EntryFile:
                 raise ValueError(f"it has {self._starts[-1]:,} rows, its index {self.runs.num_rows:,}")
         # Kept, because on an object store each row group would need another request for it.
         chunks = footer.num_row_groups * footer.num_columns
-        self._nbytes = _CHUNK_BYTES * chunks + self.runs.nbytes + 200 * (len(self.closed) + len(self.deleted))
+        notes = len(self.closed) + len(self.deleted) + len(self.unsealed)
+        self._nbytes = _CHUNK_BYTES * chunks + self.runs.nbytes + 200 * notes
 
     @classmethod
     def open(cls, storage: Storage, info: fs.FileInfo) -> "EntryFile":

@@ -12,6 +12,9 @@ import pyarrow.compute as pc
 Ledger = tuple[str, int]
 """Topic and ledger id."""
 
+Unsealed = tuple[str, int, int]
+"""Topic and ledger id of a closed ledger, and the bytes of its entries."""
+
 RawRun = tuple[str, int, int, int]
 """Topic, ledger id, and first and last entry of a run. Its row follows from the runs before it."""
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sinks.entry_file import EntryFile, group_rows, sort_entries, write_entries
-from sinks.runs import Ledger
+from sinks.runs import Ledger, Unsealed
 from sinks.storage import Storage
 
 FAN_IN = 16
@@ -100,8 +100,9 @@ def append(
     entries: pa.Table,
     closed: set[Ledger],
     deleted: set[Ledger],
+    unsealed: list[Unsealed],
 ) -> None:
-    """Publish a batch's segment: its sorted entries, and the ledgers that it closed and deleted."""
+    """Publish a batch's segment: its sorted entries, and the ledgers that it sealed, deleted, and closed without sealing them."""
     rows_per_group = group_rows(entries.num_rows, entries.nbytes)
 
     def write(stream: pa.NativeFile) -> None:
@@ -112,6 +113,7 @@ def append(
             compression="lz4",
             closed=closed,
             deleted=deleted,
+            unsealed=unsealed,
         )
 
     storage.publish(path(partition, 0, batch_id, batch_id), write)
@@ -152,8 +154,15 @@ def compact(storage: Storage, partition: int, batch_id: int) -> list[EntryFile]:
 
 
 def _gone(files: list[EntryFile], i: int) -> set[Ledger]:
-    """The ledgers for which ``files[i]`` is not needed: those noted as closed or deleted in it or a later segment."""
+    """The ledgers for which ``files[i]`` is not needed: those noted as sealed or deleted in it or a later segment."""
     return {ledger for file in files[i:] for ledger in (*file.closed, *file.deleted)}
+
+
+def unsealed(files: list[EntryFile]) -> list[Unsealed]:
+    """The ledgers that were closed and have no file of their own yet. `files`: all live segments, oldest first."""
+    found = [(i, each) for i, file in enumerate(files) for each in file.unsealed]
+    gone = _gone(files, found[0][0]) if found else set()
+    return [each for _, each in found if each[:2] not in gone]
 
 
 def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, count: int) -> None:
@@ -161,14 +170,29 @@ def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, co
     inputs = files[start : start + count]
     # Notes are kept while an older segment has something to drop.
     older = files[:start]
-    closed = {ledger for file in inputs for ledger in file.closed if any(ledger in o.runs for o in older)}
-    deleted = {ledger for file in inputs for ledger in file.deleted if any(ledger in o.runs for o in older)}
+    noted = {each[:2] for file in older for each in file.unsealed}
+    closed, deleted = (
+        {each for ledgers in notes for each in ledgers if each in noted or any(each in o.runs for o in older)}
+        for notes in ([file.closed for file in inputs], [file.deleted for file in inputs])
+    )
+    waiting = [
+        each
+        for i, file in enumerate(inputs)
+        for each in file.unsealed
+        if each[:2] not in _gone(files, start + i)
+    ]
     rows_per_group = group_rows(sum(f.num_rows for f in inputs), sum(f.size for f in inputs))
 
     def write(stream: pa.NativeFile) -> None:
         rows = merged([file.entries_without(_gone(files, start + i)) for i, file in enumerate(inputs)])
         write_entries(
-            stream, rows, rows_per_group=rows_per_group, compression="lz4", closed=closed, deleted=deleted
+            stream,
+            rows,
+            rows_per_group=rows_per_group,
+            compression="lz4",
+            closed=closed,
+            deleted=deleted,
+            unsealed=waiting,
         )
 
     storage.publish(name, write)

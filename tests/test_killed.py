@@ -68,7 +68,9 @@ def _engine(folder: Path, work: Callable[[EmbeddedEngine], Any] | None = None) -
 def _often(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_folder, "CHECKPOINT_RECORDS", 5)
-        patch.setattr(data_folder, "CHECKPOINT_PATIENCE", 1)  # the same files each time, however slow the disk
+        patch.setattr(
+            data_folder, "CHECKPOINT_PATIENCE", 1
+        )  # the same files each time, however slow the disk
         _engine(folder, lambda engine: publish(engine, *range(1, 12)))
 
 

@@ -60,7 +60,9 @@ def _serve(folder: Path) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_folder, "CHECKPOINT_RECORDS", 5)
-        patch.setattr(data_folder, "CHECKPOINT_PATIENCE", 1)  # the same files each time, however slow the disk
+        patch.setattr(
+            data_folder, "CHECKPOINT_PATIENCE", 1
+        )  # the same files each time, however slow the disk
         asyncio.run(main())
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.effects import Effect
-from sinks import segments
+from sinks import ledger_store, segments
 from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
 from tests.examples import examples
@@ -103,6 +103,22 @@ def test_hundreds_of_batches(tmp_path: Path, partition: int) -> None:
     assert sum(f.num_rows for f in merged) < 2 * sum(t.next_entry for t in topics) + 50
 
 
+def test_thousands_of_ledgers_that_close_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a server starts again. Each batch seals a bounded number, and the largest first."""
+    monkeypatch.setattr(ledger_store, "SEALED_AT_ONCE", 3)
+    store = LedgerStore(str(tmp_path))
+    topics = [Topic(f"topic {i}") for i in range(10)]
+    steps = [("publish", lambda i: i + 1), ("close", lambda _: 0), *[("publish", lambda _: 1)] * 3]
+    sealed = []
+    for batch_id, (action, count) in enumerate(steps):
+        store.begin(batch_id)
+        effects = [effect for i, topic in enumerate(topics) for effect in topic.step(action, count(i))]
+        store.write(batch_id, 0, output(effects, offset=batch_id * 100))
+        check_readable(store, set().union(*(t.positions() for t in topics)), 0)
+        sealed.append([row["topic"][-1] for row in store.ledgers().to_pylist() if row["sealed"]])
+    assert sealed == [[], list("789"), list("456789"), list("123456789"), list("0123456789")]
+
+
 STEP = st.tuples(
     st.integers(0, 3),
     st.sampled_from(["publish", "publish", "publish", "close", "delete"]),
@@ -113,13 +129,14 @@ BATCH = st.tuples(st.lists(STEP, max_size=4), st.integers(1, 3), st.none() | st.
 
 @pytest.mark.feature("J2")
 @settings(max_examples=examples(25))
-@given(st.lists(BATCH, min_size=1, max_size=60))
+@given(st.lists(BATCH, min_size=1, max_size=60), st.sampled_from([1, 2, ledger_store.SEALED_AT_ONCE]))
 def test_random_batches_with_crashes(
-    batches: list[tuple[list[tuple[int, str, int]], int, int | None]],
+    batches: list[tuple[list[tuple[int, str, int]], int, int | None]], at_once: int
 ) -> None:
     """What is stored after any number of crashed attempts is what a dict says; every attempt reads the same."""
     with TemporaryDirectory() as url, pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "FAN_IN", 3)  # many merges and levels in few batches
+        patch.setattr(ledger_store, "SEALED_AT_ONCE", at_once)
         topics = [Topic(f"topic {i}") for i in range(4)]
         store = LedgerStore(url)
         batch_id = 0
@@ -144,6 +161,19 @@ def test_random_batches_with_crashes(
             check_readable(store, committed, 1)
             assert stored(store) == set().union(*(t.positions() for t in topics))
             assert max(levels(url, 1).values(), default=0) <= 3 + 1
+        for _ in range(sum(len(topic.closed) for topic in topics)):
+            batch_id += 1
+            store.begin(batch_id)
+            store.write(batch_id, 1, output(topics[0].step("publish", 1), partition=1, offset=batch_id * 100))
+        live = segments.opened(Storage(url), segments.listed(Storage(url), 1)[0])
+        assert not segments.unsealed(live)
+        closed_ledgers = {
+            (topic.name, ledger) for topic in topics for ledger, entries in topic.closed.items() if entries
+        }
+        assert {
+            (row["topic"], row["ledger_id"]) for row in store.ledgers().to_pylist() if row["sealed"]
+        } == closed_ledgers
+        assert stored(store) == set().union(*(t.positions() for t in topics))
 
 
 @pytest.mark.feature("J2")
