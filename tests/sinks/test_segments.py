@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -108,7 +109,11 @@ def test_thousands_of_ledgers_that_close_at_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ledger_store, "SEALED_AT_ONCE", 3)
     store = LedgerStore(str(tmp_path))
     topics = [Topic(f"topic {i}") for i in range(10)]
-    steps = [("publish", lambda i: i + 1), ("close", lambda _: 0), *[("publish", lambda _: 1)] * 3]
+    steps: list[tuple[str, Callable[[int], int]]] = [
+        ("publish", lambda i: i + 1),
+        ("close", lambda _: 0),
+        *[("publish", lambda _: 1)] * 3,
+    ]
     sealed = []
     for batch_id, (action, count) in enumerate(steps):
         store.begin(batch_id)

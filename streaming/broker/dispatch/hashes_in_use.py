@@ -4,7 +4,7 @@ A consumer that joins takes a few ranges of slots from others, and gives them ba
 proportion to the entries in the ranges, not to all. They are derived from the state and not in it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from streaming.broker.dispatch.sorted_blocks import Positions, Slots
 from streaming.broker.position import Position
@@ -31,6 +31,10 @@ class UnackedHashes:
     def is_outdated(self) -> bool:
         """See the class."""
         return self._changes > self._most
+
+    def outlives(self, leaving: int) -> bool:
+        """Whether it takes less to remove so many entries than to make it anew without them."""
+        return 2 * leaving < self._most - _KEPT_FOR
 
     def entries(self, handle: Handle, hash_: int) -> int:
         """How many a consumer has."""
@@ -66,10 +70,19 @@ class UnackedHashes:
 class WaitingHashes:
     """Positions that wait, by the consumer that gets them (None: nobody, or their hashes are not known), and by hash."""
 
-    def __init__(self) -> None:
-        self._by_consumer: dict[Handle | None, Positions] = {}
-        self._by_hash: dict[int, set[Position]] = {}
-        self._slots = Slots()
+    def __init__(
+        self, waiting: Iterable[tuple[Position, int | None]], select: Callable[[int], Handle | None]
+    ) -> None:
+        """`waiting`: positions, ascending, with their hashes. `select`: the consumer of a hash."""
+        by_hash: dict[int | None, list[Position]] = {}
+        for position, hash_ in waiting:
+            by_hash.setdefault(hash_, []).append(position)
+        by_consumer: dict[Handle | None, list[Position]] = {}
+        for hash_, positions in by_hash.items():
+            by_consumer.setdefault(None if hash_ is None else select(hash_), []).extend(positions)
+        self._by_consumer = {handle: Positions(sorted(each)) for handle, each in by_consumer.items()}
+        self._by_hash = {hash_: set(each) for hash_, each in by_hash.items() if hash_ is not None}
+        self._slots = Slots(sorted(self._by_hash))
 
     @property
     def by_consumer(self) -> Mapping[Handle | None, Positions]:

@@ -232,7 +232,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
 
     def select(self, slot: int) -> Handle | None:
         """The owner of the range that holds the slot, or None without consumers."""
-        place = bisect_left(self.bounds, slot, key=lambda entry: entry[0])
+        place = bisect_left(self.bounds, (slot,))
         return self.bounds[place][1] if place < len(self.bounds) else None
 
     def assignments(self) -> list[HashSlots]:
@@ -283,10 +283,8 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
 
     def select(self, slot: int) -> Handle | None:
         """The consumer that asked for the slot, or None."""
-        place = bisect_left(self.ranges, slot, key=_last_slot)
-        if place == len(self.ranges) or self.ranges[place][0] > slot:
-            return None
-        return self.ranges[place][2]
+        place = bisect_left(self.ranges, (slot + 1,)) - 1
+        return self.ranges[place][2] if place >= 0 and self.ranges[place][1] >= slot else None
 
     def assignments(self) -> list[HashSlots]:
         """The ranges that consumers asked for and their owners, in order."""

@@ -9,6 +9,7 @@ the items and their order, never on where a log is cut into micro-batches.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from operator import lt
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
@@ -117,9 +118,22 @@ class SortedBlocks(Generic[T]):
         self.length += 1
 
     def update(self, items: Iterable[T]) -> None:
-        """Add items."""
-        for item in items:
-            self.add(item)
+        """Add items. Ascending ones that follow all others cost much less."""
+        items = list(items)
+        if not all(map(lt, chain(self._last[-1:], items), items if self._last else islice(items, 1, None))):
+            for item in items:
+                self.add(item)
+            return
+        start = 0
+        if self._blocks and (room := FULL - len(self._block(-1))) > 0:
+            self._block(-1).extend(items[:room])
+            self._last[-1] = self._block(-1)[-1]
+            start = room
+        for at in range(start, len(items), FULL):
+            block = items[at : at + FULL]
+            self._blocks.append(block)
+            self._last.append(block[-1])
+        self.length += len(items)
 
     def discard(self, item: T) -> None:
         """Remove an item if it is there."""

@@ -193,8 +193,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             if entries and self.draining.reduce(owner, hash_, entries):
                 self._read_soon(sub)
         if self._index is not None:
-            for hash_ in leaving.hashes.values():
-                self._index.remove(leaving.handle, hash_)
+            if self._index.outlives(len(leaving.hashes)):
+                for hash_ in leaving.hashes.values():
+                    self._index.remove(leaving.handle, hash_)
+            else:
+                self.__dict__["_index"] = None
 
     def _moved(
         self, sub: SubscriptionContext, consumer: Consumer, change: Callable[[], None]
@@ -338,6 +341,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         hashes: dict[Position, int] = NO_HASHES,
     ) -> None:
         mark_delete = sub.cursor.mark_delete
+        if len(hashes) > self.replay.length:  # the queues are made anew for less, when somebody asks
+            self.__dict__.pop("_queues", None)
         for position, hash_ in hashes.items():
             if position > mark_delete:
                 self._hold(position, hash_)
@@ -356,10 +361,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     @cached_property
     def _queues(self) -> WaitingHashes:
         """The replay set by the consumer that gets each position, and by hash."""
-        found = WaitingHashes()
-        for position in self.replay:
-            found.add(self._consumer_of(position), self.hashes.get(position), position)
-        return found
+        select = self.selector.select
+        return WaitingHashes(((position, self.hashes.get(position)) for position in self.replay), select)
 
     def _consumer_of(self, position: Position) -> Handle | None:
         hash_ = self.hashes.get(position)

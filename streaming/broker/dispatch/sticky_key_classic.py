@@ -8,7 +8,7 @@ by consumer: if the replay set has one hash of a consumer's new entries, all of 
 Pulsar's look-ahead past entries that it can't send is unbounded. Here the unacked limits bound it.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -54,12 +54,16 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """Restrict the consumer to entries before the read position while older ones are unacked."""
         super().add_consumer(sub, consumer)
         cursor, ledger = sub.cursor, sub.ledger
-        if self.out_of_order or len(sub.consumers) == 1 or cursor.read_position < cursor.mark_delete:
-            return
-        since = ledger.count(cursor.mark_delete, cursor.read_position, include_start=False, include_end=True)
-        if since > 1:
-            self.joined.append((consumer.handle, cursor.read_position))
-            self.joined.sort(key=_position)
+        if (
+            not self.out_of_order
+            and len(sub.consumers) > 1
+            and cursor.read_position >= cursor.mark_delete
+            and ledger.count(cursor.mark_delete, cursor.read_position, include_start=False, include_end=True)
+            > 1
+        ):
+            insort(self.joined, (consumer.handle, cursor.read_position), key=_position)
+        elif self._older is not None:
+            self._older.append(consumer)
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Remove the consumer. Its restriction ends, and the other's if one is left. The caller must always call
@@ -70,6 +74,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """
         reads = "_chosen" in self.__dict__ and (self._chosen or self._reads_ahead(sub))
         super().remove_consumer(sub, consumer)
+        self.__dict__.pop("_older", None)
         if not sub.consumers:
             if reads:  # what the leaving of another one made it read finds nobody, so the cursor is rewound
                 sub.cursor.rewind(sub.ledger)
@@ -78,6 +83,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
         if len(sub.consumers) == 1:
             self.joined.clear()
+        self.__dict__.pop("_older", None)
         self._choose(sub)
         return True
 
@@ -112,7 +118,8 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """Forget the replay set and the restrictions of consumers that joined."""
         super().forget_all()
         self.joined.clear()
-        self.__dict__.pop("_chosen", None)
+        for derived in ("_chosen", "_older"):
+            self.__dict__.pop(derived, None)
 
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
@@ -139,6 +146,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         if len(waiting) == len(self.joined):
             return False
         self.joined = waiting
+        self.__dict__.pop("_older", None)
         return True
 
     # -- dispatch -------------------------------------------------------------------------------------------------
@@ -209,8 +217,15 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """Whether any consumer can take new entries: one that joined recently gets them only from the replay set."""
         if self.out_of_order:
             return True
-        joined = {handle for handle, _ in self.joined}
-        return any(consumer.available and consumer.handle not in joined for consumer in sub.consumers)
+        if self._older is None:
+            joined = {handle for handle, _ in self.joined}
+            self.__dict__["_older"] = [each for each in sub.consumers if each.handle not in joined]
+        return any(consumer.available for consumer in self._older or ())
+
+    @cached_property
+    def _older(self) -> list[Consumer] | None:
+        """The consumers that did not join recently, None: nobody has asked yet."""
+        return None
 
     def _sendable(self, sub: SubscriptionContext, positions: list[Position]) -> list[Position]:
         """Those of the first positions in the replay set that their consumers can take, or whose hashes are not known."""
