@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
-from streaming.answers.explain.delivery import peek
+from streaming.answers.explain.delivery import explain_deliveries, peek
 from streaming.answers.history.folders import Folders, NotFound
 from streaming.answers.history.inspection import (
     VIEWS,
@@ -112,3 +114,25 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         assert complaint in done.output
     with pytest.raises(NotFound, match="there is no topic"):
         topic_stats(Folders.of(tmp_path / "out").states(), "nope")
+
+
+def test_a_topic_in_two_ingress_partitions_has_no_answer(tmp_path: Path) -> None:
+    """Writers that choose different partitions made it two topics: half of it must not be told as the whole."""
+    store = LedgerStore(str(tmp_path))
+    fold = Fold(store)
+    record = {"timestamp": 1_700_000_000_000, "topic": T, "value": json.dumps(publish(1)[1]).encode()}
+    log = pa.Table.from_pylist(
+        [record | {"partition": number, "offset": 0} for number in (0, 1)], schema=RECORD
+    )
+    for partition, rows in fold.apply(log):
+        store.write(0, partition, rows)
+    found = Folders(None, store, None, None, at=fold.states())
+    two = "is in partitions 0 and 1, where it is two topics. All writers must choose the same partition"
+    for ask in (
+        lambda: found.broker_of(T),
+        lambda: peek(found, T, "s", "backlog", 10),
+        lambda: topic_stats(fold.states(), T),
+        lambda: explain_deliveries(found, T),
+    ):
+        with pytest.raises(NotFound, match=two):
+            ask()

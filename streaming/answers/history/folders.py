@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -153,8 +153,10 @@ class Folders:
         return self._brokers
 
     def broker_of(self, topic: str) -> Broker | None:
-        """The broker that has a topic."""
-        return next((broker for broker in self.brokers().values() if topic in broker.topic_names()), None)
+        """The broker that has a topic. Raises `NotFound` if two have one of that name."""
+        found = {number: each for number, each in self.brokers().items() if topic in each.topic_names()}
+        check_home(topic, found)
+        return next(iter(found.values()), None)
 
     def copy_of_broker(self, topic: str) -> Broker:
         """A broker of its own that has a topic, to go on from the last state. Raises `NotFound`."""
@@ -316,6 +318,16 @@ def listed(what: str, name: str, known: Iterable[str]) -> str:
     shown = [*like, *(each for each in names if each not in like)][:SHOWN]
     more = f" and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
     return f"there {'is' if len(names) == 1 else 'are'} {', '.join(shown)}{more}"
+
+
+def check_home(topic: str, partitions: Collection[int]) -> None:
+    """Raises `NotFound` if a topic is in several ingress partitions, where no answer can be that of the whole."""
+    if len(partitions) > 1:
+        first, second, *_ = partitions
+        raise NotFound(
+            f"topic {topic} is in partitions {first} and {second}, where it is two topics. All writers must choose the same "
+            "partition for a topic"
+        )
 
 
 def _is_folder(storage: Storage, name: str) -> bool:

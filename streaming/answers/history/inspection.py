@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from schemas.arguments import checked
-from streaming.answers.history.folders import NotFound, listed
+from streaming.answers.history.folders import NotFound, check_home, listed
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
@@ -116,13 +116,15 @@ def spark_views(spark: SparkSession, states: Sequence[StateRow]) -> dict[str, Da
 
 def topic_stats(states: Sequence[StateRow], topic: str) -> dict[str, Any]:
     """``stats`` and ``internal`` stats of a topic with the names of Pulsar's admin API. Raises `NotFound`."""
-    known: list[str] = []
-    for state in states:
-        broker = Broker.decode(state.broker, NoEntries())
-        known += broker.topic_names()
-        for name in (topic, f"persistent://{topic}", f"persistent://public/default/{topic}"):
-            if name in known:
-                return {"topic": name, "clock": state.clock, **broker.topic_stats(name)}
+    brokers = [(state, Broker.decode(state.broker, NoEntries())) for state in states]
+    for name in (topic, f"persistent://{topic}", f"persistent://public/default/{topic}"):
+        found = {
+            state.partition: (state, broker) for state, broker in brokers if name in broker.topic_names()
+        }
+        check_home(name, found)
+        for state, broker in found.values():
+            return {"topic": name, "clock": state.clock, **broker.topic_stats(name)}
+    known = [name for _, broker in brokers for name in broker.topic_names()]
     raise NotFound(f"there is no topic {topic}: {listed('topic', topic, known)}")
 
 
