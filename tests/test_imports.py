@@ -146,7 +146,7 @@ WINGS = [
 
 STANDARD_LIBRARY = {
     "streaming.broker": (
-        "__future__ abc base64 bisect collections contextlib.contextmanager functools heapq itertools math re "
+        "__future__ abc base64 bisect collections contextlib.contextmanager functools heapq itertools math operator.lt re "
         "sys.maxsize typing urllib.parse binascii.crc32"
     ),
 }
