@@ -288,7 +288,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("serve", "trigger"): [
         Wrong((*SERVE, *QUERY, "--engine", "spark", "--data", "{w}/d", "--trigger", "soon"), "expected a number and a unit")
     ],
-    ("serve", "profile"): others(SERVE, "--profile", ("3.x", "'3.x' is not one of '2.x', '3.0', '4.0', '4.2', '4.x', '5.0'")),
+    ("serve", "profile"): others(SERVE, "--profile", ("3.x", "'3.x' is not one of '2.10', '2.x', '3.0', '4.0', '4.2', '4.x', '5.0'")),
     ("serve", "setting"): others(
         SERVE, "--set", ("x", "NAME=VALUE"), ("wings=2", "unknown broker settings: wings"),
         ("backlogQuotaCheckIntervalInSeconds=soon", "backlogQuotaCheckIntervalInSeconds"),

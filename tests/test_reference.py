@@ -226,10 +226,14 @@ def test_settings_have_the_documented_defaults() -> None:
         for row in rows:
             for profile in PROFILES:
                 text = row[head.index(profile)]
-                said[profile][row[0].strip("`")] = json.loads(text.strip("*`"))
+                said[profile][row[0].strip("`")] = (
+                    text.strip("*") if "of them" in text else json.loads(text.strip("*`"))
+                )
     for profile in PROFILES:
         given = configuration(profile, {})
         truth = {name: getattr(given, name) for name in given.__struct_fields__ if name != "profile"}
+        if calls := given.missingAdminCalls:
+            truth["missingAdminCalls"] = f"{calls.count(',') + 1} of them"
         assert said[profile] == json.loads(msgspec.json.encode(truth))
 
 

@@ -127,6 +127,7 @@ def test_a_terminal_that_closes(tmp_path: Path) -> None:
     program = GRACEFUL + f"  open({str(done)!r}, 'w').close()"
     pid, terminal = pty.fork()
     if pid == 0:
+        no_nohup()
         os.execv(sys.executable, [sys.executable, "-c", program, "0.3"])
     said = b""
     while not said.endswith(

@@ -709,7 +709,7 @@ def settings() -> str:
             continue
         default = getattr(ServiceConfiguration(), setting.name)
         values = [changes.get(setting.name, default) for changes in PROFILES.values()]
-        texts = [f"`{msgspec.json.encode(value).decode()}`" for value in values]
+        texts = [_shown(value) for value in values]
         if len(set(texts)) > 1:
             texts = [f"**{text}**" for text in texts]
         allowed = str(RANGES.get(setting.name, ""))
@@ -720,6 +720,16 @@ def settings() -> str:
                 + ", ".join(f"`{name}`" for name in sorted(WITHOUT_EFFECT)) + ".\n"
                 "`transactionCoordinatorEnabled` must be false. Any other name is refused.\n")  # fmt: skip
     return "".join(page)
+
+
+def _shown(value: object) -> str:
+    """A default. Of a long list, how many items it has."""
+    if isinstance(value, str) and len(value) > _LONG:
+        return f"{value.count(',') + 1} of them"
+    return f"`{msgspec.json.encode(value).decode()}`"
+
+
+_LONG = 80
 
 
 # -- what the pages share -----------------------------------------------------------------------------------------

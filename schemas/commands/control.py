@@ -31,7 +31,7 @@ class Admin(Command, tag="ADMIN"):
     """The request's body, as JSON. Arrays and objects nest at most five deep."""
 
 
-Profile = Literal["2.x", "3.0", "4.0", "4.2", "4.x", "5.0"]
+Profile = Literal["2.10", "2.x", "3.0", "4.0", "4.2", "4.x", "5.0"]
 """The versions of Pulsar that Magnetar knows."""
 
 

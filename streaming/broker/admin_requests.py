@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -10,7 +11,8 @@ import msgspec
 from schemas.commands import Admin
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Unsupported
-from streaming.broker.admin_table import AdminAnswer, Handler, Names, Table, decoded
+from streaming.broker.admin_table import AdminAnswer, Handler, Names, Table, decoded, pattern_of
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError
 from streaming.broker.policies.admin_calls import (
@@ -80,6 +82,24 @@ def call_of(command: Admin) -> str:
     """What a call on a topic asks for: the path after the topic, such as ``/stats``."""
     match = _TOPIC.fullmatch(command.path)
     return (match and match["rest"]) or ""
+
+
+def lacks(config: ServiceConfiguration, command: Admin) -> bool:
+    """Is a call one that the broker's version lacks?"""
+    if not config.missingAdminCalls:
+        return False
+    path = command.path.partition("?")[0]
+    return any(
+        method == command.method and pattern.fullmatch(path)
+        for method, pattern in _missing(config.missingAdminCalls)
+    )
+
+
+@lru_cache(maxsize=16)
+def _missing(calls: str) -> list[tuple[str, re.Pattern[str]]]:
+    """The methods and paths in `missingAdminCalls`."""
+    found = (call.strip().partition(" ") for call in calls.split(","))
+    return [(method, pattern_of(path)) for method, _, path in found if path]
 
 
 def answer_from(

@@ -19,6 +19,9 @@ SchemaCompatibilityStrategy = Literal[
 InactiveTopicDeleteMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
 QuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
 
+PROTOCOL_VERSION = 21
+"""The latest version of Pulsar's binary protocol that Magnetar speaks."""
+
 MOST_PARTITIONS = 10_000
 """Of a partitioned topic. A short record can ask for all their names."""
 
@@ -376,6 +379,64 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     unblocksConsumerOneAckLate: bool = False
     """maxUnackedMessagesPerConsumer: an ack unblocks a consumer that had at most half of the limit before it (3.0). If false,
     after it (4.0)."""
+    highestProtocolVersion: Annotated[int, between(0, PROTOCOL_VERSION)] = PROTOCOL_VERSION
+    """The highest version of the binary protocol in CONNECTED. Below 20, CONNECTED names no features, and nobody can watch a list of
+    topics (2.10)."""
+    missingAdminCalls: str = ""
+    """Calls that the admin API lacks, as ``METHOD /path``, separated by commas. Their answer is 404 (2.10, 3.0)."""
+    adminMessageIdsNameBatch: bool = True
+    """Message ids in answers of the admin API have a batch index and size (3.0). If false, they have neither (2.10)."""
+    metadataWithoutAutoCreation: bool = True
+    """A client that asks for the partitions of a missing topic may say that it doesn't want it, and gets TopicNotFound (3.0). If false,
+    the answer is 0 partitions (2.10)."""
+    fencesProducers: bool = True
+    """Producers may ask for ExclusiveWithFencing (3.0). If false, that is Shared (2.10)."""
+    promotesBehindSharedProducers: bool = True
+    """A producer that waits for exclusive access gets it when the last shared producer leaves (4.0). If false, it waits on (3.0)."""
+    activeConsumerFailoverFirstConnected: bool = False
+    """Failover on a topic that is not a partition: the consumer that connected first is active, whatever its name and priority
+    (2.10). If false, `activeConsumerFailoverRingForNonPartitioned` says who (3.0)."""
+    leavingConsumerCountsRedelivery: bool = False
+    """When a consumer of Shared or Key_Shared leaves, the redelivery count of each entry that it held rises (2.10). If false, it
+    stays (3.0)."""
+    keySharedPointsByNameAlone: bool = False
+    """Key_Shared: consumers of one name share their points on the hash ring, and a key's hash chooses among them (2.10). If false,
+    each has points of its own (3.0)."""
+    keySharedPassesEntriesThatWait: bool = True
+    """Key_Shared, classic: entries that no consumer can take are left out when the dispatcher looks for what to send again, and it reads on
+    if a consumer that did not join recently has permits (3.0). If false, nothing is read while the first entries to send again wait for
+    a consumer that joined recently (2.10)."""
+    ackOfAnyEntryLowersUnacked: bool = False
+    """Shared and Key_Shared: an ack lowers a consumer's count of unacknowledged messages even if no consumer holds the entry, also
+    below 0 (2.10). If false, only acks of entries that a consumer holds do (3.0)."""
+    keepsChunksTogether: bool = True
+    """Shared: all chunks of a message go to the consumer that got the first (3.0). If false, they are dealt like other entries (2.10)."""
+    opensLedgerAtOnce: bool = True
+    """When a ledger is full, the next one opens at once (3.0). If false, it opens with the next message: until then the full one stays,
+    whatever retention says (2.10)."""
+    trimsLedgerOfSlowestPosition: bool = True
+    """Trimming may delete the ledger of the slowest mark-delete position if that is its last entry (3.0). If false, such a ledger stays
+    until the next one opens or the topic is loaded (2.10)."""
+    readsOnInClosedLedger: bool = False
+    """The position after the last message is in that message's ledger even if that is closed (2.10). If false, it is the first of the
+    next ledger (3.0). Takes effect when a ledger opens."""
+    deduplicationReplayCounts: bool = True
+    """The messages that deduplication reads again when a topic is loaded count for `brokerDeduplicationEntriesInterval`, so that a
+    snapshot may follow (3.0). If false, they don't (2.10)."""
+    nonPersistentCountsUnacked: bool = False
+    """Shared and Key_Shared on non-persistent topics: what a consumer got counts as unacknowledged until an ack (2.10). If false, nothing
+    does (3.0)."""
+    nonPersistentSubscriptionsStay: bool = False
+    """A durable non-persistent subscription stays when its last consumer leaves (3.0). If false, it goes with the last one (4.0)."""
+    readsByLedgerSizes: bool = True
+    """How many entries a read returns at most for dispatcherMaxReadSizeBytes: by the average entry of each ledger (4.0). If false, by the
+    average of the entries published in the last interval of stats, else of those that the cursor has read, else one (3.0)."""
+    trimMovesToNextLedger: bool = False
+    """A cursor in a ledger that is trimmed moves to before the first entry of the next one (2.10). If false, to the last entry of the
+    ledgers that are trimmed (3.0)."""
+    messageExpiryPassesClosedLedgers: bool = True
+    """Expiry by age, through each subscription's cursor, first passes the ledgers that closed before the time (3.0). If false, it only
+    searches (2.10)."""
     keepOldestPositionWhenUnknown: bool = True
     """Age quota: if the age becomes unknown, the last known age applies until there is no backlog (4.0). If false, no age
     applies (later)."""
@@ -423,7 +484,42 @@ _FROM_4_2: dict[str, Any] = {
     "seekCountsConsumedAnew": True,
 }
 
+
+def _beyond_defaults(profile: dict[str, Any]) -> dict[str, Any]:
+    defaults = ServiceConfiguration()
+    return {name: value for name, value in profile.items() if value != getattr(defaults, name)}
+
+
+_TOPIC, _NAMESPACE = "/{domain}/{tenant}/{namespace}/{topic}", "/namespaces/{tenant}/{namespace}"
+_MISSING_IN_3_0 = [
+    *(
+        f"{method} {of}/dispatcherPauseOnAckStatePersistent"
+        for of in (_TOPIC, _NAMESPACE)
+        for method in ("GET", "POST", "DELETE")
+    ),
+    f"DELETE {_TOPIC}/policies",
+    "GET /schemas/{tenant}/{namespace}/{topic}/metadata",
+]
+_MISSING_IN_2_10 = [
+    *(f"{method} {_NAMESPACE}/entryFilters" for method in ("GET", "POST", "DELETE")),
+    *(f"{method} {_NAMESPACE}/allowedClusters" for method in ("GET", "POST")),
+    *(f"{method} {_NAMESPACE}/offloadThresholdInSeconds" for method in ("GET", "PUT")),
+    f"GET {_NAMESPACE}/{{bundle}}/topicHashPositions",
+    *(f"{method} {_TOPIC}/{call}" for call in ("autoSubscriptionCreation", "entryFilters", "{subscription}/dispatchRate")
+      for method in ("GET", "POST", "DELETE")),
+    *(f"{method} {_TOPIC}/shadowTopics" for method in ("GET", "PUT", "DELETE")),
+    *(f"{method} {_TOPIC}/schemaValidationEnforced" for method in ("GET", "POST")),
+    *(f"{method} {_TOPIC}/properties" for method in ("PUT", "DELETE")),
+    f"GET {_TOPIC}/subscription/{{subscription}}/properties",
+    f"POST {_TOPIC}/subscription/{{subscription}}/analyzeBacklog",
+    f"POST {_TOPIC}/trim",
+]  # fmt: skip
+
 _BEFORE_4_0: dict[str, Any] = {
+    "missingAdminCalls": ",".join(_MISSING_IN_3_0),
+    "promotesBehindSharedProducers": False,
+    "readsByLedgerSizes": False,
+    "nonPersistentSubscriptionsStay": True,
     "subscriptionKeySharedUseClassicPersistentImplementation": True,
     "keepOldestPositionWhenUnknown": False,
     "backlogQuotaSkipByFactor": True,
@@ -438,7 +534,32 @@ _BEFORE_4_0: dict[str, Any] = {
     "closesOnAckOfNoEntry": True,
 }
 
+_BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
+    "highestProtocolVersion": 19,
+    "missingAdminCalls": ",".join((*_MISSING_IN_3_0, *_MISSING_IN_2_10)),
+    "adminMessageIdsNameBatch": False,
+    "metadataWithoutAutoCreation": False,
+    "fencesProducers": False,
+    "activeConsumerFailoverFirstConnected": True,
+    "leavingConsumerCountsRedelivery": True,
+    "keySharedPointsByNameAlone": True,
+    "keySharedPassesEntriesThatWait": False,
+    "opensLedgerAtOnce": False,
+    "messageExpiryPassesClosedLedgers": False,
+    "trimMovesToNextLedger": True,
+    "trimsLedgerOfSlowestPosition": False,
+    "readsOnInClosedLedger": True,
+    "nonPersistentCountsUnacked": True,
+    "deduplicationReplayCounts": False,
+    "ackOfAnyEntryLowersUnacked": True,
+    "keepsChunksTogether": False,
+    "unblocksConsumerOneAckLate": False,
+    "deduplicationChecksLastChunkOnly": False,
+    "backlogQuotaSparesProducersForDedupCursor": False,
+}
+
 PROFILES: dict[Profile, dict[str, Any]] = {
+    "2.10": _beyond_defaults(_BEFORE_3_0),
     "3.0": _BEFORE_4_0,
     "4.0": {},
     "4.2": _FROM_4_2,
@@ -449,22 +570,20 @@ PROFILES: dict[Profile, dict[str, Any]] = {
         "keySharedLookAheadMsgInReplayThresholdPerSubscription": 40_000,
         "managedLedgerMaxUnackedRangesToPersist": 200_000,
     },
-    "2.x": {
-        "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": -1,
-        "subscriptionKeySharedUseClassicPersistentImplementation": True,
-        "activeConsumerFailoverRingForNonPartitioned": False,
-        "messageExpirySharedPosition": False,
-        "messageExpiryStopsAtOpenLedger": False,
-        "backlogSizeWholeLedgers": False,
-        "backlogQuotaSkipByFactor": True,
-        "backlogQuotaSparesProducersForDedupCursor": False,
-        "backlogQuotaSkipsFencedTopics": False,
-        "backlogQuotaMessageAge": False,
-        "deduplicationChecksLastChunkOnly": False,
-        "retentionWithoutDurableCursor": False,
-        "retentionCheckEveryTopic": False,
-        "trimLedgerAckedToItsEnd": False,
-    },
+    "2.x": _beyond_defaults(
+        _BEFORE_3_0
+        | {
+            "activeConsumerFailoverFirstConnected": False,
+            "activeConsumerFailoverRingForNonPartitioned": False,
+            "messageExpiryPassesClosedLedgers": True,
+            "messageExpiryStopsAtOpenLedger": False,
+            "backlogSizeWholeLedgers": False,
+            "backlogQuotaMessageAge": False,
+            "retentionWithoutDurableCursor": False,
+            "retentionCheckEveryTopic": False,
+            "trimLedgerAckedToItsEnd": False,
+        }
+    ),
 }
 
 """What each profile sets, beyond the defaults. All but 2.x are release lines of Pulsar; 5.0 is a preview of one."""

@@ -107,7 +107,7 @@ def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadat
         except BrokerError as error:
             refuse(ctx, name, command, error.code, str(error))
             return
-    if not (exists or partitions or creatable):
+    if not (exists or partitions or creatable) and ctx.config.metadataWithoutAutoCreation:
         refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist")
         return
     fields = PartitionedMetadataResponseFields(response="Success", partitions=partitions)

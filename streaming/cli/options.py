@@ -28,6 +28,7 @@ class ClockChoice(StrEnum):
 class ProfileChoice(StrEnum):
     """The versions of Pulsar whose rules and defaults a broker can have."""
 
+    v2_10 = "2.10"
     articles = "2.x"
     v3_0 = "3.0"
     v4_0 = "4.0"

@@ -281,6 +281,7 @@ def serve_command(
                     clock=clock,
                     security=security,
                     advertised=advertised,
+                    protocol_version=config.highestProtocolVersion,
                 )
             )
 

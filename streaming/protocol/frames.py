@@ -12,13 +12,15 @@ from crc32c import crc32c
 
 from schemas import effects as e
 from schemas.commands import MessageMetadata
+from streaming.broker.config import PROTOCOL_VERSION
 from streaming.broker.names import partition_index
 from streaming.broker.producer.message_size import HEADER, metadata_size
 from streaming.protocol.codec import MAX_MESSAGE_SIZE, Frame
 
 PARTITION = re.compile(r"-partition-\d+$")
 
-PROTOCOL_VERSION = 21
+HAS_FEATURES = 20
+"""From this protocol version on, brokers say which features they have."""
 
 MINUS_ONE = 2**64 - 1
 """−1 in an unsigned field."""
@@ -260,19 +262,25 @@ def topics_of_namespace(fields: dict[str, Any], topics: Iterable[str]) -> tuple[
 
 
 def connected(
-    fields: dict[str, Any], max_message_size: int = MAX_MESSAGE_SIZE, *, watches_topics: bool = False
+    fields: dict[str, Any],
+    max_message_size: int = MAX_MESSAGE_SIZE,
+    *,
+    highest: int = PROTOCOL_VERSION,
+    watches_topics: bool = False,
 ) -> dict[str, Any]:
     """The fields of CONNECTED that answer those of a CONNECT (docs/rules/protocol.md §4).
 
-    `watches_topics`: WATCH_TOPIC_LIST is answered.
+    `highest`: the broker's protocol version. `watches_topics`: WATCH_TOPIC_LIST is answered.
     """
-    flags = {"supports_get_partitioned_metadata_without_auto_creation": True}
-    return {
+    answer = {
         "server_version": "Magnetar",
-        "protocol_version": min(PROTOCOL_VERSION, fields.get("protocol_version", 0)),
+        "protocol_version": min(highest, fields.get("protocol_version", 0)),
         "max_message_size": max_message_size,
-        "feature_flags": {**flags, "supports_topic_watchers": True} if watches_topics else flags,
     }
+    if highest < HAS_FEATURES:
+        return answer
+    flags = {"supports_get_partitioned_metadata_without_auto_creation": True}
+    return answer | {"feature_flags": flags | {"supports_topic_watchers": True} if watches_topics else flags}
 
 
 def text(payload: bytes) -> str:

@@ -30,6 +30,7 @@ from schemas import effects as e
 from schemas.commands import Ack, Admin, ConnectionLost, Fault, MessageMetadata, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
+from streaming.broker.config import PROTOCOL_VERSION
 from streaming.broker.names import is_namespace_name
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.metrics.server import Gauges, ServerMetrics
@@ -46,8 +47,8 @@ from streaming.protocol.codec import (
     send_receipt,
 )
 from streaming.protocol.frames import (
+    HAS_FEATURES,
     MINUS_ONE,
-    PROTOCOL_VERSION,
     connected,
     frame,
     message_fields,
@@ -76,6 +77,7 @@ TRANSACTIONS = frozenset(
 
 _NOTHING = frozenset({"PONG"})
 
+_WATCHES = ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE")
 _KNOWS_BATCHES, _KNOWS_ACTIVE_CONSUMER = 4, 12
 """The first protocol version of clients that take a batch, and of those that take ACTIVE_CONSUMER_CHANGE."""
 
@@ -177,6 +179,8 @@ class BinaryServer:
         self._exceeded: defaultdict[str, Rarely] = defaultdict(lambda: Rarely(log))
         """By limit."""
         self.clients = Clients()
+        self.protocol_version = PROTOCOL_VERSION
+        """The broker's, see highestProtocolVersion."""
         self.sets_times = False
         """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
         self.matching = ThreadPoolExecutor(1, "topics-pattern")
@@ -645,7 +649,9 @@ class Connection(asyncio.Protocol):
             return
         self._challenged = True
         challenge = {"auth_method_name": METHOD, "auth_data": REFRESH}
-        self._answer("AUTH_CHALLENGE", {"challenge": challenge, "protocol_version": PROTOCOL_VERSION})
+        self._answer(
+            "AUTH_CHALLENGE", {"challenge": challenge, "protocol_version": self._server.protocol_version}
+        )
 
     def _authenticate(self, fields: dict[str, Any]) -> bool:
         """Whether the token in the fields of a CONNECT or AUTH_RESPONSE is valid. If not, the connection ends."""
@@ -734,8 +740,10 @@ class Connection(asyncio.Protocol):
             version = asked.fields.get("client_version", "")
             self._shown = clients.connection(address, version, self._engine.now())
             self._version = asked.fields.get("protocol_version", 0)
+            highest = self._server.protocol_version
             self._answer(
-                "CONNECTED", connected(asked.fields, self._limits.frame - HEADROOM, watches_topics=True)
+                "CONNECTED",
+                connected(asked.fields, self._limits.frame - HEADROOM, highest=highest, watches_topics=True),
             )
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked, size)
@@ -745,7 +753,7 @@ class Connection(asyncio.Protocol):
             self._begin(size, self._list_topics, asked.fields)
         elif cmd in TRANSACTIONS:
             self._refuse(asked, "Transactions are not enabled.")
-        elif cmd in ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE"):
+        elif cmd in _WATCHES and self._server.protocol_version >= HAS_FEATURES:
             self._watch(asked, size)
         elif cmd == "CONSUMER_STATS":
             self._begin(size, self._consumer_stats, asked.fields)

@@ -319,7 +319,13 @@ class Session:
     def _answer_as_gateway(self, connection: str, name: str, fields: dict[str, Any]) -> None:
         """Answer a frame that is not a command."""
         if name == "CONNECT":
-            self._answer(Frame(connection, "CONNECTED", connected(fields)))
+            self._answer(
+                Frame(
+                    connection,
+                    "CONNECTED",
+                    connected(fields, highest=self.broker.config.highestProtocolVersion),
+                )
+            )
         if name == "GET_TOPICS_OF_NAMESPACE":
             topics = self.broker.listed_topics(fields["namespace"])
             self._answer(Frame(connection, *topics_of_namespace(fields, topics)))

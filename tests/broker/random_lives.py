@@ -124,6 +124,27 @@ SETTINGS: dict[str, list[Any]] = {
     "unblocksConsumerOneAckLate": [True],
     "passedEntriesStayPending": [True],
     "closesOnAckOfNoEntry": [True],
+    "highestProtocolVersion": [19],
+    "missingAdminCalls": ["POST /{domain}/{tenant}/{namespace}/{topic}/trim"],
+    "adminMessageIdsNameBatch": [False],
+    "metadataWithoutAutoCreation": [False],
+    "fencesProducers": [False],
+    "promotesBehindSharedProducers": [False],
+    "activeConsumerFailoverFirstConnected": [True],
+    "leavingConsumerCountsRedelivery": [True],
+    "keySharedPointsByNameAlone": [True],
+    "keySharedPassesEntriesThatWait": [False],
+    "ackOfAnyEntryLowersUnacked": [True],
+    "keepsChunksTogether": [False],
+    "opensLedgerAtOnce": [False],
+    "trimsLedgerOfSlowestPosition": [False],
+    "trimMovesToNextLedger": [True],
+    "readsOnInClosedLedger": [True],
+    "readsByLedgerSizes": [False],
+    "deduplicationReplayCounts": [False],
+    "messageExpiryPassesClosedLedgers": [False],
+    "nonPersistentCountsUnacked": [True],
+    "nonPersistentSubscriptionsStay": [True],
     "dispatcherMaxReadBatchSize": [1, 2, 3, 5],
     "dispatcherMaxReadSizeBytes": [100, 200, 250],
     "dispatcherMaxRoundRobinBatchSize": [1, 2, 3],
@@ -805,7 +826,7 @@ class RandomLife:
         for name in self.draw.sample(sorted(SETTINGS if self.log else SETTINGS.keys() - RESTRICTIVE), many):
             self.settings[name] = self.one(SETTINGS[name])
         fixed = {name: self.one(values) for name, values in self.theme.settings.items()}
-        profile: Any = self.one(["4.x", "4.x", "2.x", "3.0", "4.2", "5.0"])
+        profile: Any = self.one(["4.x", "4.x", "2.x", "2.10", "3.0", "4.2", "5.0"])
         self.do(BrokerConfig(profile=profile, settings=self.settings | fixed), None)
 
     # -- time ------------------------------------------------------------------------------------------------------

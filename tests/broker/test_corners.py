@@ -770,6 +770,7 @@ def test_no_snapshot_is_taken_where_a_cursor_cannot_be() -> None:
     run = Run(
         profile="2.x",
         moveCursorOverConsumedLedger=True,
+        opensLedgerAtOnce=True,
         managedLedgerMaxEntriesPerLedger=2,
         managedLedgerMinLedgerRolloverTimeMinutes=0,
         brokerDeduplicationEnabled=True,

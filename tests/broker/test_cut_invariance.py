@@ -86,7 +86,7 @@ def settings_of_a_broker(*, deletes_inactive_topics: bool = True) -> st.SearchSt
     }  # fmt: skip
     return st.builds(
         lambda profile, values: (0, None, BrokerConfig(profile=profile, settings=values)),
-        st.sampled_from(["2.x", "3.0", "4.x", "4.2", "5.0"]),
+        st.sampled_from(["2.10", "2.x", "3.0", "4.x", "4.2", "5.0"]),
         st.fixed_dictionaries(choices),
     )
 

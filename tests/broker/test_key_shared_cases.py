@@ -744,8 +744,8 @@ def test_nothing_is_searched_for_new_entries_while_nothing_can_move() -> None:
 # -- before 4.0 (docs/rules/key-shared.md §12) ------------------------------------------------------------------------
 
 
-def classic() -> Run:
-    run = Run(profile="2.x")
+def classic(**settings: Any) -> Run:
+    run = Run(profile="3.0", **settings)
     join(run, 1)
     assert isinstance(dispatcher(run), ClassicStickyKeyMultipleConsumers)
     selector = dispatcher(run).selector
@@ -897,7 +897,7 @@ def shown(run: Run) -> dict[str, Any]:
 
 
 def test_classic_nothing_is_read_while_only_newcomers_have_permits() -> None:
-    run = Run(profile="2.x")
+    run = Run(profile="3.0")
     join(run, 1, permits=1)
     publish(run, ["a", "b"])
     join(run, 2)
@@ -913,7 +913,7 @@ def test_classic_nothing_is_read_while_only_newcomers_have_permits() -> None:
 
 def test_classic_looks_ahead_without_newcomers() -> None:
     """c1 has no permits. Since nobody waits for old entries, reading goes on for c2."""
-    run = Run(profile="2.x")
+    run = Run(profile="3.0")
     join(run, 1, permits=0)
     join(run, 2)
     keys = [*own(run, 1, 3), *own(run, 2, 1)]
@@ -923,7 +923,7 @@ def test_classic_looks_ahead_without_newcomers() -> None:
 
 
 def test_classic_one_hash_that_waits_holds_back_all_of_a_read_for_its_consumer() -> None:
-    run = Run(profile="2.x", dispatcherMaxReadBatchSize=2)
+    run = Run(profile="3.0", dispatcherMaxReadBatchSize=2)
     for id_, permits in ((1, 0), (2, 0), (3, 9)):
         join(run, id_, permits=permits)
     mine, waiting = own(run, 1, 2)
@@ -941,7 +941,7 @@ def test_classic_one_hash_that_waits_holds_back_all_of_a_read_for_its_consumer()
 
 
 def test_classic_what_is_nacked_has_no_hash() -> None:
-    run = Run(profile="2.x")
+    run = Run(profile="3.0")
     join(run, 1, permits=2)
     publish(run, ["a", "b", "c"])
     assert run.redeliver("s", (1, 1), id_=1) == []
@@ -953,7 +953,7 @@ def test_classic_what_is_nacked_has_no_hash() -> None:
 
 
 def test_classic_keeps_to_the_dispatch_rate() -> None:
-    run = Run(profile="2.x")
+    run = Run(profile="3.0")
     run.admin(
         "POST", "/subscriptionDispatchRate", {"dispatchThrottlingRateInMsg": 2, "ratePeriodInSecond": 10}
     )
@@ -964,7 +964,7 @@ def test_classic_keeps_to_the_dispatch_rate() -> None:
 
 
 def test_classic_stats_show_the_hash_ranges() -> None:
-    run = classic()
+    run = classic(keySharedRangesByPoint=False)
     assert shown(run)["consumers"][0]["keyHashRanges"] == ["[1, 2147483646]"]
     join(run, 2)
     first, second = (consumer["keyHashRanges"] for consumer in shown(run)["consumers"])
@@ -1004,7 +1004,7 @@ def test_the_ranges_of_a_selector_are_those_it_selects_by() -> None:
 
 
 def test_the_setting_decides_not_the_profile() -> None:
-    run = Run(profile="2.x", subscriptionKeySharedUseClassicPersistentImplementation=False)
+    run = Run(profile="3.0", subscriptionKeySharedUseClassicPersistentImplementation=False)
     join(run, 1)
     assert type(dispatcher(run)) is StickyKeyMultipleConsumers
 
@@ -1346,7 +1346,7 @@ def test_what_is_due_when_the_look_after_an_ack_is_comes_once() -> None:
 def test_classic_a_delayed_entry_that_is_sent_because_a_consumer_leaves_has_no_timer_any_more() -> None:
     """A consumer that leaves lets entries be sent that are due within a tick. The timer fired then for ever, at the same time: the
     broker did nothing else any more. Found by the fuzzer, in a life of split ranges."""
-    run = Run(profile="2.x")
+    run = Run(profile="3.0")
     join(run, 1)
     join(run, 2)
     run.publish(1, key=own(run, 1)[0], deliver_at_time=run.now + 10_000)

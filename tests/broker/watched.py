@@ -282,6 +282,7 @@ class Watched:
         knows of it."""
         owner = next((each for each in held if position in each.pending), None)
         if owner is None:
+            held[0].unacked -= left is None and self.broker._ctx.config.ackOfAnyEntryLowersUnacked
             return
         if left is None:
             self.taken_back(owner, cursor, position)
@@ -507,7 +508,12 @@ class Watched:
         assert not set(pending) & {*dispatcher.replay, *delayed}
         assert not set(dispatcher.replay) & set(delayed)
         assert list(dispatcher.replay) == sorted(set(dispatcher.replay))
-        if self.broker._ctx.config.removePendingAcksOnMarkDeleteMove and subscription.durable:
+        config = self.broker._ctx.config
+        if (
+            config.removePendingAcksOnMarkDeleteMove
+            and subscription.durable
+            and not config.passedEntriesStayPending
+        ):
             assert set(pending) & group.acked <= group.finished
         assert dispatcher.total_unacked == sum(consumer.unacked for consumer in subscription.consumers)
         assert dispatcher.total_permits == sum(consumer.permits for consumer in subscription.consumers)
@@ -521,7 +527,8 @@ class Watched:
                 held.unacked -= messages
         assert consumer.pending == held.pending
         assert consumer.unacked == held.unacked
-        assert not self.keeps_what_is_left or consumer.unacked == sum(consumer.pending.values())
+        exact = self.keeps_what_is_left and not self.broker._ctx.config.ackOfAnyEntryLowersUnacked
+        assert not exact or consumer.unacked == sum(consumer.pending.values())
 
     def at_the_end(self) -> None:
         """Only clients that wait for their turn or their writes still wait for a response. The state equals the effects."""

@@ -93,5 +93,6 @@ def _members(leader: int) -> list[psutil.Process]:
 
 
 def no_nohup() -> None:
-    """For a new process to call: the tests may run under nohup, and an ignored signal is inherited."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """For a new process to call: the tests may run under nohup or in the background, and an ignored signal is inherited."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)

@@ -361,7 +361,7 @@ USUAL: dict[str, list[Any]] = {
 
 usual_settings = st.builds(
     lambda profile, settings: BrokerConfig(profile=profile, settings=settings),
-    st.sampled_from(["4.x", "4.x", "2.x", "3.0", "4.2", "5.0"]),
+    st.sampled_from(["4.x", "4.x", "2.x", "2.10", "3.0", "4.2", "5.0"]),
     st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in USUAL.items()}),
 )
 
@@ -402,7 +402,7 @@ def hostile(draw: st.DrawFn, now: int, largest: int) -> Log:
             None,
             {
                 "command": "BROKER_CONFIG",
-                "profile": draw(st.sampled_from(["4.x", "2.x", "3.0", "4.2", "5.0"])),
+                "profile": draw(st.sampled_from(["4.x", "2.x", "2.10", "3.0", "4.2", "5.0"])),
                 "settings": settings,
             },
         )

@@ -138,7 +138,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return False
         self.total_permits -= consumer.permits
         self._replay_all(sub, consumer.pending, consumer.hashes)
-        replays = any(position > sub.cursor.mark_delete for position in consumer.pending)
+        mark_delete, acked = sub.cursor.mark_delete, sub.cursor.acked
+        replays = any(position > mark_delete for position in consumer.pending)
+        if sub.ctx.config.leavingConsumerCountsRedelivery:
+            self._count([each for each in consumer.pending if each > mark_delete and each not in acked], 1)
         return replays or (was_blocked and not self.blocked)
 
     def after_seek(self, sub: SubscriptionContext) -> None:
@@ -314,6 +317,9 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         owner = self._owner(sub, consumer, position)
         if owner is None:
             consumer.acks += 1
+            if sub.ctx.config.ackOfAnyEntryLowersUnacked:
+                consumer.unacked -= 1
+                self.total_unacked -= 1
             self._acknowledged_unowned()
             return None
         freed = self._unacked(sub, owner, position)
@@ -640,6 +646,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return not positions or self._deal_out(sub, positions, from_replay=True)
         if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False
+        wanted = sub.new_entries(wanted)
         positions = cursor.read(sub.ledger, wanted)
         if not positions:
             self.pending_read = sub.waiting(wanted)
@@ -710,7 +717,9 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def deal(self, sub: SubscriptionContext, found: Found, *, from_replay: bool) -> list[Position]:
         """Deal entries to the consumers round robin. Returns the positions that no consumer could take."""
         # All chunks of a message go to one consumer, whosever turn it is.
-        if [1 for _, entry in found if entry.metadata.uuid is not None]:
+        if [
+            1 for _, entry in found if entry.metadata.uuid is not None
+        ] and sub.ctx.config.keepsChunksTogether:
             runs, left = assign(found, sub.subscription, self.next_consumer, self.chunk_owners)
             for connection in self.chunk_owners.take_parted():
                 sub.ctx.part(connection, sub.topic)

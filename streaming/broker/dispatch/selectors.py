@@ -31,20 +31,27 @@ Member = tuple[str, int]
 """A consumer on the ring of consistent hashing: its name, and a number that tells it from others with that name."""
 
 
-class Ring:
-    """The slots that have a point, and the members with a point in each, in joining order. The first owns the slot."""
+def _by_name(member: Member) -> bytes:
+    """As Java compares strings."""
+    return member[0].encode("utf-16-be")
 
-    def __init__(self, slots: Slots, members: dict[int, tuple[Member, ...]]) -> None:
-        self._slots, self._members = slots, members
+
+class Ring:
+    """The slots that have a point, and the members with a point in each, in joining order. The first owns the slot, unless they
+    `share` it: then they are ordered by name, and a slot is one of theirs by its number."""
+
+    def __init__(self, slots: Slots, members: dict[int, tuple[Member, ...]], *, share: bool) -> None:
+        self._slots, self._members, self._share = slots, members, share
 
     def copy(self) -> "Ring":
         """A ring with the same points."""
-        return Ring(self._slots.copy(), self._members.copy())
+        return Ring(self._slots.copy(), self._members.copy(), share=self._share)
 
     def owner(self, slot: int) -> Member:
         """The owner of the first point at or after the slot, or of the first point on the ring if there is none."""
         place = self._slots.at_or_after(slot)
-        return self._members[self._slots.first(1)[0] if place is None else place][0]
+        members = self._members[self._slots.first(1)[0] if place is None else place]
+        return members[(slot - 1) % len(members) if self._share else 0]
 
     def reached(self, point: int, size: int) -> list[tuple[int, int]]:
         """The slots that a point has or would have: those before it up to the one before, and for the first point those after the
@@ -56,13 +63,16 @@ class Ring:
         return [(1, point)] if last is None else [(1, point), (max(last, point) + 1, size)]
 
     def owners(self) -> list[tuple[int, Member]]:
-        """The slots that have a point, ascending, and the owner of each."""
-        return [(slot, self._members[slot][0]) for slot in self._slots]
+        """The slots that have a point, ascending, and the owner of each, or all owners."""
+        return [
+            (slot, each) for slot in self._slots for each in self._members[slot][: None if self._share else 1]
+        ]
 
     def join(self, member: Member, slots: list[int]) -> None:
         """Add a member with its points."""
         for slot in slots:
-            self._members[slot] = (*self._members.get(slot, ()), member)
+            members = (*self._members.get(slot, ()), member)
+            self._members[slot] = tuple(sorted(members, key=_by_name)) if self._share else members
         self._slots.update(slots)
 
     def leave(self, member: Member, slots: list[int]) -> None:
@@ -79,12 +89,13 @@ class Ring:
 class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     """A hash ring with `points` per consumer. `members`: (consumer, its name, name index) in joining order.
 
-    The name index distinguishes consumers with the same name. It is the lowest free number.
+    The name index distinguishes consumers with the same name. It is the lowest free number. `by_name`: their points are the same.
     """
 
     points: int = 100
     size: int = RANGE_SIZE - 1
     members: list[tuple[Handle, str, int]] = []
+    by_name: bool = False
 
     def slot(self, key_hash: int) -> int:
         """The slot of a hash, in [1, `size`]."""
@@ -96,7 +107,7 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     def add(self, consumer: Consumer) -> None:
         """Add a consumer and its points."""
         member = (consumer.name, self._free_index(consumer.name))
-        self._own_ring.join(member, _points(*member, self.points, self.size))
+        self._own_ring.join(member, self._points_of(member))
         self.members.append((consumer.handle, *member))
         self._handles[member] = consumer.handle
         self._joined[consumer.handle] = member
@@ -107,7 +118,7 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         gone = self._joined.pop(consumer, None)
         if gone is None:
             return
-        self._own_ring.leave(gone, _points(*gone, self.points, self.size))
+        self._own_ring.leave(gone, self._points_of(gone))
         del self._handles[gone]
         self._indexes[gone[0]].discard(gone[1])
         self.members.remove((consumer, *gone))
@@ -115,8 +126,11 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     def reach(self, consumer: Consumer) -> list[tuple[int, int]]:
         """Ranges of slots (both ends inclusive) in which all are that change their owner when a consumer joins or leaves."""
         member = self._joined.get(consumer.handle) or (consumer.name, self._free_index(consumer.name))
-        points = _points(*member, self.points, self.size)
+        points = self._points_of(member)
         return [each for point in points for each in self._ring.reached(point, self.size)]
+
+    def _points_of(self, member: Member) -> list[int]:
+        return _points(*member, self.points, self.size, by_name=self.by_name)
 
     def _free_index(self, name: str) -> int:
         taken = self._indexes.get(name, ())
@@ -135,17 +149,22 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         return _ranges(1, [*bounds, (self.size, bounds[0][1])])
 
     def by_point(self) -> list[HashSlots]:
-        """As `assignments`, with a range of hashes for each point, from 0."""
-        found, first = list[HashSlots](), 0
+        """As `assignments`, with a range of hashes for each point, from 0. quirk: those after the last point are not shown where
+        consumers share points (2.10)."""
+        found, first, before = list[HashSlots](), 0, -1
         bounds = [(slot - 1, self._handles[member]) for slot, member in self._ring.owners()]
-        for last, owner in [*bounds, (self.size, bounds[0][1])] if bounds else []:
+        if bounds and not self.by_name:
+            bounds.append((self.size, bounds[0][1]))
+        for last, owner in bounds:
+            if last != before:
+                first, before = before + 1, last
             found.append((first, last, owner))
-            first = last + 1
         return found
 
     @cached_property
     def _ring(self) -> Ring:  # shared with others until the first change
-        return _ring(tuple((name, index) for _, name, index in self.members), self.points, self.size)
+        members = tuple((name, index) for _, name, index in self.members)
+        return _ring(members, self.points, self.size, by_name=self.by_name)
 
     @cached_property
     def _own_ring(self) -> Ring:  # from the first change on, also as `_ring`
@@ -169,17 +188,18 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
 
 
 @lru_cache(maxsize=4096)
-def _points(name: str, index: int, points: int, size: int) -> list[int]:
+def _points(name: str, index: int, points: int, size: int, *, by_name: bool) -> list[int]:
     """The slots of a consumer's points."""
-    return [murmur3_31(b"%s\0%d\0%d" % (name.encode(), index, point)) % size + 1 for point in range(points)]
+    before = name.encode() if by_name else b"%s\0%d\0" % (name.encode(), index)
+    return [murmur3_31(b"%s%d" % (before, point)) % size + 1 for point in range(points)]
 
 
 @lru_cache(maxsize=256)
-def _ring(members: tuple[Member, ...], points: int, size: int) -> Ring:
+def _ring(members: tuple[Member, ...], points: int, size: int, *, by_name: bool) -> Ring:
     """The ring of members in joining order. Don't change it: hashing everybody's points again costs more than a copy."""
-    ring = Ring(Slots(), {})
+    ring = Ring(Slots(), {}, share=by_name)
     for member in members:
-        ring.join(member, _points(*member, points, size))
+        ring.join(member, _points(*member, points, size, by_name=by_name))
     return ring
 
 
@@ -316,5 +336,5 @@ def new_selector(config: ServiceConfiguration, *, fixed_ranges: bool, ring_size:
         return HashRangeExclusive()
     if config.subscriptionKeySharedUseConsistentHashing:
         points = config.subscriptionKeySharedConsistentHashingReplicaPoints
-        return ConsistentHashing(max(points, 1), ring_size)
+        return ConsistentHashing(max(points, 1), ring_size, by_name=config.keySharedPointsByNameAlone)
     return AutoSplit()

@@ -28,8 +28,13 @@ def is_server_only(entry: Entry) -> bool:
 def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
     """The entries at `positions`."""
     if len(positions) == 1:
-        return [(positions[0], sub.ctx.entries.get(sub.topic, positions[0]))]
-    return list(zip(positions, sub.ctx.entries.get_all(sub.topic, positions), strict=True))
+        found = [(positions[0], sub.ctx.entries.get(sub.topic, positions[0]))]
+    else:
+        found = list(zip(positions, sub.ctx.entries.get_all(sub.topic, positions), strict=True))
+    if not sub.ctx.config.readsByLedgerSizes:
+        sub.cursor.read_entries += len(found)
+        sub.cursor.read_bytes += sum(entry.size for _, entry in found)
+    return found
 
 
 def filter_entries(

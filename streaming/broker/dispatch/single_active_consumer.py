@@ -64,7 +64,10 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
         """Add a consumer. If it becomes the active one, it starts at the first unacked entry."""
         before = self.active_consumer(sub.consumers)
-        insort(sub.consumers, consumer, key=_order)
+        if self._takes_first(sub):
+            sub.consumers.append(consumer)
+        else:
+            insort(sub.consumers, consumer, key=_order)
         if not self._pick(sub, before) and self.failover:
             active = consumer is self.active_consumer(sub.consumers)
             sub.ctx.emit(_change(sub, consumer, is_active=active))
@@ -121,7 +124,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         best = bisect_right(consumers, consumers[0].priority, key=lambda consumer: consumer.priority)
         partition = partition_index(sub.topic)
         first = partition < 0 and not config.activeConsumerFailoverRingForNonPartitioned
-        if not self.failover or first:
+        if not self.failover or first or self._takes_first(sub):
             self.active = 0
         elif partition >= 0 and not config.activeConsumerFailoverConsistentHashing:
             self.active = partition % best
@@ -138,6 +141,10 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self.takes_over = sub.ctx.clock + delay
             sub.wake(self.takes_over)
         return True
+
+    def _takes_first(self, sub: SubscriptionContext) -> bool:
+        """Whether the consumer that connected first is active."""
+        return sub.ctx.config.activeConsumerFailoverFirstConnected and partition_index(sub.topic) < 0
 
     def _take_over(self, sub: SubscriptionContext) -> None:
         self.redeliver_at.clear()
@@ -243,6 +250,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
                 wanted = min(-(-active.permits // per_entry), config.dispatcherMaxReadBatchSize)
             if not (wanted := sub.readable(wanted)):
                 return
+            wanted = sub.new_entries(wanted)
             if at_end or not (count := self._read(sub, active, wanted)):
                 self.pending_read = sub.waiting(wanted)
                 return

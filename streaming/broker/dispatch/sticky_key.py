@@ -561,7 +561,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         room = self._look_ahead(sub) - self.replay.length
         if room <= 0 or not self._anyone(sub):
             return skip
-        wanted = min(wanted, room)
+        wanted = sub.new_entries(min(wanted, room))
         positions = cursor.read(sub.ledger, wanted)
         if not positions:
             self.pending_read = sub.waiting(wanted)

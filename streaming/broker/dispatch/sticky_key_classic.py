@@ -174,6 +174,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         wanted = min(wanted, self._unacked_bound(sub) - len(self.replay))
         if wanted <= 0:
             return False
+        wanted = sub.new_entries(wanted)
         if not (positions := cursor.read(sub.ledger, wanted)):
             self.pending_read = sub.waiting(wanted)
             return False
@@ -215,7 +216,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def _anyone(self, sub: SubscriptionContext) -> bool:
         """Whether any consumer can take new entries: one that joined recently gets them only from the replay set."""
-        if self.out_of_order:
+        if self.out_of_order or not sub.ctx.config.keySharedPassesEntriesThatWait:
             return True
         if self._older is None:
             joined = {handle for handle, _ in self.joined}
@@ -229,7 +230,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def _sendable(self, sub: SubscriptionContext, positions: list[Position]) -> list[Position]:
         """Those of the first positions in the replay set that their consumers can take, or whose hashes are not known."""
-        if self.out_of_order:
+        if self.out_of_order or not sub.ctx.config.keySharedPassesEntriesThatWait:
             return positions
         found: list[Position] = []
         groups: dict[Handle, list[Position]] = {}
@@ -302,6 +303,10 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         if not messages and not self.joined:
             self.stuck = True
             return True
+        if from_replay and len(left) == len(
+            positions
+        ):  # Pulsar tries again every 100 ms, until something else happens
+            return False
         return bool(groups)
 
     # -- why nothing is delivered ---------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     * `tokens`, `tokens_at`: permits for writes, and when they were counted (ms); 0: nothing was written yet.
     * `next_ledger`: the ledger that followed when the cursor had consumed its own to the end, if nothing was written
       since; 0: none.
+    * `read_entries`, `read_bytes`: what dispatchers have read since the topic was loaded, unless readsByLedgerSizes is set.
     """
 
     name: str
@@ -94,6 +95,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     tokens: float = 0.0
     tokens_at: int = 0
     next_ledger: int = 0
+    read_entries: int = 0
+    read_bytes: int = 0
 
     # -- creation (docs/rules/cursors.md §2, §3) ----------------------------------------------------------------------
 
@@ -135,7 +138,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             self.mark_delete, self.acked = saved.mark_delete, saved.acked
             self.batches, self.properties = saved.batches, saved.properties
         self.acked.keep_first(most_runs + 1)
-        self.next_ledger = 0
+        self.next_ledger = self.read_entries = self.read_bytes = 0
         mark_delete = self.mark_delete
         if mark_delete.entry == -1 and mark_delete.ledger not in ledger.ledgers:
             following = ledger.next_ledger(mark_delete.ledger)
@@ -404,7 +407,12 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         while len(positions) < n:
             if position > last and not ledger.terminated:
                 break
-            if position.entry < 0 or not ledger.valid(position):
+            if (
+                position.ledger not in ledger.ledgers
+                and (following := ledger.next_ledger(position.ledger)) is not None
+            ):
+                self.read_position = position = Position(following, 0)
+            elif position.entry < 0 or not ledger.valid(position):
                 position = ledger.next_valid(Position(position.ledger, position.entry - 1))
             if position > last:
                 break
@@ -417,6 +425,12 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 position = acked.run_end(position).next()
             self.read_position = position
         return positions
+
+    def average_size(self, ledger: ManagedLedger) -> float:
+        """The size of an entry (bytes) by which reads were bounded before 4.0; 0: it is not known."""
+        if counts := ledger.entry_sizes.last:
+            return counts[-1] / sum(counts[:-1])
+        return self.read_bytes / self.read_entries if self.read_entries else 0.0
 
     def _has_acked_all(self, ledger: ManagedLedger, id_: int) -> bool:
         """Whether all entries of a closed ledger are individually acked."""

@@ -30,7 +30,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     """`ledgers` is ascending by id, and the last one is open. Ids start at 1 in each topic and may have gaps.
 
     `whole_ledgers`: the setting backlogSizeWholeLedgers at the time of the last entry. `counts_deleted`: the setting
-    countsEntriesOfDeletedLedgers when the last ledger opened.
+    countsEntriesOfDeletedLedgers when the last ledger opened, as `reads_on` is readsOnInClosedLedger. `closed`: the last ledger is full,
+    and the next one opens with the next entry.
     """
 
     ledgers: dict[int, LedgerInfo] = {}
@@ -48,6 +49,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     whole_ledgers: bool = True
     entry_sizes: EntrySizes = msgspec.field(default_factory=EntrySizes)
     counts_deleted: bool = True
+    reads_on: bool = False
+    closed: bool = False
 
     @classmethod
     def create(cls, now: int, after: int = 0) -> "ManagedLedger":
@@ -57,8 +60,16 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         ledger.last_confirmed = Position(ledger.current, -1)
         return ledger
 
+    def configure(self, config: ServiceConfiguration) -> None:
+        """Take over what the settings say for a ledger that opens."""
+        self.counts_deleted, self.reads_on = (
+            config.countsEntriesOfDeletedLedgers,
+            config.readsOnInClosedLedger,
+        )
+
     def open_ledger(self, now: int) -> None:
         """Open an empty ledger with the next id. `now` (ms) is its creation time."""
+        self.closed = False
         self.current += 1
         self.ledgers[self.current] = LedgerInfo()
         self.current_entries = self.current_size = 0
@@ -68,8 +79,9 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     def reopen(self, now: int) -> None:
         """Recover after an unload: close the open ledger, or drop it if empty, and open a new one
         (docs/rules/ledgers.md §3)."""
-        if self.current_entries:
+        if self.current_entries and not self.closed:
             self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
+        self.closed = False
         self.ledgers = {id_: info for id_, info in self.ledgers.items() if info.entries}
         self.entries_added = 0
         self.entry_sizes = EntrySizes()
@@ -118,6 +130,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
 
     def drop_unconfirmed(self) -> None:
         """Forget submitted entries whose writes weren't confirmed. Only confirmed ones stay in the open ledger."""
+        if self.closed:
+            return
         last = self.last_confirmed
         self.current_entries = last.entry + 1 if last.ledger == self.current else 0
         self.current_size = self.total_size - sum(info.size for info in self.ledgers.values())
@@ -172,9 +186,12 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     def valid(self, position: Position) -> bool:
         """Whether the position exists, or may be the next one written."""
         ledger, entry = position
+        last_ledger, last_entry = self.last_confirmed
+        if self.reads_on and entry >= 0 and ledger >= last_ledger:
+            is_next = entry == last_entry + 1
+            return ledger == last_ledger and (is_next or (entry <= last_entry and ledger in self.ledgers))
         if entry < 0 or ledger not in self.ledgers:
             return False
-        last_ledger, last_entry = self.last_confirmed
         if ledger == self.current:
             return entry == 0 or (ledger == last_ledger and entry <= last_entry + 1)
         return entry <= last_entry if ledger == last_ledger else entry < self.ledgers[ledger].entries
@@ -188,7 +205,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
                 # quirk: nothing was written to the last ledger of a terminated topic since it was loaded again, so
                 # behind its end its first entry comes next
                 last = self.last_confirmed
-                written = self.current_entries and last.ledger == self.current
+                written = bool(self.current_entries) and last.ledger == self.current
+                written = written or (self.reads_on and position <= last and last.ledger in self.ledgers)
                 return last.next() if written else Position(self.current, 0)
             candidate = Position(following, 0)
         return candidate
@@ -233,7 +251,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         entries = self.count(after, to, include_start=False, include_end=True)
         if entries >= len(held) or after.ledger not in self.ledgers:
             return [position for position in held if after < position <= to]
-        found, position = [], self.next_valid(after)
+        found, position, to = [], self.next_valid(after), min(to, self.last_confirmed)
         while position <= to and self.valid(position):
             if position in held:
                 found.append(position)
@@ -338,7 +356,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         So all of it counts, whatever is acked.
         """
         last = self.ledgers.get(self.current)
-        if mark_delete.ledger == self.current and last is not None and last.entries:
+        if mark_delete.ledger == self.current and last is not None and last.entries and not self.closed:
             return last.size
         return self.backlog_size_from(mark_delete)
 

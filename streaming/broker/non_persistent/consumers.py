@@ -78,7 +78,7 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     if command.subType == "Exclusive" and command.keySharedMeta is not None:
         raise BrokerError("NotAllowedError", "Exclusive with hash ranges isn't supported yet")
     existing = topic.subscriptions.get(name)
-    if existing is None:
+    if existing is None or not existing.consumers:
         return
     if existing.type != command.subType:
         mismatch: str | None = type_mismatch(existing.type, command.subType)
@@ -99,7 +99,7 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
     """Add the consumer. Raises `BrokerError` if it cannot have the hash ranges it asks for; the topic is then unchanged."""
     name = command.subscription
     subscription = topic.subscriptions.get(name)
-    if subscription is None:
+    if subscription is None or not subscription.consumers:
         dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
     else:
         dispatcher = subscription.dispatcher
@@ -112,9 +112,11 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
     if subscription is None:
         properties = {pair.key: pair.value for pair in command.subscription_properties}
         subscription = topic.subscriptions[name] = NonPersistentSubscription(
-            name, command.subType, dispatcher, properties=properties
+            name, command.subType, dispatcher, properties=properties, durable=command.durable
         )
         ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
+    elif not subscription.consumers:
+        subscription.type, subscription.dispatcher = command.subType, dispatcher
     topic.add_handle(ctx, topic.consumer_handles, consumer.handle, name)
     dispatcher.add_consumer(ctx, topic.name, subscription.consumers, consumer)
 
@@ -125,17 +127,26 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
 def detach(
     ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, consumer: Consumer
 ) -> None:
-    """A consumer leaves, for whatever reason. The last one takes its subscription with it."""
+    """A consumer leaves, for whatever reason. The last one takes its subscription with it, unless that stays."""
     topic.remove_handle(ctx, topic.consumer_handles, consumer.handle)
     subscription.consumers.remove(consumer)
-    if not subscription.consumers:
-        del topic.subscriptions[subscription.name]
-        topic.drops.pop(subscription.name, None)
-        topic.counters.messages_out_gone += subscription.messages_out
-        topic.counters.bytes_out_gone += subscription.bytes_out
-        ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: its last consumer left"))
-    else:
+    if subscription.consumers:
         subscription.dispatcher.consumer_removed(ctx, topic.name, subscription.consumers, consumer)
+    elif ctx.config.nonPersistentSubscriptionsStay and subscription.durable:
+        subscription.dispatcher = new_dispatcher(subscription.type, None, ctx.config)
+    else:
+        delete(ctx, topic, subscription, "its last consumer left")
+
+
+def delete(
+    ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, cause: str
+) -> None:
+    """A subscription without consumers goes."""
+    del topic.subscriptions[subscription.name]
+    topic.drops.pop(subscription.name, None)
+    topic.counters.messages_out_gone += subscription.messages_out
+    topic.counters.bytes_out_gone += subscription.bytes_out
+    ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
 
 
 def disconnect_all(
@@ -179,6 +190,8 @@ def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -
         return
     detach(ctx, topic, subscription, consumer)
     disconnect_all(ctx, topic, subscription, "unsubscribed")
+    if subscription.name in topic.subscriptions:
+        delete(ctx, topic, subscription, "unsubscribed")
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
@@ -193,6 +206,9 @@ def flow(ctx: Context, topic: NonPersistentTopic, command: Flow) -> None:
             ctx.close_connection(topic.name, command.connection, excess)
             return
         consumer.last_flow = ctx.clock
+        if consumer.blocked:
+            consumer.permits_while_blocked += command.messagePermits
+            return
         consumer.permits += command.messagePermits
         subscription.dispatcher.permits_changed(command.messagePermits)
 
@@ -201,13 +217,17 @@ def ack(ctx: Context, topic: NonPersistentTopic, command: Ack) -> None:
     """ACK: there is nothing to acknowledge. It is answered if its consumer is known and asks for an answer."""
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
         found[1].last_ack = ctx.clock
-        _count_acks(ctx, command, *found)
+        _count_acks(ctx, topic, command, *found)
         if command.request_id is not None:
             ctx.emit(AckResponse(topic.name, command.connection, command.request_id, command.consumer_id))
 
 
 def _count_acks(
-    ctx: Context, command: Ack, subscription: NonPersistentSubscription, consumer: Consumer
+    ctx: Context,
+    topic: NonPersistentTopic,
+    command: Ack,
+    subscription: NonPersistentSubscription,
+    consumer: Consumer,
 ) -> None:
     """quirk: an ack counts the messages of what was last sent with its position, which all messages have in common."""
     individual = subscription.type in INDIVIDUAL_TYPES
@@ -219,9 +239,25 @@ def _count_acks(
         others = subscription.consumers if individual else []
         owner = next((each for each in (consumer, *others) if position in each.pending), None)
         if not left:
-            consumer.acks += 1 if owner is None else owner.pending.pop(position)
+            acked = 1 if owner is None else owner.pending.pop(position)
+            consumer.acks += acked
+            if individual and ctx.config.nonPersistentCountsUnacked:
+                _lower_unacked(ctx, topic, subscription, owner or consumer, acked, unblocks=owner is not None)
         elif owner is not None and ctx.config.acknowledgmentAtBatchIndexLevelEnabled:
             consumer.acks += owner.pending[position] - left.bit_count()
+
+
+def _lower_unacked(
+    ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, consumer: Consumer, messages: int,
+    *, unblocks: bool,
+) -> None:  # fmt: skip
+    """Messages are acked (nonPersistentCountsUnacked). At half of its limit, a consumer gets the permits that it asked for since."""
+    consumer.unacked -= messages
+    limit = ctx.policies_of(topic).maxUnackedMessagesPerConsumer
+    if unblocks and consumer.blocked and (limit <= 0 or consumer.unacked <= limit // 2):
+        permits, consumer.permits_while_blocked, consumer.blocked = consumer.permits_while_blocked, 0, False
+        consumer.permits += permits
+        subscription.dispatcher.permits_changed(permits)
 
 
 def redeliver(topic: NonPersistentTopic, command: RedeliverUnacknowledgedMessages) -> None:

@@ -9,7 +9,7 @@ from streaming.broker.subscription.subscription import FilterCounts
 
 
 class NonPersistentSubscription(msgspec.Struct, array_like=True):
-    """It has no cursor, and lives as long as it has consumers.
+    """It has no cursor, and lives as long as it has consumers, or longer if it is `durable` (nonPersistentSubscriptionsStay).
 
     `messages_out` in messages, `bytes_out` in bytes, `dispatched` in entries.
     """
@@ -23,6 +23,7 @@ class NonPersistentSubscription(msgspec.Struct, array_like=True):
     bytes_out: int = 0
     dispatched: int = 0
     filtered: FilterCounts = msgspec.field(default_factory=FilterCounts)
+    durable: bool = False
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""

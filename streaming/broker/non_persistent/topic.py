@@ -109,6 +109,10 @@ def _send(
     )  # fmt: skip
     if subscription.type in INDIVIDUAL_TYPES:
         consumer.pending[NO_POSITION] = messages  # of the last message: all have this position
+        if ctx.config.nonPersistentCountsUnacked:
+            consumer.unacked += messages
+            limit = ctx.policies_of(topic).maxUnackedMessagesPerConsumer
+            consumer.blocked = consumer.blocked or 0 < limit <= consumer.unacked
     if entry.metadata.chunk_id is not None:
         consumer.chunks_out += 1
     consumer.permits -= messages

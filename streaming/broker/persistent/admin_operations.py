@@ -249,15 +249,15 @@ def _examine(ctx: Context, topic: PersistentTopic, command: Admin, names: Names)
 def _terminate(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Terminate the topic: it takes no more messages. The answer is the last position."""
     terminate(ctx, topic)
-    return 200, _message_id(-1, topic.ledger.last_confirmed)
+    return 200, _message_id(ctx, -1, topic.ledger.last_confirmed)
 
 
-def _message_id(partition: int, position: Position, batch_index: int = -1) -> dict[str, int]:
+def _message_id(ctx: Context, partition: int, position: Position, batch_index: int = -1) -> dict[str, int]:
     """A message id as Pulsar encodes it in JSON."""
-    found = {
-        "ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition, "batchIndex": batch_index,
-        "batchSize": 0,
-    }  # fmt: skip
+    found = {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition}
+    if not ctx.config.adminMessageIdsNameBatch:
+        return found
+    found |= {"batchIndex": batch_index, "batchSize": 0}
     return found if batch_index < 0 else found | {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
 
 
@@ -265,12 +265,12 @@ def _last_message_id(ctx: Context, topic: PersistentTopic, command: Admin, names
     """The id of the last message. Entry −1: the topic has none."""
     last = topic.ledger.last_confirmed
     if last.entry < 0:
-        return 200, _message_id(partition_index(topic.name), last)
+        return 200, _message_id(ctx, partition_index(topic.name), last)
     if last.ledger not in topic.ledger.ledgers:
-        return 200, _message_id(-1, EARLIEST)
+        return 200, _message_id(ctx, -1, EARLIEST)
     messages = ctx.entries.get(topic.name, last).metadata.num_messages_in_batch
     batch_index = -1 if messages is None else messages - 1
-    return 200, _message_id(partition_index(topic.name), last, batch_index)
+    return 200, _message_id(ctx, partition_index(topic.name), last, batch_index)
 
 
 def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
@@ -279,7 +279,7 @@ def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, names: 
     position = message_finder.first_published_at(ctx, topic, int(names["time"]))
     if position is None:
         raise AdminError(404, "Message ID not found")
-    return 200, _message_id(partition_index(topic.name), position)
+    return 200, _message_id(ctx, partition_index(topic.name), position)
 
 
 def _create_missed_partitions(

@@ -105,8 +105,9 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         first=_first(sub),
         analysis=analyze(ctx, topic, subscription, None),
     )
+    before = cursor.read_position
     found.sends = _sends(ctx, sub)
-    found.state = _state(found)
+    found.state = _state(found, reads=cursor.read_position > before)
     return found
 
 
@@ -142,12 +143,13 @@ def _sends(ctx: Context, sub: SubscriptionContext) -> int:
     return sum(isinstance(row.effect, Message) for row in ctx.take())
 
 
-def _state(found: Delivery) -> State:
+def _state(found: Delivery, *, reads: bool) -> State:
+    """`reads`: the dispatcher would read on, though perhaps only what waits for its delivery time."""
     if found.backlog == 0:
         return "caught up"
     if found.consumers == 0:
         return "no consumers"
-    if found.sends:
+    if found.sends or reads:
         return "not triggered"
     if found.unread or found.to_redeliver:
         return "held back"

@@ -181,7 +181,7 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
         topic.dedup.roll_back()
         ledger.drop_unconfirmed()
     topic.fenced = False
-    if ledger.current_entries:
+    if ledger.current_entries and not ledger.closed:
         ctx.emit(
             LedgerClosed(topic.name, ledger.current, ledger.current_entries, ledger.current_size, "unload")
         )
@@ -205,7 +205,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     ledger = topic.ledger
     topic.last_active = ctx.clock
     ledger.reopen(ctx.clock)
-    ledger.counts_deleted = ctx.config.countsEntriesOfDeletedLedgers
+    ledger.configure(ctx.config)
     ctx.wake(topic.name, rollover_due(ctx, topic))
     for cursor in topic.cursors.values():
         mark_delete = cursor.mark_delete

@@ -82,9 +82,22 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
                 return 0
             entries, size = found
         cursor, ledger = self.cursor, self.ledger
+        if not self.ctx.config.readsByLedgerSizes:
+            return entries if self.throttle is None else self._within(size, entries)
         if replay or cursor.read_position < ledger.last_confirmed:
             return ledger.entries_within(size, cursor.read_position, entries)
         return entries
+
+    def new_entries(self, entries: int) -> int:
+        """How many of so many entries a read may return at the read position. See readsByLedgerSizes."""
+        config = self.ctx.config
+        return (
+            entries if config.readsByLedgerSizes else self._within(config.dispatcherMaxReadSizeBytes, entries)
+        )
+
+    def _within(self, size: int, entries: int) -> int:
+        average = self.cursor.average_size(self.ledger)
+        return max(min(int(size / average), entries), 1) if average else 1
 
     def _permits(self, throttle: ReadThrottle, wanted: Permits) -> Permits | None:
         found = permits(self.limiters, throttle, (self.topic, self.subscription.name), wanted, self.ctx.clock)

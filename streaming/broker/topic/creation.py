@@ -24,9 +24,12 @@ def new_producer(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -
     """
     if _answer_known_id(ctx, topic, command):
         return None
+    mode = command.producer_access_mode
+    if mode == "ExclusiveWithFencing" and not ctx.config.fencesProducers:
+        mode = "Shared"
     return Producer(
         command.producer_name or _generated_name(ctx, topic.producers), command.connection, command.producer_id,
-        command.epoch, command.producer_access_mode, command.topic_epoch, created=ctx.clock,
+        command.epoch, mode, command.topic_epoch, created=ctx.clock,
     )  # fmt: skip
 
 

@@ -175,7 +175,8 @@ def leave_silent(ctx: Context, topic: AbstractTopic, before: int) -> dict[str, i
 
 def _pass_access_on(ctx: Context, topic: AbstractTopic) -> None:
     """A producer left. If the access is free now, the first waiting producer gets it, and its creation goes on."""
-    while (first := topic.access.pass_on(others=bool(topic.producers))) is not None:
+    waits = bool(topic.producers) or not ctx.config.promotesBehindSharedProducers
+    while (first := topic.access.pass_on(others=waits)) is not None:
         producer = first.producer
         try:
             register(ctx, topic, producer)

@@ -173,7 +173,7 @@ def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> 
         "currentLedgerEntries": ledger.current_entries,
         "currentLedgerSize": ledger.current_size,
         "lastConfirmedEntry": str(ledger.last_confirmed),
-        "state": "Terminated" if ledger.terminated else "LedgerOpened",
+        "state": "Terminated" if ledger.terminated else "ClosedLedger" if ledger.closed else "LedgerOpened",
         "ledgers": [
             {"ledgerId": id_, "entries": info.entries, "size": info.size}
             for id_, info in ledger.ledgers.items()

@@ -8,6 +8,9 @@ from streaming.broker.persistent.cleanup.trimming import trim
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 
+FULL = "ledger full"
+"""The cause of a rollover by an entry that fills its ledger."""
+
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
     """The periodic check of a topic: close a ledger that got no entry for managedLedgerInactiveLedgerRolloverTimeSeconds."""
@@ -18,7 +21,7 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When the open ledger has been inactive for too long, and closes."""
     ledger = topic.ledger
-    if not closes_inactive(ctx) or not ledger.current_entries or topic.pending:
+    if not closes_inactive(ctx) or not ledger.current_entries or topic.pending or ledger.closed:
         return NEVER
     return ledger.last_add + ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000 + 1
 
@@ -35,16 +38,33 @@ def roll_over(ctx: Context, topic: PersistentTopic, cause: str) -> None:
     info = ledger.close_current(ctx.clock)
     if info is not None:
         ctx.emit(LedgerClosed(topic.name, closed, info.entries, info.size, cause))
+    if cause == FULL and not (ctx.config.opensLedgerAtOnce or topic.pending):
+        ledger.closed = True
+    else:
+        _open_behind(ctx, topic)
+    trim(ctx, topic, just_closed=closed)
+
+
+def open_for_entry(ctx: Context, topic: PersistentTopic) -> None:
+    """An entry comes, and the last ledger is closed: the next one opens. Ledgers are trimmed if that moves the slowest cursor on."""
+    before = topic.slowest_cursor()
+    key = None if before is None else before.key
+    _open_behind(ctx, topic)
+    after = topic.slowest_cursor()
+    if key is not None and after is not None and key.ledger < after.key.ledger:
+        trim(ctx, topic)
+
+
+def _open_behind(ctx: Context, topic: PersistentTopic) -> None:
     open_ledger(ctx, topic)
     advance_cursors(ctx, topic)
     pass_consumed_ledgers(ctx, topic)
-    trim(ctx, topic, just_closed=closed)
 
 
 def open_ledger(ctx: Context, topic: PersistentTopic) -> None:
     """Open the next ledger and schedule the check of its age."""
     topic.ledger.open_ledger(ctx.clock)
-    topic.ledger.counts_deleted = ctx.config.countsEntriesOfDeletedLedgers
+    topic.ledger.configure(ctx.config)
     ctx.wake(topic.name, rollover_due(ctx, topic))
 
 
@@ -82,7 +102,11 @@ def check_rollover(ctx: Context, topic: PersistentTopic) -> bool:
     Returns True if the ledger rolled over."""
     ledger = topic.ledger
     ledger.rollover_checked = True
-    full = bool(ledger.current_entries) and not topic.pending and ledger.is_full(ctx.clock, ctx.config)
+    full = (
+        bool(ledger.current_entries)
+        and not (topic.pending or ledger.closed)
+        and ledger.is_full(ctx.clock, ctx.config)
+    )
     if full:
         roll_over(ctx, topic, "managedLedgerMaxLedgerRolloverTimeMinutes")
     return full

@@ -165,6 +165,8 @@ def _closed_before(
     Appends to `flips` the later limit (ms) from which another ledger counts. None if no ledger does.
     """
     ledger, end = topic.ledger, None
+    if not ctx.config.messageExpiryPassesClosedLedgers:
+        return None
     id_: int | None = (
         mark_delete.ledger if mark_delete.ledger in ledger.ledgers else ledger.next_ledger(mark_delete.ledger)
     )

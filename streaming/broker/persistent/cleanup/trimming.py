@@ -82,7 +82,13 @@ def _consumed_up_to(ctx: Context, topic: PersistentTopic) -> int:
         return ledger.current
     key = slowest.key
     info = ledger.ledgers.get(key.ledger)
-    to_its_end = info is not None and info.entries == key.entry + 1 and ctx.config.trimLedgerAckedToItsEnd
+    config = ctx.config
+    to_its_end = (
+        info is not None
+        and info.entries == key.entry + 1
+        and config.trimLedgerAckedToItsEnd
+        and config.trimsLedgerOfSlowestPosition
+    )
     return min(key.ledger + to_its_end, ledger.current)
 
 
@@ -147,6 +153,9 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
     ledger = topic.ledger
     last = doomed[-1][0]
     end = Position(last, ledger.ledgers[last].entries - 1)
+    if ctx.config.trimMovesToNextLedger and (following := ledger.next_ledger(last)) is not None:
+        # Pulsar leaves a cursor behind where nothing follows yet. It then fails to read what the cursor still has.
+        end = max(end, min(Position(following, -1), ledger.last_confirmed))
     for cursor in topic.cursors.values():
         if cursor.mark_delete < end <= ledger.last_confirmed:
             reason = Reason(CursorMoved, "ledger trimmed", policy)
@@ -190,7 +199,11 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
             entries, size, cursors, until = ledger.current_entries, ledger.current_size, list[str](), None
             reason: KeptBecause = "open"
             text = (
-                "the last ledger of a terminated topic" if ledger.terminated else "messages are written to it"
+                "the last ledger of a terminated topic"
+                if ledger.terminated
+                else "full: the next one opens with the next message"
+                if ledger.closed
+                else "messages are written to it"
             )
         else:
             entries, size, until = info.entries, info.size, None

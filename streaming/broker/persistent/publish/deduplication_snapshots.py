@@ -54,6 +54,8 @@ def _recover(ctx: Context, topic: PersistentTopic) -> None:
         for entry in ctx.entries.get_all(topic.name, positions):
             dedup.recover_entry(entry.metadata)
         last = positions[-1]
+    if not ctx.config.deduplicationReplayCounts:
+        dedup.snapshot_counter = 0
     dedup.status = "Enabled"
     left = dedup.inactive_short_form
     dedup.inactive_short_form = {name: since for name, since in left.items() if name in dedup.persisted}

@@ -525,6 +525,7 @@ def plain_until(ctx: Context, topic: PersistentTopic) -> int:
     if (
         (topic.subscriptions and topic.connected)
         or topic.pending
+        or topic.ledger.closed
         or topic.fail_writes
         or topic.delay_writes
         or topic.dedup.ahead

@@ -12,7 +12,12 @@ from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.cleanup import backlog_quota
-from streaming.broker.persistent.cleanup.ledger_rollover import open_ledger, roll_over
+from streaming.broker.persistent.cleanup.ledger_rollover import (
+    FULL,
+    open_for_entry,
+    open_ledger,
+    roll_over,
+)
 from streaming.broker.persistent.publish import deduplication_snapshots
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
@@ -93,16 +98,25 @@ def _publish(
         write.size += broker_entry_metadata_size(ctx.clock)
     if topic.fail_writes:
         topic.fail_writes -= 1
+        if topic.ledger.closed:
+            open_for_entry(ctx, topic)
         _fail(ctx, topic, [write])
     elif topic.delay_writes or topic.pending:
         topic.delay_writes = max(topic.delay_writes - 1, 0)
         if not (topic.pending and (topic.pending[-1].last_of_ledger or topic.pending[-1].position is None)):
-            write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+            _submit(ctx, topic, write)
         topic.put_off(write)
     else:
-        write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+        _submit(ctx, topic, write)
         _confirm(ctx, topic, write)
     return None
+
+
+def _submit(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
+    """Give an entry its position."""
+    if topic.ledger.closed:
+        open_for_entry(ctx, topic)
+    write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
 
 
 def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite, deliver_at: int) -> str | None:
@@ -135,7 +149,7 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
         if subscription.consumers and dispatcher is not None and dispatcher.pending_read:
             dispatcher.new_entries(topic.context_of(ctx, subscription))
     if write.last_of_ledger:
-        roll_over(ctx, topic, "ledger full")
+        roll_over(ctx, topic, FULL)
 
 
 def _receipt(
@@ -184,9 +198,7 @@ def _complete(ctx: Context, topic: PersistentTopic, count: int) -> None:
         registration.write_done(ctx, topic, write.producer)
         if write.last_of_ledger:
             for waiting in topic.pending:
-                waiting.position, waiting.last_of_ledger = topic.ledger.submit(
-                    waiting.size, ctx.clock, ctx.config
-                )
+                _submit(ctx, topic, waiting)
                 if waiting.last_of_ledger:
                     break
     if not topic.pending:
