@@ -129,19 +129,16 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     def assignments(self) -> list[HashSlots]:
         """The ranges of slots and their owners, in order. Each point owns the slots before it, the first one also those
         after the last point."""
-        if not self.members:
-            return []
-        bounds = [(slot, self._handles[member]) for slot, member in self._ring.owners()]
-        return _ranges(1, [*bounds, (self.size, bounds[0][1])])
+        return _ranges(1, self._bounds())
 
     def by_point(self) -> list[HashSlots]:
         """As `assignments`, with a range of hashes for each point, from 0."""
-        found, first = list[HashSlots](), 0
-        bounds = [(slot - 1, self._handles[member]) for slot, member in self._ring.owners()]
-        for last, owner in [*bounds, (self.size, bounds[0][1])] if bounds else []:
-            found.append((first, last, owner))
-            first = last + 1
-        return found
+        return _ranges(0, self._bounds(before=1), merges=False)
+
+    def _bounds(self, before: int = 0) -> list[tuple[int, Handle]]:
+        """The slots so far `before` points and their owners, then the last slot, as `_ranges` takes them."""
+        bounds = [(slot - before, self._handles[member]) for slot, member in self._ring.owners()]
+        return [*bounds, (self.size, bounds[0][1])] if bounds else []
 
     @cached_property
     def _ring(self) -> Ring:  # shared with others until the first change
@@ -295,11 +292,11 @@ def _last_slot(given: HashSlots) -> int:
     return given[1]
 
 
-def _ranges(first: int, bounds: list[tuple[int, Handle]]) -> list[HashSlots]:
-    """Ranges from slot `first` on, by ascending (last slot, owner). Neighbours of the same owner are one range."""
+def _ranges(first: int, bounds: list[tuple[int, Handle]], *, merges: bool = True) -> list[HashSlots]:
+    """Ranges from slot `first` on, by ascending (last slot, owner). `merges`: neighbours of the same owner are one range."""
     found: list[HashSlots] = []
     for last, owner in bounds:
-        if found and found[-1][2] == owner:
+        if merges and found and found[-1][2] == owner:
             found[-1] = (found[-1][0], last, owner)
         elif last >= first:
             found.append((first, last, owner))
