@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from schemas.commands import MessageMetadata
+from schemas.effects import SendReceipt
 from schemas.errors import MagnetarError
 
 
@@ -26,6 +27,16 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         """Messages in it, at least 1 (docs/rules/batching.md §1)."""
         messages = self.metadata.num_messages_in_batch
         return 1 if messages is None or messages < 1 else messages
+
+
+def metadata_of(receipt: SendReceipt) -> MessageMetadata:
+    """The metadata of the entry that a receipt confirms. In the short form of publishing, it has no other than these."""
+    return receipt.metadata or MessageMetadata(
+        receipt.producer_name,
+        receipt.sequence_id,
+        receipt.publish_time or 0,
+        partition_key=receipt.partition_key,
+    )
 
 
 class EntryNotFound(MagnetarError, LookupError):

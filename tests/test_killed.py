@@ -408,7 +408,7 @@ def _writers() -> Iterator[str]:
 
 _OTHERS = {
     "sinks/delta_log.py:_uri", "streaming/answers/whatif/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/fold/record_fold.py:fold",
-    "streaming/record/capture.py:_write", "streaming/runtime/signals.py:_leave", "streaming/state/spread.py:_unused",
+    "streaming/answers/whatif/clients/reactive.py:_record", "streaming/record/capture.py:_write", "streaming/runtime/signals.py:_leave", "streaming/state/spread.py:_unused",
     "streaming/answers/whatif/diff.py:_moved", "streaming/cli/errors.py:main",
 }  # fmt: skip
 """Calls of other things that have such a name."""

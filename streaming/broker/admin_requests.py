@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -40,6 +40,15 @@ def topic_of(path: str) -> str | None:
         return None
     domain = match["domain"] if match["domain"] != "schemas" else "persistent"
     return f"{domain}://{match['tenant']}/{match['namespace']}/{unquote(match['topic'])}"
+
+
+def topic_path(topic: str, call: str = "") -> str:
+    """The path of a `call`, such as ``/stats``, on a topic by its full name. `topic_of` is its inverse, and takes tenant and namespace
+    as they are: what they may consist of needs no escape."""
+    domain, _, rest = topic.partition("://")
+    tenant, _, rest = rest.partition("/")
+    namespace, _, name = rest.partition("/")
+    return f"/{domain}/{tenant}/{namespace}/{quote(name, safe='')}{call}"
 
 
 def is_schema_call(command: Admin) -> bool:

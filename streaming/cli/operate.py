@@ -186,13 +186,15 @@ def _write(target: _Target, method: str, path: str, body: Any) -> None:
 
 def _topic_path(name: str) -> str:
     """The path of a topic's calls. Raises `typer.BadParameter`."""
+    from streaming.broker.admin_requests import topic_path
+
     if "://" not in name:
         name = f"persistent://{name}" if name.count("/") == 2 else f"persistent://public/default/{name}"
     domain, _, rest = name.partition("://")
     parts = rest.split("/", 2)
     if domain not in ("persistent", "non-persistent") or len(parts) != 3 or not all(parts):
         raise typer.BadParameter(f"{name!r}: expected a topic, such as persistent://public/default/orders")
-    return f"/{domain}/" + "/".join(quote(each, safe="") for each in parts)
+    return topic_path(name)
 
 
 def _level(where: str) -> tuple[str, bool]:

@@ -94,7 +94,7 @@ def whatif_command(
     from sinks.storage import BadUrl
     from streaming.answers.history.folders import NotFound
     from streaming.answers.history.inspection import check_batches, states_at
-    from streaming.answers.whatif.clients.reactive import ClientSettings
+    from streaming.answers.whatif.clients.made_log import ClientSettings
     from streaming.answers.whatif.compare import whatif
     from streaming.answers.whatif.projection import LiveState
     from streaming.log.files import check_log

@@ -21,7 +21,7 @@ from streaming.kafka.records import READ, ingress_records
 from streaming.kafka.topics import Offsets, are_distinct, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
-from streaming.log.partition import ingress_partition
+from streaming.log.partition import note_on_strays
 from streaming.log.table import LogError
 
 if TYPE_CHECKING:
@@ -174,23 +174,9 @@ def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -
 
 
 def _other_choice(log: TopicLog) -> list[str]:
-    """A note if the writers of the topic choose partitions differently from `ingress_partition`."""
-    pairs = (
-        log.records.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
-    )
-    strays = sorted(
-        each["topic"]
-        for each in pairs
-        if each["topic"] and ingress_partition(each["topic"], len(log.offsets)) != each["partition"]
-    )
-    if not strays:
-        return []
-    note = (
-        f"{len(strays)} topics (such as {strays[0]}) were not in the partition that crc32 of their name "
-        "gives, where they are now: their writers must choose that partition from now on, or each of "
-        "them becomes two topics"
-    )
-    return [note]
+    pairs = log.records.group_by(["topic", "partition"]).aggregate([])
+    homes = zip(pairs["topic"].to_pylist(), pairs["partition"].to_pylist(), strict=True)
+    return note_on_strays(((topic, home) for topic, home in homes if topic), len(log.offsets))
 
 
 def _without(records: pa.Table, aside: Collection[Coordinates]) -> pa.Table:

@@ -6,7 +6,7 @@ topic: the partitions of that topic are in several ingress partitions.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,19 @@ PARTITIONS = 4
 def ingress_partition(topic: str, partitions: int) -> int:
     """The ingress partition (0 … `partitions` − 1) of a topic. Every producer of commands must use this function."""
     return zlib.crc32(topic.encode()) % partitions
+
+
+def note_on_strays(homes: Iterable[tuple[str, int]], partitions: int) -> list[str]:
+    """A note if the writers of topics chose other partitions, `homes`, than `ingress_partition` does."""
+    strays = sorted(topic for topic, home in homes if ingress_partition(topic, partitions) != home)
+    if not strays:
+        return []
+    note = (
+        f"{len(strays)} topics (such as {strays[0]}) were not in the partition that crc32 of their name "
+        "gives, where they are now: their writers must choose that partition from now on, or each of "
+        "them becomes two topics"
+    )
+    return [note]
 
 
 def topic_in_value(value: bytes, partition: int, partitions: int) -> str | None:

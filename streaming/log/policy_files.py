@@ -27,6 +27,7 @@ import pyarrow as pa
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarbool import ScalarBoolean
 
+from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import is_namespace_name
 from streaming.broker.policies.hierarchy import Policies
 from streaming.log.table import LOGICAL, LogError, log_table
@@ -113,9 +114,7 @@ def _of(section: str, name: str, policies: CommentedMap, mistakes: list[str]) ->
         base = f"/namespaces/{name}/"
     else:
         topic = name if "://" in name else f"persistent://{name if '/' in name else f'public/default/{name}'}"
-        domain, _, rest = topic.partition("://")
-        namespace, _, local = rest.rpartition("/")
-        base = f"/{domain}/{namespace}/{quote(local, safe='')}/"
+        base = topic_path(topic, "/")
     for policy, value in policies.items():
         line = _line(policies, policy)
         if policy in (_QUOTA, _RATES):

@@ -4,7 +4,6 @@ import base64
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
@@ -17,14 +16,6 @@ from streaming.protocol.frames import FindStored, uncompressed
 
 _NAME = 5
 """The path's elements up to the topic: an empty one, domain, tenant, namespace, topic."""
-
-
-def topic_path(topic: str, call: str = "") -> str:
-    """The path of a `call`, such as ``/stats``, on a topic by its full name."""
-    domain, _, rest = topic.partition("://")
-    tenant, _, rest = rest.partition("/")
-    namespace, _, name = rest.partition("/")
-    return f"/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}{call}"
 
 
 class HttpResponse(NamedTuple):

@@ -19,11 +19,11 @@ import msgspec
 from schemas.commands import Profile, decode_or_refuse
 from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError, SendReceipt, Unsupported
 from sinks.outputs import check_new_file, new_lines
+from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.names import base_of, partitions_of, whole_of
 from streaming.broker.topic.stats import cursor_name
-from streaming.protocol.admin_calls import topic_path
 from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries

@@ -6,9 +6,9 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from schemas.commands import Profile
+from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration, profile_of
 from streaming.broker.policies.admin_calls import NAMESPACE_POLICIES, TOPIC_POLICIES
-from streaming.protocol.admin_calls import topic_path
 from streaming.record.rest import CallFailed, Rest
 
 SYSTEM = "pulsar/"

@@ -30,11 +30,11 @@ from schemas import effects as e
 from schemas.commands import Ack, Admin, ConnectionLost, Fault, MessageMetadata, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
+from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import PROTOCOL_VERSION
 from streaming.broker.names import is_namespace_name
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.metrics.server import Gauges, ServerMetrics
-from streaming.protocol.admin_calls import topic_path
 from streaming.protocol.codec import (
     HEADROOM,
     LARGEST_FRAME,

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from schemas.commands import MessageMetadata
 from schemas.effects import LedgerDeleted, Row, SendReceipt
-from schemas.entries import Entry, EntryNotFound
+from schemas.entries import Entry, EntryNotFound, metadata_of
 from sinks.ledger_reader import LedgerReader
 from streaming.server.engine import StoredEntry
 
@@ -24,15 +23,8 @@ class RecentEntries:
         for row in rows:
             effect = row.effect
             if type(effect) is SendReceipt and effect.ledger_id > 0:
-                # The short form of publishing has no metadata but these.
-                metadata = effect.metadata or MessageMetadata(
-                    effect.producer_name,
-                    effect.sequence_id,
-                    effect.publish_time or 0,
-                    partition_key=effect.partition_key,
-                )
                 stored = StoredEntry(
-                    metadata, effect.payload or b"", effect.size or 0, effect.broker_timestamp
+                    metadata_of(effect), effect.payload or b"", effect.size or 0, effect.broker_timestamp
                 )
                 ledger = self._ledgers.get((effect.topic, effect.ledger_id))
                 if ledger is None:

@@ -83,7 +83,7 @@ from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin.namespaces import NOT_EMPTY
 from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
-from streaming.broker.admin_requests import topic_of
+from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.names import partitions_of
 from streaming.broker.policies.arguments import query
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -91,7 +91,6 @@ from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.metrics.durations import Durations
-from streaming.protocol.admin_calls import topic_path
 from streaming.quality.gate import judge
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock

@@ -78,7 +78,7 @@ from streaming.kafka.repartition import read_records
 from streaming.kafka.topics import Offsets, ensure_topic, holds_records, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import for_partition, merge_partitions, on_partitioned_topics
-from streaming.log.partition import ingress_partition, partition_log
+from streaming.log.partition import ingress_partition, note_on_strays, partition_log
 from streaming.log.table import LogError, log_table
 from streaming.state.seed import NotWhole, Origin, Seed, SeedWriter
 from streaming.state.spread import NotSpread, Spread
@@ -167,7 +167,7 @@ def move_states(
         notes += tail.notes
         copied = tail.read
         records = pa.concat_tables([records, partition_log(tail.records, partitions)])
-        notes += _strays(homes, len(ends))
+        notes += note_on_strays(homes.items(), len(ends))
     entries, target = LedgerStore(states.entries), LedgerStore(store)
     for new in range(partitions):
         check()
@@ -360,15 +360,3 @@ def _check_end(url: KafkaUrl, ends: Offsets, config: KafkaConfig) -> None:
             f"topic {url.topic} got {more} more records meanwhile, which the copy lacks: stop its "
             "writers, and start again with another topic and another store"
         )
-
-
-def _strays(homes: Mapping[str, int], partitions: int) -> list[str]:
-    strays = sorted(name for name, home in homes.items() if ingress_partition(name, partitions) != home)
-    if not strays:
-        return []
-    note = (
-        f"{len(strays)} topics (such as {strays[0]}) were not in the partition that crc32 of their name "
-        "gives, where they are now: their writers must choose that partition from now on, or each of "
-        "them becomes two topics"
-    )
-    return [note]

@@ -30,7 +30,7 @@ from schemas.commands import (
     to_json,
 )
 from schemas.effects import AdminResponse, Effect, LedgerDeleted, Message, SendReceipt
-from schemas.entries import Entry, EntryNotFound, EntryReader
+from schemas.entries import Entry, EntryNotFound, EntryReader, metadata_of
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.context import Context
@@ -351,15 +351,9 @@ class Stored:
     def add(self, effects: Collection[Effect]) -> None:
         """Apply what a micro-batch wrote and deleted."""
         for receipt in of(effects, SendReceipt):
-            if receipt.size is None or receipt.publish_time is None:
+            if receipt.size is None:
                 continue  # a duplicate
-            metadata = receipt.metadata or MessageMetadata(
-                receipt.producer_name,
-                receipt.sequence_id,
-                receipt.publish_time,
-                partition_key=receipt.partition_key,
-            )
-            entry = Entry(metadata, receipt.size, receipt.broker_timestamp)
+            entry = Entry(metadata_of(receipt), receipt.size, receipt.broker_timestamp)
             self.entries[receipt.topic, receipt.ledger_id, receipt.entry_id] = entry
         gone = {(deleted.topic, deleted.ledger_id) for deleted in of(effects, LedgerDeleted)}
         if gone:

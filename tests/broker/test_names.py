@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from schemas.commands import Admin, Publish, Restart
 from schemas.effects import Error, Success
-from streaming.broker import names
+from streaming.broker import admin_requests, names
+from streaming.broker.admin_requests import call_of, topic_of, topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.names import partition_index
 from streaming.broker.persistent.topic import PersistentTopic
@@ -275,6 +276,28 @@ def test_a_mark_in_the_middle_of_a_name() -> None:
     assert inactive_topics._is_system_topic(f"{system}-partition-0")
     assert not inactive_topics._is_system_topic(f"{system}-partition-x")
     assert schema_registry.name_of("persistent://a/b/t-partition-01") == "persistent://a/b/t-partition-01"
+
+
+_ENTITY = st.text("-=:._azAZ09", min_size=1, max_size=8) | st.sampled_from(HOSTILE)
+
+
+@given(
+    _ENTITY,
+    _ENTITY,
+    st.text(min_size=1, max_size=20) | st.sampled_from(HOSTILE),
+    st.sampled_from(["", "/stats", "/a%2Fb?x=/y"]),
+)
+@example("a=b", "c:d", "e", "")
+@example("a", "cluster", "namespace/e/f", "/stats")
+@settings(max_examples=examples(300), deadline=None)
+def test_the_path_of_a_topic_leads_back_to_its_name(
+    tenant: str, namespace: str, local: str, call: str
+) -> None:
+    name = f"non-persistent://{tenant}/{namespace}/{local}"
+    assume(names.is_topic_name(name) and (local, call) != (admin_requests.PARTITIONED, ""))
+    path = topic_path(name, call)
+    assert topic_of(path) == name
+    assert call_of(Admin(method="GET", path=path)) == call.partition("?")[0]
 
 
 def test_names_of_partitions_are_taken_apart_at_one_place() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
-from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 from schemas.commands import Admin
 from streaming.answers.whatif.observed import STORED, Ints, OfSubscription, OfTopic
 from streaming.answers.whatif.side_by_side import Folded, OpenLoop, fold_side_by_side
+from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_ledger import MEGABYTE, consumed_size
 from streaming.broker.periodic_checks import CHECKS
@@ -149,9 +149,7 @@ def _pins(records: pa.Table, partition: int, rule: _Rule, values: dict[str, list
 
 
 def _command(topic: str, rule: _Rule, value: int) -> Admin:
-    domain, _, rest = topic.partition("://")
-    namespace, _, local = rest.rpartition("/")
-    path = f"/{domain}/{namespace}/{quote(local, safe='')}/{rule.call}"
+    path = topic_path(topic, f"/{rule.call}")
     return Admin(method="POST", path=path, body=msgspec.to_builtins(rule.body(value)))
 
 

@@ -22,7 +22,7 @@ from schemas.commands import (
     Restart,
     SubType,
 )
-from schemas.entries import Entry, EntryNotFound
+from schemas.entries import Entry, EntryNotFound, metadata_of
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.sticky_key_hash import sticky_key
@@ -243,16 +243,9 @@ class Monitor:
 
     def _store(self, receipt: e.SendReceipt) -> None:
         assert receipt.size is not None
-        assert receipt.publish_time is not None
-        metadata = receipt.metadata or MessageMetadata(
-            receipt.producer_name,
-            receipt.sequence_id,
-            receipt.publish_time,
-            partition_key=receipt.partition_key,
-        )
         position = Position(receipt.ledger_id, receipt.entry_id)
         self._account.entries.setdefault(receipt.topic, []).append(
-            _Stored(position, metadata, receipt.size, receipt.broker_timestamp)
+            _Stored(position, metadata_of(receipt), receipt.size, receipt.broker_timestamp)
         )
 
     def _deliver(self, sent: e.Message) -> Iterator[Violation]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
@@ -308,7 +307,7 @@ class _Builder:
                 fields.setdefault("ack_type", "Individual")
         elif name == "ADMIN":
             path = str(fields.get("path", ""))
-            fields["path"] = path = path.replace("{topic}", "/" + quote(self._topic.replace("://", "/")))
+            fields["path"] = path = path.replace("{topic}", admin_requests.topic_path(self._topic))
             if "{" in path:
                 raise ScenarioError(f"{place}: {path}: only {{topic}} is a placeholder")
             topic = admin_requests.topic_of(fields["path"])

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import MessageMetadata
 from schemas.effects import Row, SendReceipt
-from schemas.entries import Entry, EntryNotFound
+from schemas.entries import Entry, EntryNotFound, metadata_of
 from streaming.broker.broker import Broker
 from streaming.fold.live import LiveFold
 from streaming.fold.records import BrokerType, Records, StateRow
@@ -43,14 +42,7 @@ class KeptEntries:
             if type(effect) is SendReceipt and effect.ledger_id > 0:
                 kept = self._ledgers.setdefault((effect.topic, effect.ledger_id), [])
                 if effect.entry_id == len(kept):
-                    # The short form of publishing has no metadata but these.
-                    metadata = effect.metadata or MessageMetadata(
-                        effect.producer_name,
-                        effect.sequence_id,
-                        effect.publish_time or 0,
-                        partition_key=effect.partition_key,
-                    )
-                    kept.append(Entry(metadata, effect.size or 0, effect.broker_timestamp))
+                    kept.append(Entry(metadata_of(effect), effect.size or 0, effect.broker_timestamp))
 
     def reader(self, partition: int) -> "KeptEntries":
         """The entries of the only partition."""

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from schemas.arguments import checked
 from streaming.answers.fates import LOST, NOT_STORED, Outcome, Published
 from streaming.answers.whatif.clients.history import History
-from streaming.answers.whatif.clients.reactive import ASSUMED, ClientSettings, Reacted, react
+from streaming.answers.whatif.clients.made_log import ClientSettings
+from streaming.answers.whatif.clients.reactive import ASSUMED, Reacted, react
 from streaming.answers.whatif.observed import (
     REFUSED,
     STORED,

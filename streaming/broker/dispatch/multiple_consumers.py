@@ -646,8 +646,12 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return not positions or self._deal_out(sub, positions, from_replay=True)
         if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False
-        wanted = sub.new_entries(wanted)
-        positions = cursor.read(sub.ledger, wanted)
+        return self._read_new(sub, wanted)
+
+    def _read_new(self, sub: SubscriptionContext, wanted: int) -> bool:
+        """The part of a round that reads so many new entries."""
+        wanted = sub.fitting(wanted)
+        positions = sub.cursor.read(sub.ledger, wanted)
         if not positions:
             self.pending_read = sub.waiting(wanted)
             return False

@@ -143,23 +143,24 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     def assignments(self) -> list[HashSlots]:
         """The ranges of slots and their owners, in order. Each point owns the slots before it, the first one also those
         after the last point."""
-        if not self.members:
-            return []
-        bounds = [(slot, self._handles[member]) for slot, member in self._ring.owners()]
-        return _ranges(1, [*bounds, (self.size, bounds[0][1])])
+        return _ranges(1, self._bounds())
 
     def by_point(self) -> list[HashSlots]:
         """As `assignments`, with a range of hashes for each point, from 0. quirk: those after the last point are not shown where
         consumers share points (2.10)."""
-        found, first, before = list[HashSlots](), 0, -1
-        bounds = [(slot - 1, self._handles[member]) for slot, member in self._ring.owners()]
-        if bounds and not self.by_name:
-            bounds.append((self.size, bounds[0][1]))
-        for last, owner in bounds:
-            if last != before:
-                first, before = before + 1, last
-            found.append((first, last, owner))
-        return found
+        if self.by_name:
+            found, last, before = list[HashSlots](), -1, -1
+            for slot, member in self._ring.owners():
+                if slot - 1 != last:
+                    last, before = slot - 1, last
+                found.append((before + 1, last, self._handles[member]))
+            return found
+        return _ranges(0, self._bounds(before=1), merges=False)
+
+    def _bounds(self, before: int = 0) -> list[tuple[int, Handle]]:
+        """The slots so far `before` points and their owners, then the last slot, as `_ranges` takes them."""
+        bounds = [(slot - before, self._handles[member]) for slot, member in self._ring.owners()]
+        return [*bounds, (self.size, bounds[0][1])] if bounds else []
 
     @cached_property
     def _ring(self) -> Ring:  # shared with others until the first change
@@ -315,11 +316,11 @@ def _last_slot(given: HashSlots) -> int:
     return given[1]
 
 
-def _ranges(first: int, bounds: list[tuple[int, Handle]]) -> list[HashSlots]:
-    """Ranges from slot `first` on, by ascending (last slot, owner). Neighbours of the same owner are one range."""
+def _ranges(first: int, bounds: list[tuple[int, Handle]], *, merges: bool = True) -> list[HashSlots]:
+    """Ranges from slot `first` on, by ascending (last slot, owner). `merges`: neighbours of the same owner are one range."""
     found: list[HashSlots] = []
     for last, owner in bounds:
-        if found and found[-1][2] == owner:
+        if merges and found and found[-1][2] == owner:
             found[-1] = (found[-1][0], last, owner)
         elif last >= first:
             found.append((first, last, owner))

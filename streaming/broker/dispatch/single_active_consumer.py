@@ -250,7 +250,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
                 wanted = min(-(-active.permits // per_entry), config.dispatcherMaxReadBatchSize)
             if not (wanted := sub.readable(wanted)):
                 return
-            wanted = sub.new_entries(wanted)
+            wanted = sub.fitting(wanted)
             if at_end or not (count := self._read(sub, active, wanted)):
                 self.pending_read = sub.waiting(wanted)
                 return

@@ -561,13 +561,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         room = self._look_ahead(sub) - self.replay.length
         if room <= 0 or not self._anyone(sub):
             return skip
-        wanted = sub.new_entries(min(wanted, room))
-        positions = cursor.read(sub.ledger, wanted)
-        if not positions:
-            self.pending_read = sub.waiting(wanted)
-            return False
-        self._deal_out(sub, positions, from_replay=False)
-        return len(positions) == wanted or not self._waits(sub)
+        return self._read_new(sub, min(wanted, room))
 
     def _wait(self, sub: SubscriptionContext, wanted: int) -> None:
         self.stuck = True  # there is nothing to replay

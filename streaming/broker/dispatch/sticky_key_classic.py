@@ -174,7 +174,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         wanted = min(wanted, self._unacked_bound(sub) - len(self.replay))
         if wanted <= 0:
             return False
-        wanted = sub.new_entries(wanted)
+        wanted = sub.fitting(wanted)
         if not (positions := cursor.read(sub.ledger, wanted)):
             self.pending_read = sub.waiting(wanted)
             return False

@@ -24,16 +24,15 @@ from schemas.effects import (
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.ack_set import from_words
-from streaming.broker.names import check_subscription_name
 from streaming.broker.non_persistent.dispatchers import new_dispatcher
 from streaming.broker.non_persistent.subscription import NonPersistentSubscription
 from streaming.broker.non_persistent.topic import NonPersistentTopic
-from streaming.broker.persistent.subscribing import type_mismatch
 from streaming.broker.position import from_wire
 from streaming.broker.rates.rate import Rates
 from streaming.broker.schema import schema_registry
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
+from streaming.broker.topic.joining import check_joins, check_type_and_name
 
 # -- subscribing --------------------------------------------------------------------------------------------------
 
@@ -55,7 +54,6 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     subscription may always be created, their number is not limited, and durable or not makes no difference. Raises
     `BrokerError`.
     """
-    name = command.subscription
     policies = schema_registry.policies_of(ctx, topic)
     others = (
         consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers
@@ -68,31 +66,12 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
         raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
     if command.read_compacted:
         raise BrokerError("NotAllowedError", "readCompacted only valid on persistent topics")
-    if command.subType == "Key_Shared" and not ctx.config.subscriptionKeySharedEnable:
-        raise BrokerError("NotAllowedError", "Key_Shared subscription is disabled by broker.")
-    if command.subType not in ctx.policies_of(topic).subscriptionTypesEnabled:
-        raise BrokerError(
-            "NotAllowedError", f"Topic {topic.name} doesn't support the subscription type {command.subType}"
-        )
-    check_subscription_name(name)
+    check_type_and_name(ctx, topic, command)
     if command.subType == "Exclusive" and command.keySharedMeta is not None:
         raise BrokerError("NotAllowedError", "Exclusive with hash ranges isn't supported yet")
-    existing = topic.subscriptions.get(name)
-    if existing is None or not existing.consumers:
-        return
-    if existing.type != command.subType:
-        mismatch: str | None = type_mismatch(existing.type, command.subType)
-    elif ctx.config.keySharedModesMustAgree:
-        mismatch = existing.dispatcher.mismatch(command.keySharedMeta)
-    else:
-        mismatch = None
-    if mismatch is not None:
-        raise BrokerError("ConsumerBusy", f"Subscription is of different type. {mismatch}")
-    if command.subType == "Exclusive":
-        raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
-    limit = ctx.policies_of(topic).maxConsumersPerSubscription
-    if 0 < limit <= len(existing.consumers):
-        raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
+    existing = topic.subscriptions.get(command.subscription)
+    if existing is not None and existing.consumers:
+        check_joins(ctx, topic, existing, command)
 
 
 def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:

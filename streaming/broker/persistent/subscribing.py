@@ -1,7 +1,7 @@
 """SUBSCRIBE: add a consumer to a subscription, creating it if needed (mirrors `PersistentTopic.subscribe`; rules:
 docs/rules/subscriptions.md §1–§4)."""
 
-from schemas.commands import IntRange, Subscribe, SubType
+from schemas.commands import IntRange, Subscribe
 from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
@@ -17,6 +17,7 @@ from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 from streaming.broker.rates.rate import Rates
 from streaming.broker.schema import schema_registry
 from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.topic.joining import check_joins, check_type_and_name, mismatch
 
 
 def subscribe(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
@@ -35,7 +36,7 @@ def subscribe(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
 def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     """The checks of docs/rules/subscriptions.md §1, §2, in that order, and those for unsupported features. Raises
     `BrokerError`."""
-    name, config = command.subscription, ctx.config
+    name = command.subscription
     existing = topic.subscriptions.get(name)
     idle = not topic.producers and not topic.ledger.total_size
     policies = schema_registry.policies_of(ctx, topic)
@@ -52,13 +53,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         raise BrokerError(
             "NotAllowedError", "readCompacted only allowed on failover or exclusive subscriptions"
         )
-    if command.subType == "Key_Shared" and not config.subscriptionKeySharedEnable:
-        raise BrokerError("NotAllowedError", "Key_Shared subscription is disabled by broker.")
-    if command.subType not in ctx.policies_of(topic).subscriptionTypesEnabled:
-        raise BrokerError(
-            "NotAllowedError", f"Topic {topic.name} doesn't support the subscription type {command.subType}"
-        )
-    check_subscription_name(name)
+    check_type_and_name(ctx, topic, command)
     rate_limits.check_subscribe(ctx, topic, command)
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "the topic is fenced")
@@ -69,16 +64,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         kind = "Durable" if existing.durable else "NonDurable"
         raise BrokerError("NotAllowedError", f"{kind} subscription with the same name already exists.")
     if existing.consumers:
-        mismatch = _mismatch(existing, command)
-        if existing.type == command.subType and not ctx.config.keySharedModesMustAgree:
-            mismatch = None
-        if mismatch is not None:
-            raise BrokerError("ConsumerBusy", f"Subscription is of different type. {mismatch}")
-        if command.subType == "Exclusive":
-            raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
-        limit = ctx.policies_of(topic).maxConsumersPerSubscription
-        if 0 < limit <= len(existing.consumers):
-            raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
+        check_joins(ctx, topic, existing, command)
 
 
 def check_max_subscriptions(ctx: Context, topic: PersistentTopic, name: str) -> None:
@@ -90,20 +76,6 @@ def check_max_subscriptions(ctx: Context, topic: PersistentTopic, name: str) -> 
         return
     if limit <= sum(not each.awaits_its_reader for each in known.values()):
         raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
-
-
-def type_mismatch(active: SubType | None, joining: SubType) -> str:
-    """Why a consumer of one type can't join those of another."""
-    return f"Active subscription type of '{active}' is different than the connecting consumer's type '{joining}'."
-
-
-def _mismatch(subscription: PersistentSubscription, command: Subscribe) -> str | None:
-    """Why a consumer can't join the subscription with its current type and mode, or None if it can."""
-    if subscription.type != command.subType:
-        return type_mismatch(subscription.type, command.subType)
-    return (
-        None if subscription.dispatcher is None else subscription.dispatcher.mismatch(command.keySharedMeta)
-    )
 
 
 def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
@@ -121,7 +93,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         time = ctx.clock - command.start_message_rollback_duration_sec * 1000
         if (target := position_at(ctx, topic, time)) is not None:
             reset(ctx, topic, subscription, target, "start_message_rollback_duration")
-    if not subscription.consumers and _mismatch(subscription, command) is not None:
+    if not subscription.consumers and mismatch(subscription, command) is not None:
         part_remembered(ctx, topic, subscription)
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)

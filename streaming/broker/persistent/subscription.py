@@ -35,11 +35,12 @@ class PersistentSubscription(Subscription):
         look = -1 if self.throttle is None else self.throttle.due
         return look if due < 0 or 0 <= look < due else due
 
-    def put_off(self, now: int, until: int) -> None:
+    def put_off(self, now: int, until: int) -> int:
         """See `Subscription.put_off`. A dispatcher that waits for permits of a rate looks later anyway."""
         throttle = self.throttle = self.throttle or ReadThrottle()
         if not throttle.waits(now):
             throttle.retry_at = until
+        return self.due
 
     @property
     def is_asleep(self) -> bool:

@@ -72,8 +72,7 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
         bytes, but one entry may always be read, however large.
         """
         if self.ctx.ordinal >= self.ctx.spent_at:
-            self.subscription.put_off(self.ctx.clock, self.ctx.until + 1)
-            self.wake(self.subscription.due)
+            self.wake(self.subscription.put_off(self.ctx.clock, self.ctx.until + 1))
             return 0
         size = self.ctx.config.dispatcherMaxReadSizeBytes
         if self.throttle is not None:
@@ -88,7 +87,7 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
             return ledger.entries_within(size, cursor.read_position, entries)
         return entries
 
-    def new_entries(self, entries: int) -> int:
+    def fitting(self, entries: int) -> int:
         """How many of so many entries a read may return at the read position. See readsByLedgerSizes."""
         config = self.ctx.config
         return (

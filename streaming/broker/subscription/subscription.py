@@ -1,5 +1,6 @@
 """The part of a persistent subscription that its dispatcher works on."""
 
+from abc import abstractmethod
 from functools import cached_property
 
 import msgspec
@@ -86,13 +87,9 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     def _by_handle(self) -> dict[Handle, Consumer]:
         return {consumer.handle: consumer for consumer in self.consumers}
 
-    @property
-    def due(self) -> int:
-        """When the first of the subscription's own timers fires (ms), or −1."""
-        return -1
-
-    def put_off(self, now: int, until: int) -> None:
-        """The dispatcher reads nothing before `until` (ms). On non-persistent topics there is nothing to read."""
+    @abstractmethod
+    def put_off(self, now: int, until: int) -> int:
+        """The dispatcher reads nothing before `until` (ms). Returns when the first of the subscription's own timers fires (ms), or −1."""
 
     @property
     def awaits_its_reader(self) -> bool:

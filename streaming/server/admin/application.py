@@ -25,12 +25,12 @@ from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
 from schemas.entries import EntryNotFound
 from streaming.broker import bundles
 from streaming.broker.admin_calls import CALLS
-from streaming.broker.admin_requests import topic_of
+from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.admin_table import TOPIC, Call
 from streaming.broker.context import namespace_of
 from streaming.broker.names import CLUSTER, partition_of
 from streaming.broker.policies.arguments import query
-from streaming.protocol.admin_calls import http_response, on_partitions, topic_path
+from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
 from streaming.server.admin import broker_stats, merging, rest_producer
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED

@@ -31,8 +31,8 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
         return
     if topic.slowest_cursor() is None:
         return
-    found = find_newest_before(ctx, topic, ctx.clock - ttl.value * 1000)
-    if found is not None and found.entry >= 0:
+    found = _newest_stored_before(ctx, topic, ctx.clock - ttl.value * 1000)
+    if found is not None:
         expire_to_position(ctx, topic, names, found, Reason(Expired, "message TTL", policy))
 
 
@@ -46,7 +46,7 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     if topic.slowest_cursor() is None:
         return NEVER
     flips: list[int] = []
-    found = find_newest_before(ctx, topic, ctx.clock - seconds * 1000, flips)
+    found = _newest_stored_before(ctx, topic, ctx.clock - seconds * 1000, flips)
     if found is not None and found > min(topic.cursors[name].mark_delete for name in names):
         return ctx.clock
     return _first_flip(flips, seconds)
@@ -111,24 +111,18 @@ def expire_by_age(
     quirk: an age of 0 s means that nothing expires. With messageExpiryThroughCursor off, all of this is otherwise: the
     entries that are stored are searched, as for the TTL.
     """
-    limit = ctx.clock - seconds * 1000
-    if not ctx.config.messageExpiryThroughCursor:
-        found = find_newest_before(ctx, topic, limit)
-        if found is None or found.entry < 0:
-            return
-        moved = [_expire_to(ctx, topic, topic.cursors[name], found, reason) for name in names]
-        if any(moved):
-            trim(ctx, topic)
+    limit, through_cursor = ctx.clock - seconds * 1000, ctx.config.messageExpiryThroughCursor
+    if through_cursor and seconds == 0:
         return
-    if seconds == 0:
-        return
+    found = None if through_cursor else _newest_stored_before(ctx, topic, limit)
     closed_reason = reason._replace(cause=f"{reason.cause}: the ledger closed before")
     trims = False
     for name in names:
         cursor = topic.cursors[name]
-        closed = _closed_before(ctx, topic, cursor.mark_delete, limit)
-        trims |= _expire_to(ctx, topic, cursor, closed, closed_reason)
-        found = find_newest_unacked_before(ctx, topic, cursor, limit)
+        if through_cursor:
+            closed = _closed_before(ctx, topic, cursor.mark_delete, limit)
+            trims |= _expire_to(ctx, topic, cursor, closed, closed_reason)
+            found = find_newest_unacked_before(ctx, topic, cursor, limit)
         trims |= _expire_to(ctx, topic, cursor, found, reason)
     if trims:
         trim(ctx, topic)
@@ -139,8 +133,8 @@ def next_by_age(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, sec
     flips: list[int] = []
     limit = ctx.clock - seconds * 1000
     if not ctx.config.messageExpiryThroughCursor:
-        found = find_newest_before(ctx, topic, limit, flips)
-        moves = found is not None and found.entry >= 0 and found > cursor.mark_delete
+        found = _newest_stored_before(ctx, topic, limit, flips)
+        moves = found is not None and found > cursor.mark_delete
         return ctx.clock if moves else _first_flip(flips, seconds)
     if seconds == 0:
         return NEVER
@@ -150,6 +144,14 @@ def next_by_age(ctx: Context, topic: PersistentTopic, cursor: ManagedCursor, sec
     if find_newest_unacked_before(ctx, topic, cursor, limit, flips) is not None:
         return ctx.clock
     return _first_flip(flips, seconds)
+
+
+def _newest_stored_before(
+    ctx: Context, topic: PersistentTopic, limit: int, flips: list[int] | None = None
+) -> Position | None:
+    """As `find_newest_before`, which also fails: then there is nothing to expire."""
+    found = find_newest_before(ctx, topic, limit, flips)
+    return found if found is not None and found.entry >= 0 else None
 
 
 def _first_flip(flips: list[int], seconds: int) -> int:
