@@ -92,8 +92,8 @@ $(VENV)/cluster/bin/versitygw: | $(STAMP)
 fuzz: env  ## search for records and loads that stop the fold or cost more than their bounds, or for frames and requests that disturb a server (FRAMES=1; MINUTES=10, SEED=any)
 	$(BIN)/python -m tests.fuzz$(if $(FRAMES),.frames) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-parity: env  ## compare random scenarios with a real Pulsar 4.0.7 (from Maven), frame by frame, and shrink differences (N=5 per KIND, from SEED=0), or only the log LOG
-	$(BIN)/python -m tests.parity $(if $(LOG),--log $(LOG),--seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND)))
+parity: env  ## compare random scenarios with a real Pulsar (PULSAR=4.0.7, from Maven), frame by frame, and shrink differences (N=5 per KIND, from SEED=0), or only the log LOG
+	$(BIN)/python -m tests.parity $(if $(PULSAR),--pulsar $(PULSAR)) $(if $(LOG),--log $(LOG),--seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND)))
 
 suites: env  ## run foreign clients' own tests against magnetar serve on ports 6650 and 8080 (SUITE=go or go-admin; needs Go)
 	$(BIN)/python -m tests.suites $(SUITE)

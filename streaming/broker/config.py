@@ -399,6 +399,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     leavingConsumerCountsRedelivery: bool = False
     """When a consumer of Shared or Key_Shared leaves, the redelivery count of each entry that it held rises (2.10). If false, it
     stays (3.0)."""
+    turnsCountMessages: bool = False
+    """Shared: dispatcherMaxRoundRobinBatchSize counts messages, and the entries of a consumer's turn are rounded down (3.0). If false, it
+    counts entries, and they are rounded up (4.0)."""
     keySharedPointsByNameAlone: bool = False
     """Key_Shared: consumers of one name share their points on the hash ring, and a key's hash chooses among them (2.10). If false,
     each has points of its own (3.0)."""
@@ -518,6 +521,7 @@ _MISSING_IN_2_10 = [
 _BEFORE_4_0: dict[str, Any] = {
     "missingAdminCalls": ",".join(_MISSING_IN_3_0),
     "promotesBehindSharedProducers": False,
+    "turnsCountMessages": True,
     "readsByLedgerSizes": False,
     "nonPersistentSubscriptionsStay": True,
     "subscriptionKeySharedUseClassicPersistentImplementation": True,

@@ -133,6 +133,7 @@ SETTINGS: dict[str, list[Any]] = {
     "activeConsumerFailoverFirstConnected": [True],
     "leavingConsumerCountsRedelivery": [True],
     "keySharedPointsByNameAlone": [True],
+    "turnsCountMessages": [True],
     "keySharedPassesEntriesThatWait": [False],
     "ackOfAnyEntryLowersUnacked": [True],
     "keepsChunksTogether": [False],

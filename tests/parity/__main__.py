@@ -1,4 +1,4 @@
-"""`python -m tests.parity`: runs random scenarios on a real Pulsar 4.0.7 and on Magnetar, and compares every frame.
+"""`python -m tests.parity`: runs random scenarios on a real Pulsar and on Magnetar, and compares every frame.
 
 Exits with 1 if a difference is stable (it occurs each time), or if a scenario is missing.
 """
@@ -22,8 +22,16 @@ from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import JavaNotFoundError
 from streaming.traces.conform import TraceComparison
 from tests.parity.log import run_log, settings_of
+from tests.parity.loopback import enter_namespace
 from tests.parity.plan import KINDS, drawn, plan
-from tests.parity.pulsar import LocalPulsar, PulsarError, settings
+from tests.parity.pulsar import (
+    VERSION,
+    LocalPulsar,
+    PulsarError,
+    has_zookeeper,
+    pulsar_jars,
+    settings,
+)
 from tests.parity.scenario import attempt, held_to, judge, record, shape, shrink, word
 
 _WARM = [*islice(plan("subscriptions", 0), 10)]
@@ -57,6 +65,12 @@ def main() -> int:
         metavar="FILE",
         help="run this command log instead, such as a counterexample of `magnetar check`; the trace stays beside it",
     )
+    parser.add_argument(
+        "--pulsar",
+        default=VERSION,
+        metavar="VERSION",
+        help=f"the broker's version, such as 2.10.5 (default: {VERSION})",
+    )
     asked = parser.parse_args()
     if asked.judge is not None:
         return _judge(asked.judge)
@@ -64,9 +78,12 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     scratch = Path(tempfile.mkdtemp(prefix="magnetar-parity-"))
-    run = _Run(scratch, keep=asked.keep, shrinks=not asked.whole, together=asked.together)
+    run = _Run(scratch, asked.pulsar, keep=asked.keep, shrinks=not asked.whole, together=asked.together)
     begun = time.monotonic()
     try:
+        pulsar_jars(asked.pulsar)
+        if has_zookeeper(asked.pulsar):
+            enter_namespace()
         if asked.log is not None:
             return run.log(asked.log)
         scenarios = [(kind, asked.first + number) for kind in asked.kind for number in range(asked.seeds)]
@@ -117,7 +134,10 @@ def _said(name: str, found: str, verdict: TraceComparison) -> str:
 class _Run:
     """Scenarios in a row. `words`: how many of each kind had which `Outcome.word`."""
 
-    def __init__(self, scratch: Path, *, keep: Path | None, shrinks: bool, together: int) -> None:
+    def __init__(
+        self, scratch: Path, version: str, *, keep: Path | None, shrinks: bool, together: int
+    ) -> None:
+        self._version = version
         self._scratch, self._folder, self._keeps = scratch, keep or scratch, keep is not None
         self._shrinks, self._together = shrinks, together
         self._shrunk: set[str] = set()
@@ -135,7 +155,7 @@ class _Run:
     def block(self, config: dict[str, str], scenarios: list[tuple[str, int]]) -> None:
         """Run scenarios, each a kind and a seed, on one broker."""
         with self._pulsar(settings() | config) as pulsar:
-            print(f"Pulsar 4.0.7 is up at port {pulsar.ports.broker} {config or ''}", flush=True)
+            print(f"Pulsar {self._version} is up at port {pulsar.ports.broker} {config or ''}", flush=True)
             for alone, some in groupby(scenarios, lambda scenario: KINDS[scenario[0]].alone):
                 pool = ThreadPoolExecutor(1 if alone else self._together)
                 try:
@@ -147,7 +167,7 @@ class _Run:
     @contextmanager
     def _pulsar(self, config: dict[str, str]) -> Iterator[LocalPulsar]:
         """A warm broker."""
-        with LocalPulsar(self._scratch / "pulsar", config) as pulsar:
+        with LocalPulsar(self._scratch / "pulsar", config, self._version) as pulsar:
             # The result is ignored: the first responses of a fresh JVM take longer than the silence that ends a step.
             record(pulsar, "subscriptions", 0, self._scratch / "pulsar" / "warm.jsonl", _WARM)
             yield pulsar
@@ -171,7 +191,8 @@ class _Run:
         if not self._keeps and not held_to(verdict):
             recording.path.unlink()
         if recording.path.exists():
-            lines.append(f"  {recording.path}\n  again: make parity KIND={kind} SEED={seed} N=1")
+            version = "" if self._version == VERSION else f"PULSAR={self._version} "
+            lines.append(f"  {recording.path}\n  again: make parity {version}KIND={kind} SEED={seed} N=1")
         print("\n".join(lines), flush=True)
         return kind, found
 

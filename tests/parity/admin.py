@@ -32,7 +32,8 @@ class Admin:
     """The admin API at a local port."""
 
     def __init__(self, port: int) -> None:
-        self._root = f"http://{HOST}:{port}/admin/v2"
+        self._server = f"http://{HOST}:{port}"
+        self._root = f"{self._server}/admin/v2"
 
     def call(self, method: str, path: str, body: Any = None) -> Json:
         """`status`, and `response` if there was one in JSON, as in a trace. Raises OSError if the broker is down."""
@@ -48,6 +49,13 @@ class Admin:
             return {"status": status, "response": json.loads(said)}
         except ValueError:
             return {"status": status}
+
+    def look_up(self, topic: str) -> None:
+        """Ask which broker has a topic. This one takes the namespace over. Raises OSError if it is down."""
+        with urllib.request.urlopen(
+            f"{self._server}/lookup/v2/topic/{topic.replace('://', '/')}", timeout=30
+        ):
+            pass
 
     def snapshot(self, path: str) -> Json:
         """`stats` and, for a persistent topic, `internal`, as in a trace. Empty if the topic does not exist.

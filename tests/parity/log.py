@@ -55,7 +55,7 @@ def run_log(pulsar: LocalPulsar, log: Path, trace: Path) -> TraceComparison:
     topics = {each for each in records["topic"].to_pylist() if each is not None}
     if len(topics) != 1:
         raise LogError(f"{log} has {len(topics)} topics: expected one")
-    recorder = Recorder(pulsar.ports, f"log-{log.stem}", pulsar.config)
+    recorder = Recorder(pulsar.ports, f"log-{log.stem}", pulsar.config, version=pulsar.version)
     try:
         LogRunner(recorder, pulsar, positions_of(records), topics.pop()).run(records)
         recorder.step("the end")

@@ -1,4 +1,4 @@
-"""A local Pulsar 4.0.7: a standalone broker in one process and one folder, on loopback only.
+"""A local Pulsar of any version: a standalone broker in one process and one folder, on loopback only.
 
 Maven downloads its jars once per machine. There are too many to list them all with versions, as `streaming.runtime.jars`
 does, and Maven uses Pulsar's own list.
@@ -21,6 +21,9 @@ from streaming.kafka.local import HOST, free_port
 from streaming.runtime.cache import cache_dir
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import java_binary
+
+VERSION = "4.0.7"
+"""The one that parity is with, unless asked otherwise."""
 
 _HERE = Path(__file__).parent
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
@@ -55,18 +58,29 @@ def settings() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def pulsar_jars() -> Path:
+def pulsar_jars(version: str = VERSION) -> Path:
     """The folder of the broker's class path (316 jars, 234 MB), see `jars_of`."""
-    return jars_of(_HERE / "pom.xml", "pulsar-broker")
+    return jars_of(_HERE / "pom.xml", "pulsar-broker", version)
 
 
-def jars_of(pom: Path, name: str = "pulsar-admin") -> Path:
-    """The folder with the class path of a `pom`. The first call takes minutes. The folder is created atomically.
+def has_zookeeper(version: str) -> bool:
+    """Whether a standalone broker brings a ZooKeeper, which binds all addresses, and refuses a namespace that nobody has looked up."""
+    return version.startswith("2.") and int(version.split(".")[1]) <= _LAST_WITH_ZOOKEEPER
+
+
+_LAST_WITH_ZOOKEEPER = 10
+
+
+def jars_of(pom: Path, name: str = "pulsar-admin", version: str = VERSION) -> Path:
+    """The folder with the class path of a `pom`, of Pulsar's `version`. The first call takes minutes. The folder is created atomically.
 
     Raises:
         JarsUnavailableError: not in the cache, and Maven is missing or could not download them.
     """
-    folder = cache_dir() / "jars" / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    text = pom.read_text().replace(f"<version>{VERSION}<", f"<version>{version}<")
+    if version.startswith("5."):
+        text = text.replace("<artifactId>pulsar</artifactId>", "<artifactId>pulsar-dependencies</artifactId>")
+    folder = cache_dir() / "jars" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     with FileLock(folder.with_suffix(".lock")):
         if not folder.exists():
             maven = shutil.which("mvn")
@@ -76,8 +90,9 @@ def jars_of(pom: Path, name: str = "pulsar-admin") -> Path:
                 )
             print(f"fetching Pulsar's jars into {folder} (once a machine)", file=sys.stderr)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-                draft = Path(scratch) / "jars"
-                asked = [maven, "-B", "-q", "-f", str(pom), _COPY, f"-DoutputDirectory={draft}"]
+                draft, project = Path(scratch) / "jars", Path(scratch) / "pom.xml"
+                project.write_text(text)
+                asked = [maven, "-B", "-q", "-f", str(project), _COPY, f"-DoutputDirectory={draft}"]
                 done = subprocess.run([*asked, "-DincludeScope=runtime"], capture_output=True, text=True, check=False)  # fmt: skip
                 if done.returncode != 0 or not draft.is_dir():
                     raise JarsUnavailableError(f"Maven could not fetch Pulsar's jars: {done.stdout[-1500:]}")
@@ -91,10 +106,12 @@ class LocalPulsar:
     `config`: its settings, without those that only make it small and local.
     """
 
-    def __init__(self, directory: Path, config: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, config: dict[str, str] | None = None, version: str = VERSION) -> None:
+        self.version = version
         self.directory = directory.absolute()
         self.log = self.directory / "pulsar.log"
         self.ports = Ports(free_port(), free_port(), free_port())
+        self._zookeeper = free_port()
         self.config = settings() if config is None else config
         self.java_options = _JVM
 
@@ -107,18 +124,27 @@ class LocalPulsar:
 
     def start(self) -> None:
         """Start it and wait until it serves clients. Raises `PulsarError`, `JarsUnavailableError`, `JavaNotFoundError`."""
-        classpath = f"{pulsar_jars()}/*"
+        classpath = f"{pulsar_jars(self.version)}/*"
         config = self.directory / "broker.conf"
         config.write_text(
             "".join(
                 f"{key}={value}\n"
-                for key, value in ({"journalSyncData": "false"} | self.config | _here(self.ports)).items()
+                for key, value in (
+                    {"journalSyncData": "false"}
+                    | self.config
+                    | _here(self.ports, zookeeper=has_zookeeper(self.version))
+                ).items()
             )
         )
         opened = [f"--add-opens={each}=ALL-UNNAMED" for each in _OPENED]
-        options = ["--config", config, "--no-functions-worker", "--no-stream-storage",
-                   "--metadata-dir", self.directory / "metadata", "--bookkeeper-dir", self.directory / "bookie",
-                   "--num-bookies", 1, "--bookkeeper-port", self.ports.bookie, "--advertised-address", HOST]  # fmt: skip
+        options = ["--config", config, "--no-functions-worker", "--no-stream-storage", "--bookkeeper-dir", self.directory / "bookie",
+                   "--num-bookies", 1, "--advertised-address", HOST]  # fmt: skip
+        if has_zookeeper(self.version):
+            options += ["--zookeeper-dir", self.directory / "zookeeper", "--zookeeper-port", self._zookeeper]
+        else:
+            options += ["--metadata-dir", self.directory / "metadata"]
+        if not self.version.startswith("5."):
+            options += ["--bookkeeper-port", self.ports.bookie]
         java = [
             java_binary(),
             *self.java_options,
@@ -177,9 +203,12 @@ def _serves(url: str) -> bool:
         return False
 
 
-def _here(ports: Ports) -> dict[str, object]:
+def _here(ports: Ports, *, zookeeper: bool) -> dict[str, object]:
     """The settings for a small broker that is reachable only from this machine."""
-    return {
+    stores = (
+        ["configurationStoreServers"] if zookeeper else ["metadataStoreUrl", "configurationMetadataStoreUrl"]
+    )
+    return dict.fromkeys(stores, "") | {
         "clusterName": "standalone",
         "brokerServicePort": ports.broker,
         "webServicePort": ports.admin,
@@ -189,8 +218,6 @@ def _here(ports: Ports) -> dict[str, object]:
         "listeningInterface": "lo",
         "allowLoopback": "true",
         "zookeeperServers": "",
-        "metadataStoreUrl": "",
-        "configurationMetadataStoreUrl": "",
         "statusFilePath": "",
         # One broker, one bookie, one bundle per namespace, no load balancing.
         "managedLedgerDefaultEnsembleSize": 1,

@@ -16,7 +16,7 @@ from streaming.kafka.local import HOST
 from streaming.protocol.codec import FrameError, FrameReader, decode, encode, entry
 from streaming.traces.trace import FORMAT, frame_record
 from tests.parity.admin import Admin
-from tests.parity.pulsar import LocalPulsar, Ports
+from tests.parity.pulsar import VERSION, LocalPulsar, Ports, has_zookeeper
 
 Record = dict[str, Any]
 
@@ -46,9 +46,10 @@ class Recorder:
 
     def __init__(
         self, ports: Ports, name: str, config: dict[str, str], *, domain: str = "persistent",
-        partitions: int = 0, patience: float = 1,
+        partitions: int = 0, patience: float = 1, version: str = VERSION,
     ) -> None:  # fmt: skip
         """`config`: the broker's settings, for the header. `patience`: a factor for the usual silences."""
+        self._version = version
         self.name, self.namespace = name, f"public/{name}"
         self.topic, self.path = f"{domain}://{self.namespace}/t", f"/{domain}/{self.namespace}/t"
         self.topics = [f"{self.topic}-partition-{index}" for index in range(partitions)] or [self.topic]
@@ -62,6 +63,7 @@ class Recorder:
         self._admin.call("PUT", f"/namespaces/{self.namespace}")
         if partitions:
             self.call("PUT", f"{self.path}/partitions", partitions)
+        self._look_up()
 
     @property
     def connections(self) -> list[int]:
@@ -134,7 +136,14 @@ class Recorder:
         self._note(dir="note", event="broker_restart", phase="stop")
         pulsar.stop()
         pulsar.start()
+        self._look_up()
         self._note(dir="note", event="broker_restart", phase="started")
+
+    def _look_up(self) -> None:
+        """As official clients do before they ask for a producer or a consumer. Later versions do without."""
+        if has_zookeeper(self._version):
+            for topic in self.topics:
+                self._admin.look_up(topic)
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -155,7 +164,7 @@ class Recorder:
 
     def save(self, path: Path, description: str) -> None:
         """Write the trace."""
-        header = {"format": FORMAT, "scenario": self.name, "area": "parity", "set": "parity", "pulsar_version": "4.0.7",
+        header = {"format": FORMAT, "scenario": self.name, "area": "parity", "set": "parity", "pulsar_version": self._version,
                   "client": "tests/parity", "gated": True, "broker_config": self._config, "description": description,
                   "recordings": 1, "stable": True, "stable_order": "per-stream"}  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ _MOST_RECORDINGS = 60
 
 _LATE = " (a delivery was due)"
 _RACES = re.compile(rf"totalMsgExpired|messagesConsumedCounter|{re.escape(_LATE)}$")
-"""Differences of which 4.0.7 is not sure. Two passes of one expiry count the same messages once or twice. A reset counts those
+"""Differences of which a broker is not sure. Two passes of one expiry count the same messages once or twice. A reset counts those
 of ledgers that a trim is deleting at the same time. For deliveries that are due, see `compared`."""
 
 _EARLIER = re.compile(r"msgOutCounter: recorded (\d+), ours (\d+)|ours MESSAGE .*, recorded has none$")
@@ -126,7 +126,7 @@ def record(
     """
     domain = "non-persistent" if kind == "non_persistent" else "persistent"
     recorder = Recorder(pulsar.ports, f"{kind}-{seed}", pulsar.config, domain=domain,
-                        partitions=KINDS[kind].partitions, patience=patience)  # fmt: skip
+                        partitions=KINDS[kind].partitions, patience=patience, version=pulsar.version)  # fmt: skip
     done: list[Step] = []
     try:
         scenario = Scenario(recorder, pulsar, kind, seed)

@@ -742,10 +742,14 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         messages = [entry.messages for _, entry in found]
         remaining = sum(messages)
         average = max(remaining // max(len(found), 1), 1)
-        limit, most = sub.consumer_limit, sub.ctx.config.dispatcherMaxRoundRobinBatchSize
+        config = sub.ctx.config
+        limit, most = sub.consumer_limit, config.dispatcherMaxRoundRobinBatchSize
+        of_messages = config.turnsCountMessages
         done = 0
         while done < len(found) and (consumer := self.next_consumer(sub.consumers)) is not None:
-            turn = entries_in_turn(remaining, limit, consumer.unacked, average, consumer.permits, most)
+            turn = entries_in_turn(
+                remaining, limit, consumer.unacked, average, consumer.permits, most, of_messages=of_messages
+            )
             self.send(sub, consumer, found[done : done + turn])
             remaining -= sum(messages[done : done + turn])
             done += turn
@@ -829,12 +833,24 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         return consumers[index]
 
 
-def entries_in_turn(remaining: int, limit: int, unacked: int, average: int, permits: int, most: int) -> int:
+def entries_in_turn(
+    remaining: int,
+    limit: int,
+    unacked: int,
+    average: int,
+    permits: int,
+    most: int,
+    *,
+    of_messages: bool = False,
+) -> int:
     """How many entries a consumer gets in its turn.
 
-    Permits and the unacked limit count messages, so they are divided by `average`, the messages per entry.
+    Permits and the unacked limit count messages, so they are divided by `average`, the messages per entry. `of_messages`: see
+    turnsCountMessages.
     """
     messages = min(remaining, permits)
     if limit > 0:
         messages = min(messages, max(limit - unacked, 0))
+    if of_messages:
+        return max(min(most, messages) // average, 1)
     return max(min(most, -(-messages // average)), 1)
