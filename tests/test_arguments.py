@@ -474,6 +474,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         ("import", "{w}/trace.jsonl"), "--out", ("{w}/new.txt", "expected a name ending in .jsonl or .jsonl.gz"),
         ("{w}/new.parquet", "expected a name ending in"), ("{w}/file/new.jsonl", "it is not a folder"), ("{w}/dir.jsonl", "already exists"),
     ),
+    ("profiles", "before"): [Wrong(("profiles", "3.x", "4.0"), "'3.x' is not one of")],
+    ("profiles", "after"): [Wrong(("profiles", "2.10", "x"), "'x' is not one of"), Wrong(("profiles", "2.10"), "name two profiles")],
     ("conform", "traces"): [Wrong(("conform", "{w}/nope"), "no trace found")],
     ("", ""): [
         Wrong(("rnu",), "Did you mean 'run'"),

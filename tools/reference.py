@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from schemas import commands as c
 from schemas import effect_fields, effects
+from schemas.commands.control import Profile
 from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
@@ -29,7 +30,14 @@ from streaming.broker.admin import (
     tenants,
 )
 from streaming.broker.admin_table import NAMESPACE, SCHEMAS, TOPIC, Call
-from streaming.broker.config import LONGEST, PROFILES, RANGES, WITHOUT_EFFECT, ServiceConfiguration
+from streaming.broker.config import (
+    LONGEST,
+    PROFILES,
+    RANGES,
+    WITHOUT_EFFECT,
+    ServiceConfiguration,
+    changes,
+)
 from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
@@ -787,7 +795,36 @@ def schema_of_policies() -> str:
     return msgspec.json.format(msgspec.json.encode(policies_schema()), indent=2).decode() + "\n"
 
 
+UPGRADES = """# What an upgrade changes
+
+The rules and defaults that differ from one release line to the next, as [settings](../reference/settings.md). `magnetar profiles FROM TO` prints
+this for any two, and `magnetar whatif LOG --profile TO` says what it would have done to your traffic.
+[What other Pulsar versions do differently](versions.md#1-how-near-each-profile-comes) has the rules in full, with the recordings of real brokers that
+show them, and [profiles](../reference/profiles.md) what each profile is.
+
+A setting beats its profile: to keep one rule of an older line, set it.
+
+"""
+
+_LINES: tuple[Profile, ...] = ("2.10", "3.0", "4.0", "4.2", "5.0")
+
+
+def upgrades() -> str:
+    """``docs/rules/upgrades.md``: what changes from a release line to the next."""
+    page, texts = [NOTE, UPGRADES], descriptions(ServiceConfiguration)
+    for before, after in pairwise(_LINES):
+        rows = [
+            (f"`{name}`", *map(_shown, values), texts[name])
+            for name, values in changes(before, after).items()
+        ]
+        page.append(
+            f"\n## From {before} to {after}\n\n{table(('setting', before, after, 'description'), rows)}"
+        )
+    return "".join(page)
+
+
 FILES: dict[str, Callable[[], str]] = {
+    "docs/rules/upgrades.md": upgrades,
     "docs/reference/commands.md": commands,
     "docs/reference/outputs.md": outputs,
     "docs/reference/settings.md": settings,

@@ -420,6 +420,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     trimsLedgerOfSlowestPosition: bool = True
     """Trimming may delete the ledger of the slowest mark-delete position if that is its last entry (3.0). If false, such a ledger stays
     until the next one opens or the topic is loaded (2.10)."""
+    readerStartsAtItsPosition: bool = False
+    """The mark-delete position of a reader is the one that it asks for (2.10). If false, the last entry before the first one that it
+    reads (3.0)."""
     readsOnInClosedLedger: bool = False
     """The position after the last message is in that message's ledger even if that is closed (2.10). If false, it is the first of the
     next ledger (3.0). Takes effect when a ledger opens."""
@@ -553,6 +556,7 @@ _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "trimMovesToNextLedger": True,
     "trimsLedgerOfSlowestPosition": False,
     "readsOnInClosedLedger": True,
+    "readerStartsAtItsPosition": True,
     "nonPersistentCountsUnacked": True,
     "deduplicationReplayCounts": False,
     "ackOfAnyEntryLowersUnacked": True,
@@ -606,6 +610,15 @@ WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 """Settings of a real broker that have no effect here (caches, storage, system topics, retries of reads), and one of Magnetar
 0.1.0."""
+
+
+def changes(before: Profile, after: Profile) -> dict[str, tuple[Any, Any]]:
+    """The settings whose defaults differ between two profiles, and both values."""
+    first, second = (configuration(profile, {}) for profile in (before, after))
+    found = {
+        name: (getattr(first, name), getattr(second, name)) for name in ServiceConfiguration.__struct_fields__
+    }
+    return {name: values for name, values in found.items() if values[0] != values[1] and name != "profile"}
 
 
 def profile_of(version: str) -> Profile:

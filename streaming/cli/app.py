@@ -31,6 +31,7 @@ from streaming.cli.operate import (
 )
 from streaming.cli.outputs import CheckedCommand
 from streaming.cli.produce import produce_command
+from streaming.cli.profiles import profiles_command
 from streaming.cli.quality import quality_command
 from streaming.cli.quarantine import quarantine_app
 from streaming.cli.record import capture_command, record_command
@@ -124,6 +125,7 @@ app.add_typer(kafka_app, name="kafka")
 app.add_typer(state_app, name="state")
 app.command("quality")(quality_command)
 app.add_typer(quarantine_app, name="quarantine")
+app.command("profiles")(profiles_command)
 app.command("record")(record_command)
 app.command("capture")(capture_command)
 app.command("import")(import_command)

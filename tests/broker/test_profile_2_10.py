@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import PartitionedMetadata
+from schemas.commands import MessageIdData, PartitionedMetadata
 from schemas.effects import (
     ActiveConsumerChange,
     AdminResponse,
@@ -438,3 +438,32 @@ def test_admin_message_ids_name_batch() -> None:
         ["batchIndex", "batchSize", "entryId", "ledgerId", "partitionIndex"],
     )
     assert older(log) == (short, long, long)
+
+
+@pytest.mark.feature("D3", "I2")
+def test_turns_count_messages() -> None:
+    """Batches of 3, 3 and 1 messages: 2 for each entry. For 3 permits, that is one entry or, rounded up, two."""
+
+    def log(run: Run) -> list[int]:
+        run.create_producer()
+        for first, messages in ((0, 1), (1, 3), (4, 3), (7, 1)):
+            run.send(first, first + messages - 1)
+        run.subscribe("s", "Shared", permits=1)  # reads the first one
+        return [entry for entry, _, _ in received(run.flow("s", 3))]
+
+    assert older(log) == ([1], [1], [1, 2])
+
+
+@pytest.mark.feature("D4", "I2")
+def test_reader_starts_at_its_position() -> None:
+    """A reader of what comes after 2:-1. The entry before that is the last of ledger 1."""
+
+    def log(run: Run) -> tuple[tuple[int, int], list[int]]:
+        run.subscribe("keeps")
+        run.fill(4, 100)
+        effects = run.subscribe("r", durable=False, start_message_id=MessageIdData(2, -1), permits=10)
+        return run.mark_delete("r"), [entry for entry, _, _ in received(effects)]
+
+    assert older(log, managedLedgerMaxEntriesPerLedger=2) == (
+        ((2, -1), [0, 1]), ((1, 1), [0, 1]), ((1, 1), [0, 1]),
+    )  # fmt: skip

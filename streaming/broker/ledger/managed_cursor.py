@@ -114,9 +114,16 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     @classmethod
     def non_durable(
-        cls, name: str, ledger: ManagedLedger, start: Position | None, *, earliest: bool
+        cls,
+        name: str,
+        ledger: ManagedLedger,
+        start: Position | None,
+        *,
+        earliest: bool,
+        keeps_start: bool = False,
     ) -> "ManagedCursor":
-        """A reader's cursor with mark-delete position `start`. `earliest` decides if that is None or past the end."""
+        """A reader's cursor with mark-delete position `start`. `earliest` decides if that is None or past the end. `keeps_start`: see
+        readerStartsAtItsPosition."""
         last = ledger.last_confirmed
         if start is None or start > last:
             cursor = cls.create(name, ledger, earliest=earliest)
@@ -126,7 +133,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             start = ledger.previous(ledger.first_position())
         read = ledger.next_valid(start)
         unread = ledger.count(read, last, include_start=True, include_end=True) if read <= last else 0
-        return cls(name, False, ledger.previous(read), read, ledger.entries_added - unread)
+        return cls(
+            name, False, start if keeps_start else ledger.previous(read), read, ledger.entries_added - unread
+        )
 
     def recover(self, ledger: ManagedLedger, most_runs: int = 10000) -> None:
         """Reopen the cursor after an unload, in its last written state. Everything unacked is read again.

@@ -85,7 +85,7 @@ def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) ->
         case c.Unsubscribe():
             consumers.unsubscribe(ctx, topic, command)
         case c.RedeliverUnacknowledgedMessages():
-            consumers.redeliver(topic, command)
+            consumers.redeliver(ctx, topic, command)
         case c.Seek():
             consumers.seek(ctx, topic, command)
         case c.GetLastMessageId():

@@ -234,19 +234,27 @@ def _lower_unacked(
     consumer.unacked -= messages
     limit = ctx.policies_of(topic).maxUnackedMessagesPerConsumer
     if unblocks and consumer.blocked and (limit <= 0 or consumer.unacked <= limit // 2):
-        permits, consumer.permits_while_blocked, consumer.blocked = consumer.permits_while_blocked, 0, False
-        consumer.permits += permits
-        subscription.dispatcher.permits_changed(permits)
+        _unblock(subscription, consumer)
 
 
-def redeliver(topic: NonPersistentTopic, command: RedeliverUnacknowledgedMessages) -> None:
+def _unblock(subscription: NonPersistentSubscription, consumer: Consumer) -> None:
+    permits, consumer.permits_while_blocked, consumer.blocked = consumer.permits_while_blocked, 0, False
+    consumer.permits += permits
+    subscription.dispatcher.permits_changed(permits)
+
+
+def redeliver(ctx: Context, topic: NonPersistentTopic, command: RedeliverUnacknowledgedMessages) -> None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES: there is nothing to redeliver, but it shows in the stats."""
     if (found := _find(topic, command.connection, command.consumer_id)) is not None:
-        _, consumer = found
+        subscription, consumer = found
         wanted = [from_wire(id_.ledgerId, id_.entryId) for id_ in command.message_ids] or list(
             consumer.pending
         )
-        consumer.redelivered += sum(consumer.pending.pop(position, 0) for position in wanted)
+        messages = sum(consumer.pending.pop(position, 0) for position in wanted)
+        consumer.redelivered += messages
+        if ctx.config.nonPersistentCountsUnacked:
+            consumer.unacked -= messages if command.message_ids else consumer.unacked
+            _unblock(subscription, consumer)
 
 
 def seek(ctx: Context, topic: NonPersistentTopic, command: Seek) -> None:

@@ -170,7 +170,9 @@ def _create_reader(ctx: Context, topic: PersistentTopic, command: Subscribe) -> 
     earliest = command.initialPosition == "Earliest"
     if earliest if start is None else start <= EARLIEST:
         _check_first_position(topic)
-    topic.cursors[name] = ManagedCursor.non_durable(name, topic.ledger, start, earliest=earliest)
+    topic.cursors[name] = ManagedCursor.non_durable(
+        name, topic.ledger, start, earliest=earliest, keeps_start=ctx.config.readerStartsAtItsPosition
+    )
     subscription = topic.subscriptions[name] = PersistentSubscription(
         name, durable=False, last_active=ctx.clock
     )

@@ -1,0 +1,69 @@
+"""`magnetar profiles`: what versions of Pulsar do otherwise."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streaming.cli.console import counted, say
+from streaming.cli.options import ProfileChoice
+
+
+def profiles_command(
+    before: Annotated[
+        ProfileChoice | None, typer.Argument(metavar="[FROM]", help="A profile, such as 2.10.")
+    ] = None,
+    after: Annotated[
+        ProfileChoice | None, typer.Argument(metavar="[TO]", help="The profile to compare it with.")
+    ] = None,
+) -> None:
+    """List the profiles, or what changes from one to another: each rule and default that differs."""
+    from streaming.broker.config import PROFILE_OF, PROFILES, changes
+
+    if before is None:
+        for name in ProfileChoice:
+            profile = PROFILE_OF[name.value]
+            other = (
+                f"another name for {profile}"
+                if profile != name.value
+                else counted(len(PROFILES[profile]), "setting")
+            )
+            say(
+                f"{name.value:5} {_WHAT.get(name.value, '')}{other}{'' if profile != name.value else ' other than in 4.0'}"
+            )
+        return
+    if after is None:
+        raise typer.BadParameter("name two profiles, such as 2.10 4.0", param_hint="TO")
+    texts = _descriptions()
+    found = changes(before.value, after.value)
+    say(f"{before.value} -> {after.value}: {counted(len(found), 'setting')}")
+    for setting, values in found.items():
+        say("", f"{setting}: {' -> '.join(map(_shown, values))}", f"  {texts[setting]}")
+
+
+_WHAT = {
+    "2.10": "what 2.10.5 does; ",
+    "2.x": "the rules of five articles on older Pulsar, built on 2.10; ",
+    "3.0": "what 3.0.7 does; ",
+    "4.0": "what 4.0.7 does; ",
+    "4.2": "what 4.2.4 does; ",
+    "5.0": "a preview, what 5.0.0-M1 does; ",
+}
+
+_LONG = 80
+
+
+def _shown(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _LONG else f"{text.count(',') + 1} of them"
+
+
+def _descriptions() -> dict[str, str]:
+    """The description of each setting, as in docs/reference/settings.md."""
+    import json
+    from importlib.resources import files
+
+    schema = json.loads(files("schemas").joinpath("policies.schema.json").read_text())
+    settings = schema["$defs"]["ServiceConfiguration"]["properties"]
+    return {name: each.get("description", "") for name, each in settings.items()}
