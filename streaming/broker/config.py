@@ -420,6 +420,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     trimsLedgerOfSlowestPosition: bool = True
     """Trimming may delete the ledger of the slowest mark-delete position if that is its last entry (3.0). If false, such a ledger stays
     until the next one opens or the topic is loaded (2.10)."""
+    waitingReadsReturnEntries: bool = False
+    """Shared and Key_Shared: a read that waits for entries returns the first that come, also if no consumer has permits for them any more;
+    they are then sent again before others (2.10). If false, it returns none, and the next read is for those with permits (3.0)."""
     readerStartsAtItsPosition: bool = False
     """The mark-delete position of a reader is the one that it asks for (2.10). If false, the last entry before the first one that it
     reads (3.0)."""
@@ -556,6 +559,7 @@ _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "trimMovesToNextLedger": True,
     "trimsLedgerOfSlowestPosition": False,
     "readsOnInClosedLedger": True,
+    "waitingReadsReturnEntries": True,
     "readerStartsAtItsPosition": True,
     "nonPersistentCountsUnacked": True,
     "deduplicationReplayCounts": False,

@@ -141,6 +141,7 @@ SETTINGS: dict[str, list[Any]] = {
     "trimsLedgerOfSlowestPosition": [False],
     "trimMovesToNextLedger": [True],
     "readsOnInClosedLedger": [True],
+    "waitingReadsReturnEntries": [True],
     "readerStartsAtItsPosition": [True],
     "readsByLedgerSizes": [False],
     "deduplicationReplayCounts": [False],

@@ -467,3 +467,22 @@ def test_reader_starts_at_its_position() -> None:
     assert older(log, managedLedgerMaxEntriesPerLedger=2) == (
         ((2, -1), [0, 1]), ((1, 1), [0, 1]), ((1, 1), [0, 1]),
     )  # fmt: skip
+
+
+@pytest.mark.feature("D6", "I2")
+def test_waiting_reads_return_entries() -> None:
+    """A consumer asks for its only message again, which takes its last permit while a read waits. The read of 2.10 takes the next entry, and
+    keeps it for later. With two more permits, 2.10 first reads on: the dispatcher leaves what it could not send alone for once."""
+
+    def log(run: Run) -> tuple[int, list[int]]:
+        run.create_producer()
+        run.send(0, partition_key="a")
+        run.subscribe("s", "Key_Shared", permits=2)
+        run.redeliver("s")
+        for number in range(1, 4):
+            run.send(number, partition_key=str(number))
+        position = run.cursor("s").read_position.entry
+        return position, [entry for entry, _, _ in received(run.flow("s", 2))]
+
+    classic = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
+    assert older(log, **classic) == ((2, [2, 3]), (1, [1, 2]), (1, [1, 2]))

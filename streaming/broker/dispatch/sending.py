@@ -32,8 +32,8 @@ def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
     else:
         found = list(zip(positions, sub.ctx.entries.get_all(sub.topic, positions), strict=True))
     if not sub.ctx.config.readsByLedgerSizes:
-        sub.cursor.read_entries += len(found)
-        sub.cursor.read_bytes += sum(entry.size for _, entry in found)
+        for position, entry in found:
+            sub.cursor.note_read(position, entry.size)
     return found
 
 

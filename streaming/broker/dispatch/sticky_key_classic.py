@@ -32,10 +32,11 @@ decides if they can be read from the replay set. No key has it."""
 class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-classic"):
     """`joined` = recentlyJoinedConsumers: (consumer, read position when it joined), by position.
 
-    `stuck` = isDispatcherStuckOnReplays: the next round doesn't look at the replay set.
+    `skips_replays` = isDispatcherStuckOnReplays: the next round that has permits doesn't look at the replay set.
     """
 
     joined: list[tuple[Handle, Position]] = msgspec.field(default_factory=list)
+    skips_replays: bool = False
 
     @classmethod
     def ring_size(cls) -> int:
@@ -153,7 +154,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def _waits_for_entries(self, sub: SubscriptionContext) -> bool:
         """As for Shared, but a round also ends being stuck."""
-        return not self.stuck and super()._waits_for_entries(sub)
+        return not self.skips_replays and super()._waits_for_entries(sub)
 
     def _forget_passed(self, sub: SubscriptionContext) -> list[Consumer]:
         """Before 4.0, entries that the broker moved the mark-delete past stay pending."""
@@ -182,7 +183,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def _replays(self, sub: SubscriptionContext, wanted: int) -> list[Position]:
         """What to replay next, none if the dispatcher is stuck on replays."""
-        skip, self.stuck = self.stuck, False
+        skip, self.skips_replays = self.skips_replays, False
         if skip:
             return []
         if self.delayed.waiting.length:
@@ -301,7 +302,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         else:
             self.remember(left)
         if not messages and not self.joined:
-            self.stuck = True
+            self.skips_replays = True
             return True
         if from_replay and len(left) == len(
             positions

@@ -80,7 +80,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     * `tokens`, `tokens_at`: permits for writes, and when they were counted (ms); 0: nothing was written yet.
     * `next_ledger`: the ledger that followed when the cursor had consumed its own to the end, if nothing was written
       since; 0: none.
-    * `read_entries`, `read_bytes`: what dispatchers have read since the topic was loaded, unless readsByLedgerSizes is set.
+    * `read_entries`, `read_bytes`: what dispatchers have read for the first time since the topic was loaded, up to `read_to`, unless
+      readsByLedgerSizes is set.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     next_ledger: int = 0
     read_entries: int = 0
     read_bytes: int = 0
+    read_to: Position = EARLIEST
 
     # -- creation (docs/rules/cursors.md §2, §3) ----------------------------------------------------------------------
 
@@ -148,6 +150,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             self.batches, self.properties = saved.batches, saved.properties
         self.acked.keep_first(most_runs + 1)
         self.next_ledger = self.read_entries = self.read_bytes = 0
+        self.read_to = EARLIEST
         mark_delete = self.mark_delete
         if mark_delete.entry == -1 and mark_delete.ledger not in ledger.ledgers:
             following = ledger.next_ledger(mark_delete.ledger)
@@ -434,6 +437,13 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 position = acked.run_end(position).next()
             self.read_position = position
         return positions
+
+    def note_read(self, position: Position, size: int) -> None:
+        """An entry of `size` bytes was read. Those that are read again don't count: a subscription may do so for ever."""
+        if position > self.read_to:
+            self.read_to = position
+            self.read_entries += 1
+            self.read_bytes += size
 
     def average_size(self, ledger: ManagedLedger) -> float:
         """The size of an entry (bytes) by which reads were bounded before 4.0; 0: it is not known."""
