@@ -23,13 +23,20 @@ from tests.parity.log import LogRunner, positions_of, settings_of
 from tests.parity.plan import BLOCK, KINDS, Step, drawn, plan
 from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
-from tests.parity.pulsar import Ports, settings
+from tests.parity.pulsar import Ports, has_zookeeper, settings
 from tests.parity.recorder import Recorder, read
 
 RECORDED = Path(__file__).with_name("recorded")
 """The first operations of some scenarios, and `ack_parts`: a log with acks of parts that nobody checks."""
 
 PLANNED = [Step("join", 2751701614), Step("publish", 697149587), Step("ack_any", 3202242002)]
+
+
+@pytest.mark.parametrize(
+    ("version", "has"), [("2.8.2", True), ("2.10.5", True), ("2.11.0", False), ("3.0.7", False), ("5.0.0-M1", False)]
+)
+def test_the_last_line_with_a_zookeeper_is_2_10(version: str, has: bool) -> None:
+    assert has_zookeeper(version) == has
 
 
 def test_a_seed_stands_for_a_scenario() -> None:
