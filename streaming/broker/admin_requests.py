@@ -11,7 +11,7 @@ import msgspec
 from schemas.commands import Admin
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Unsupported
-from streaming.broker.admin_table import AdminAnswer, Handler, Names, Table, decoded, pattern_of
+from streaming.broker.admin_table import AdminAnswer, Handler, Names, Table, decoded
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError
@@ -97,18 +97,26 @@ def lacks(config: ServiceConfiguration, command: Admin) -> bool:
     """Is a call one that the broker's version lacks?"""
     if not config.missingAdminCalls:
         return False
-    path = command.path.partition("?")[0]
-    return any(
-        method == command.method and pattern.fullmatch(path)
-        for method, pattern in _missing(config.missingAdminCalls)
-    )
+    words = command.path.partition("?")[0].split("/")
+    lacking = _missing(config.missingAdminCalls).get((command.method, len(words)), ())
+    return any(all(map(_fits, words, each)) for each in lacking)
 
 
 @lru_cache(maxsize=16)
-def _missing(calls: str) -> list[tuple[str, re.Pattern[str]]]:
-    """The methods and paths in `missingAdminCalls`."""
-    found = (call.strip().partition(" ") for call in calls.split(","))
-    return [(method, pattern_of(path)) for method, _, path in found if path]
+def _missing(calls: str) -> dict[tuple[str, int], list[list[str]]]:
+    """The paths in `missingAdminCalls`, word by word, by method and number of words."""
+    found: dict[tuple[str, int], list[list[str]]] = {}
+    for call in calls.split(","):
+        method, _, path = call.strip().partition(" ")
+        words = path.split("/")
+        found.setdefault((method, len(words)), []).append(words)
+    return found
+
+
+def _fits(word: str, of_path: str) -> bool:
+    if of_path == "{domain}":
+        return word in ("persistent", "non-persistent")
+    return word == of_path or of_path[:1] == "{"
 
 
 def answer_from(

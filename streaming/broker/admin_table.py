@@ -42,7 +42,7 @@ class Table(Generic[Handler]):
         """The paths of the `rows` go on where `below` ends."""
         rows = tuple(rows)
         self.calls = tuple(row._replace(path=below + row.path) for row in rows)
-        self._patterns = [(row, pattern_of(row.path)) for row in rows]
+        self._patterns = [(row, _pattern(row.path)) for row in rows]
 
     def find(self, method: str, path: str) -> tuple[Handler, Names] | None:
         """The handler of a call, and the names in its path, as the client encoded them. The path begins after `below` and has
@@ -73,8 +73,7 @@ _FORMS = {
 """Parameter → its form. Any other parameter is one element of the path."""
 
 
-def pattern_of(path: str) -> re.Pattern[str]:
-    """What a path's parameters match."""
+def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(
         re.sub(r"\{(\w+)\}", lambda name: f"(?P<{name[1]}>{_FORMS.get(name[1], '[^/]+')})", path)
     )

@@ -33,7 +33,8 @@ PLANNED = [Step("join", 2751701614), Step("publish", 697149587), Step("ack_any",
 
 
 @pytest.mark.parametrize(
-    ("version", "has"), [("2.8.2", True), ("2.10.5", True), ("2.11.0", False), ("3.0.7", False), ("5.0.0-M1", False)]
+    ("version", "has"),
+    [("2.8.2", True), ("2.10.5", True), ("2.11.0", False), ("3.0.7", False), ("5.0.0-M1", False)],
 )
 def test_the_last_line_with_a_zookeeper_is_2_10(version: str, has: bool) -> None:
     assert has_zookeeper(version) == has
