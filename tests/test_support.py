@@ -54,6 +54,17 @@ def test_the_page() -> None:
     assert "| A3 | third | **not yet**: no time |  |  |\n" in text
 
 
+def test_a_column_for_each_version() -> None:
+    versions = page(SMALL, MARKS).partition("\n## Versions\n")[2].partition("\n## ")[0]
+    assert "| id | 2.10.5 | 3.0.7 | 4.0.7 | 4.2.4 | 5.0.0-M1 |\n" in versions
+    rows = {row.split(" | ")[0]: row.split(" | ")[1:] for row in versions.splitlines()}
+    assert rows["| A2"] == rows["| all"]  # every trace shows it
+    assert "| A3" not in rows  # none does
+    for version, count in zip(("2.10.5", "3.0.7", "4.0.7", "4.2.4", "5.0.0-M1"), rows["| all"], strict=True):
+        equal, recorded = map(int, count.removesuffix(" |").split(" of "))
+        assert recorded - equal == versions.count(f"\n* {version}, ")
+
+
 def test_a_feature_with_a_known_failure_is_not_supported() -> None:
     text = page(SMALL, Marks(TESTS, {"A1": ["a case [Shared]", "another"], "A2": ["a third"]}))
     assert "Of 3 features, 0 are supported.\nPartly: A1, A2.\n" in text

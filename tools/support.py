@@ -27,6 +27,7 @@ from streaming.server.admin.absent import UNSUPPORTED
 from streaming.server.admin.application import OWN
 from streaming.traces import RECORDED
 from streaming.traces.conform import known_gaps
+from tools.versions import GAPS, recordings
 
 if TYPE_CHECKING:
     import pytest
@@ -166,7 +167,41 @@ def page(known: Features, marks: Marks) -> str:
                 word = f"**{STATES[state]}**: {missing}" if missing else STATES[state]
                 tests, traces = _tests(marks.tests.get(feature, [])), _traces(known, feature)
                 parts.append(f"| {feature} | {title} | {word} | {tests} | {traces} |\n")
-    return "".join([*parts, *_admin_calls()])
+    return "".join([*parts, *_versions(known), *_admin_calls()])
+
+
+VERSIONS_HEAD = """
+## Versions
+
+How many recordings of a real broker Magnetar equals, of how many that show the feature. Each is compared under the profile of its
+release line ([profiles](profiles.md)). [Versions](../rules/versions.md) has the rules in which they differ from each other. One of
+them is left out: [A32](../rules/versions.md#A32) of 2.10.5.
+
+"""
+
+
+def _versions(known: Features) -> Iterator[str]:
+    """A column for each version: equal recordings by feature, and the recordings that are known to differ."""
+    gaps = GAPS | {"4.0.7": known_gaps()}
+    recorded: dict[str, list[str]] = {"4.0.7": list(known.traces)}
+    for version, scenario, _ in recordings():
+        recorded.setdefault(version, []).append(scenario)
+    versions = sorted(recorded, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
+    yield VERSIONS_HEAD
+    yield f"| id | {' | '.join(versions)} |\n|---|{'---|' * len(versions)}\n"
+    for feature in ("all", *known.features):
+        cells = []
+        for version in versions:
+            every = feature == "all" or feature in known.every_trace
+            shown = [each for each in recorded[version] if every or feature in known.traces.get(each, ())]
+            equal = sum(each not in gaps[version] for each in shown)
+            cells.append(f"{equal} of {len(shown)}" if shown else "")
+        if any(cells):
+            yield f"| {feature} | {' | '.join(cells)} |\n"
+    yield "\nKnown not to be equal:\n\n"
+    for version in versions:
+        for scenario, reason in gaps[version].items():
+            yield f"* {version}, {scenario}: {reason}.\n"
 
 
 ADMIN_HEAD = """

@@ -422,7 +422,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     until the next one opens or the topic is loaded (2.10)."""
     waitingReadsReturnEntries: bool = False
     """Shared and Key_Shared: a read that waits for entries returns the first that come, also if no consumer has permits for them any more;
-    they are then sent again before others (2.10). If false, it returns none, and the next read is for those with permits (3.0)."""
+    they are then sent again before others (2.10, 4.2). If false, it returns none, and the next read is for those with permits (3.0, 4.0)."""
     readerStartsAtItsPosition: bool = False
     """The mark-delete position of a reader is the one that it asks for (2.10). If false, the last entry before the first one that it
     reads (3.0)."""
@@ -491,6 +491,7 @@ _FROM_4_2: dict[str, Any] = {
     "messageExpiryThroughCursor": False,
     "countsEntriesOfDeletedLedgers": False,
     "seekCountsConsumedAnew": True,
+    "waitingReadsReturnEntries": True,
 }
 
 

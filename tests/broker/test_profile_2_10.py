@@ -349,7 +349,7 @@ def test_message_expiry_passes_closed_ledgers() -> None:
     assert older(log, managedLedgerMaxEntriesPerLedger=2) == (3, 1, 1)
 
 
-@pytest.mark.feature("D9", "I2")
+@pytest.mark.feature("A8", "I2")
 def test_non_persistent_counts_unacked() -> None:
     """A limit of 4. Without acks, the fifth message is lost. An ack lowers the count, and unblocks a consumer at half."""
 
@@ -375,7 +375,7 @@ def test_non_persistent_counts_unacked() -> None:
     assert second == third == ([4, 1, 1], 0)
 
 
-@pytest.mark.feature("D9", "I2")
+@pytest.mark.feature("A8", "I2")
 def test_non_persistent_subscriptions_stay() -> None:
     def log(run: Run) -> tuple[list[str], int, str]:
         run.subscribe("s", "Shared", topic=NP, permits=10)
@@ -391,7 +391,7 @@ def test_non_persistent_subscriptions_stay() -> None:
     assert older(log) == ((["s"], 2, "Exclusive"), (["s"], 2, "Exclusive"), ([], 1, "Exclusive"))
 
 
-@pytest.mark.feature("D9", "I2")
+@pytest.mark.feature("A8", "I2")
 def test_a_non_persistent_subscription_that_stayed_can_be_deleted() -> None:
     run = Run(profile="3.0")
     run.subscribe("s", "Key_Shared", topic=NP, permits=10)

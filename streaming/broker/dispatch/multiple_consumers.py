@@ -210,8 +210,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Complete a waiting read, since entries were confirmed.
 
         quirk: the read returns nothing, since in 4.0.7 a read sees only entries confirmed before it was issued. It only
-        triggers the next round, which serves the consumers with permits now and sends the replay set first. In 2.10, it
-        returns entries (waitingReadsReturnEntries).
+        triggers the next round, which serves the consumers with permits now and sends the replay set first. In 2.10 and
+        4.2, it returns entries (waitingReadsReturnEntries).
         """
         if self.pending_read:
             most, self.pending_read = self.pending_read, 0
