@@ -355,7 +355,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     expires nothing (4.0). If false, it searches all stored entries as TTL does, and an age of 0 expires everything (4.2)."""
     countsEntriesOfDeletedLedgers: bool = True
     """A backlog counts the entries of a deleted ledger if its range ends there: on a topic whose ledgers are all deleted, a
-    new subscription at Earliest has one (4.0). If false, it counts stored entries only (4.2). Takes effect when a ledger opens."""
+    new subscription at Earliest has one (4.0). If false, it counts stored entries only, and internal stats don't count the position
+    behind a closed ledger's last entry (4.2). Takes effect when a ledger opens."""
     seekCountsConsumedAnew: bool = False
     """A seek sets a cursor's messagesConsumedCounter anew, so that the backlog is exact after it (4.2). If false, it goes
     on (4.0)."""
@@ -604,6 +605,11 @@ PROFILES: dict[Profile, dict[str, Any]] = {
 PROFILE_OF: dict[str, Profile] = {**{profile: profile for profile in PROFILES}, "4.x": "4.0"}
 """The profile that each name stands for."""
 
+RELEASES: dict[Profile, str] = {
+    "2.10": "2.10.5", "3.0": "3.0.7", "4.0": "4.0.7", "4.2": "4.2.4", "5.0": "5.0.0-M1", "2.x": "2.10.5"
+}  # fmt: skip
+"""The release that each profile is compared with, and for 2.x that of the profile it is built on. Clients are told that version."""
+
 WITHOUT_EFFECT = frozenset(
     {"managedLedgerCacheEvictionTimeThresholdMillis",
      "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
@@ -638,6 +644,14 @@ def profile_of(version: str) -> Profile:
         return abs(major - int(line[0])), abs(minor - int(line[1]))
 
     return min((each for each in PROFILES if each != "2.x"), key=distance)
+
+
+def stand_in(version: str) -> str | None:
+    """If no profile is that of a broker's release line: which one stands in for it, in words."""
+    profile = profile_of(version)
+    if re.match(rf"{re.escape(profile)}(?!\d)", version):
+        return None
+    return f"a profile of Pulsar {version[:_SHOWN]}: that of {profile}, the nearest, stands in"
 
 
 def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguration:

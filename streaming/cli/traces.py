@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ def import_command(
         imported = import_traces(traces, out, progress=lambda name: status.update(name))
     count = sum(imported.commands.values())
     say(f"{imported.traces} traces, {count:,} commands -> {out}")
+    missing_profiles(imported.stand_ins)
     if imported.skipped:
         left_out = ", ".join(f"{number:,} {name}" for name, number in imported.skipped.most_common())
         say(f"skipped, because a gateway answers them: {left_out}")
@@ -63,9 +65,16 @@ def conform_command(
         first_difference(verdict)
         if verdict.name in gaps:
             terminal.print(f"  known gap: {gaps[verdict.name]}", markup=False, highlight=False)
+    missing_profiles(verdict.stand_in for verdict in verdicts)
     equal = sum(verdict.equal for verdict in verdicts)
     say(f"conform: {equal} of {len(verdicts)} traces equal")
     raise typer.Exit(0 if equal == len(verdicts) else 1)
+
+
+def missing_profiles(stand_ins: Iterable[str | None]) -> None:
+    """Say once for each version of Pulsar that it has no profile of its own."""
+    for each in sorted(set(filter(None, stand_ins))):
+        say(f"not there: {one_line(each)}")
 
 
 def first_difference(verdict: TraceComparison) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from schemas.commands import Profile
 from streaming.broker.admin_requests import topic_path
-from streaming.broker.config import BadSetting, ServiceConfiguration, configuration, profile_of
+from streaming.broker.config import BadSetting, ServiceConfiguration, configuration, profile_of, stand_in
 from streaming.broker.policies.admin_calls import NAMESPACE_POLICIES, TOPIC_POLICIES
 from streaming.record.rest import CallFailed, Rest
 
@@ -29,7 +29,7 @@ class PolicyCall(NamedTuple):
 
 class BrokerSettings(NamedTuple):
     """A broker's `version` and `profile`, those of its `settings` that Magnetar knows and that are not the profile's, and why others
-    are `refused`."""
+    are `refused`, as its release line's profile may be."""
 
     version: str
     profile: Profile
@@ -52,6 +52,8 @@ def settings_of(rest: Rest) -> BrokerSettings:
                     found[name] = value
             except BadSetting as error:
                 refused.append(str(error))
+    if missing := stand_in(version):
+        refused.append(missing)
     return BrokerSettings(version, profile, found, refused)
 
 

@@ -17,7 +17,7 @@ class TraceComparison(NamedTuple):
     """The result for one trace: how many frames and snapshots were compared, and each difference as (step, text), in order.
 
     `explained`: what differs in a trace that is not gated for a reason that is not Magnetar's, see
-    `streaming.traces.ungated`: how often, by reason.
+    `streaming.traces.ungated`: how often, by reason. `stand_in`: see `streaming.broker.config.stand_in`.
     """
 
     name: str
@@ -25,6 +25,7 @@ class TraceComparison(NamedTuple):
     snapshots: int
     differences: list[tuple[str, str]]
     explained: Mapping[str, int] = {}
+    stand_in: str | None = None
 
     @property
     def equal(self) -> bool:
@@ -77,7 +78,9 @@ def compare(session: Session) -> TraceComparison:
     if snapshot is not None:
         _compare_snapshot(session, snapshot)
     session.end_step("end")
-    return TraceComparison(session.trace.name, frames, snapshots, session.differences, session.explained)
+    return TraceComparison(
+        session.trace.name, frames, snapshots, session.differences, session.explained, session.stand_in
+    )
 
 
 def _compare_snapshot(session: Session, record: dict[str, Any]) -> None:

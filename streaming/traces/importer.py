@@ -16,11 +16,13 @@ _NAMES = (".jsonl", ".jsonl.gz")
 
 
 class Imported(NamedTuple):
-    """`commands`: their number by name. `skipped`: the number of frames by name that a gateway answers, which a log omits."""
+    """`commands`: their number by name. `skipped`: the number of frames by name that a gateway answers, which a log omits.
+    `stand_ins`: see `streaming.broker.config.stand_in`."""
 
     traces: int
     commands: Counter[str]
     skipped: Counter[str]
+    stand_ins: set[str | None]
 
 
 def import_traces(
@@ -41,6 +43,7 @@ def import_traces(
     traces.sort(key=lambda trace: float(trace.records[0]["t"]) if trace.records else 0.0)
     commands: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
+    stand_ins = set[str | None]()
     out.parent.mkdir(parents=True, exist_ok=True)
     with new_lines(out, replace=replace) as lines:
         for trace in traces:
@@ -52,7 +55,8 @@ def import_traces(
                     lines.write(to_line(command.timestamp, command.topic, command.value))
                     commands[command.value["command"]] += 1
             skipped.update(session.skipped)
-    return Imported(len(traces), commands, +skipped)
+            stand_ins.add(session.stand_in)
+    return Imported(len(traces), commands, +skipped, stand_ins)
 
 
 def to_line(timestamp: int, topic: str | None, command: dict[str, Any]) -> bytes:

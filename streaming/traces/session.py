@@ -19,7 +19,7 @@ from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupp
 from streaming.broker.admin.partitioned_topics import is_for_whole
 from streaming.broker.admin_requests import deletes_topic, topic_of
 from streaming.broker.broker import Broker
-from streaming.broker.config import ServiceConfiguration, profile_of
+from streaming.broker.config import ServiceConfiguration, profile_of, stand_in
 from streaming.broker.entries import NoEntries
 from streaming.protocol.admin_calls import headers, on_partitions
 from streaming.protocol.codec import Frame
@@ -61,6 +61,8 @@ class Session:
 
     def __init__(self, trace: Trace, *, connection_prefix: str = "") -> None:
         self.trace = trace
+        self.version = str(trace.header.get("pulsar_version", "4.0"))
+        self.stand_in = stand_in(self.version)
         self.broker = Broker(0, NoEntries())
         self.skipped: Counter[str] = Counter()
         self.normaliser = Normaliser()
@@ -88,7 +90,7 @@ class Session:
         start = int(self.trace.records[0]["t"]) if self.trace.records else 0
         config = {
             "command": "BROKER_CONFIG",
-            "profile": profile_of(self.trace.header.get("pulsar_version", "4.0")),
+            "profile": profile_of(self.version),
             "settings": self._settings(),
         }
         yield None, self._feed(SessionRecord(start, None, config), {})

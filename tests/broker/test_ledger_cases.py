@@ -380,6 +380,33 @@ def test_counting_is_arithmetic_in_the_last_ledger_of_a_range() -> None:
 
 
 @pytest.mark.feature("C1")
+@pytest.mark.parametrize(
+    ("start", "end", "include_start", "include_end", "count", "in_4_0"),
+    [
+        (P(1, 0), P(2, 10), False, True, 9 + 10, 9 + 11),  # read to the end of a closed ledger
+        (P(1, 0), P(2, 100), True, True, 10 + 10, 10 + 101),
+        (P(1, 0), P(2, 3), False, False, 9 + 3, 9 + 3),
+        (P(2, 0), P(2, 10), False, True, 10, 10),  # the ends are in one ledger
+        (P(1, 0), P(4, 100), True, True, 10 + 20 + 101, 10 + 20 + 101),  # the last ledger
+        (P(1, 0), P(9, 2), False, True, 9 + 20, 9 + 20 + 3),  # no such ledger
+        (P(9, 0), P(9, 2), False, True, 0, 2),
+        (P(1, 0), P(2, -1), False, True, 9, 9),
+        (P(1, 0), P(2, -1), False, False, 9, 8),
+        (P(2, -1), P(2, -1), True, True, 0, 1),
+        (P(1, -1), P(2, 3), True, False, 10 + 3, 11 + 3),
+    ],
+)  # fmt: skip
+def test_from_4_2_on_stored_entries_count(
+    start: Position, end: Position, include_start: bool, include_end: bool, count: int, in_4_0: int
+) -> None:
+    """As `ManagedLedgerImpl.getNumberOfEntries` of 4.2.4 and of 4.0.7."""
+    ledger = bare(10, 10, 10, 5)
+    assert ledger.count(start, end, include_start=include_start, include_end=include_end) == in_4_0
+    ledger.counts_deleted = False
+    assert ledger.count(start, end, include_start=include_start, include_end=include_end) == count
+
+
+@pytest.mark.feature("C1")
 def test_a_position_has_nothing_before_it() -> None:
     ledger = bare(0)
     assert ledger.previous(P(1, 0)) == P(1, -1)

@@ -26,7 +26,14 @@ from schemas.effects import (
     SendError,
     SendReceipt,
 )
-from streaming.broker.config import PROFILE_OF, PROFILES, ServiceConfiguration, configuration, profile_of
+from streaming.broker.config import (
+    PROFILE_OF,
+    PROFILES,
+    ServiceConfiguration,
+    configuration,
+    profile_of,
+    stand_in,
+)
 from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
 from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.cleanup.trimming import trim
@@ -115,6 +122,20 @@ def test_a_profile_has_one_list_of_names() -> None:
 )
 def test_a_broker_has_the_profile_of_its_release_line_or_the_nearest(version: str, profile: str) -> None:
     assert profile_of(version) == profile
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize("version", ["2.10.5", "2.10.5-SNAPSHOT", "3.0.7", "4.0", "4.2.4", "5.0.0-M1"])
+def test_a_release_line_with_a_profile_needs_no_other(version: str) -> None:
+    assert stand_in(version) is None
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize(
+    ("version", "profile"), [("2.8.1", "2.10"), ("3.3.1", "3.0"), ("4.20.1", "4.2"), ("4.1.2", "4.0")]
+)
+def test_a_version_in_between_has_a_stand_in(version: str, profile: str) -> None:
+    assert stand_in(version) == f"a profile of Pulsar {version}: that of {profile}, the nearest, stands in"
 
 
 @pytest.mark.feature("I1")

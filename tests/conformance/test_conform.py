@@ -106,6 +106,19 @@ def test_the_command_says_how_many_are_equal(tmp_path: Path) -> None:
     assert "first difference" in result.output
 
 
+@pytest.mark.parametrize("command", [["conform"], ["import", "--out", "{folder}/log.jsonl"]])
+def test_the_commands_say_that_a_version_has_no_profile(tmp_path: Path, command: list[str]) -> None:
+    for name in ("dedup_off", "ack_receipt"):
+        text = (RECORDED / f"{name}.jsonl").read_text().replace("4.0.7", "4.1.2")
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    argv = [each.format(folder=tmp_path) for each in command]
+    traces = [str(tmp_path / f"{name}.jsonl") for name in ("dedup_off", "ack_receipt")]
+    result = CliRunner().invoke(app, [*argv, *traces])
+    assert result.exit_code == 0
+    sentence = "not there: a profile of Pulsar 4.1.2: that of 4.0, the nearest, stands in"
+    assert [line for line in result.output.splitlines() if "4.1.2" in line] == [sentence]
+
+
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"format": 99}\n')
     result = CliRunner().invoke(app, ["conform", str(tmp_path)])

@@ -82,11 +82,13 @@ class Api:
             assert any(isinstance(effect, SendReceipt) for effect in rows), rows
 
 
-def on_api(test: Callable[[Api], Awaitable[T]], **settings: Any) -> T:
+def on_api(test: Callable[[Api], Awaitable[T]], profile: str = "4.x", **settings: Any) -> T:
     """Run a test on an engine in memory, with the tenant ``public`` and the namespace ``public/n``."""
 
     async def run() -> T:
-        async with EmbeddedEngine(settings={"namespacesMustExist": True, **settings}) as engine:
+        async with EmbeddedEngine(
+            profile=profile, settings={"namespacesMustExist": True, **settings}
+        ) as engine:
             api = Api(engine)
             assert await api.status("PUT", "/tenants/public", {"allowedClusters": ["standalone"]}) in (
                 204,

@@ -19,6 +19,7 @@ from schemas.effects import AdminResponse, Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_table import Call
+from streaming.broker.config import PROFILE_OF, profile_of, stand_in
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.protocol.admin_calls import headers
 from streaming.protocol.frames import MOST_UNCOMPRESSED
@@ -228,6 +229,16 @@ def test_the_cluster_and_its_broker() -> None:
         {"serviceUrl": "http://localhost:8080", "brokerId": "localhost:8080"},
         b"ok", b"ok", b"4.0.7", {}, None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", PROFILE_OF)
+def test_the_version_is_one_of_the_profile(profile: str) -> None:
+    """So what `magnetar record` writes down in front of a server is compared with the same rules."""
+    version = on_api(lambda api: api.call("GET", "/brokers/version"), profile=profile).body.decode()
+    assert profile_of(version) == PROFILE_OF["2.10" if profile == "2.x" else profile]
+    assert stand_in(version) is None
+    report = on_api(lambda api: api.call("GET", "/broker-stats/load-report"), profile=profile).body
+    assert report["brokerVersionString"] == version
 
 
 def test_the_settings() -> None:

@@ -225,15 +225,26 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     def count(self, start: Position, end: Position, *, include_start: bool, include_end: bool) -> int:
         """How many stored entries lie between two positions, acked or not, as 4.0.7 counts.
 
-        quirk: Pulsar checks neither that the ledger of `end` exists (unless `counts_deleted` is off) nor how many entries it
-        has, and counts entry −1 if it is included. It counts stored entries only for the other ledgers.
+        quirk: Pulsar checks neither that the ledger of `end` exists nor how many entries it has, and counts entry −1 if it is
+        included. It counts stored entries only for the other ledgers. With `counts_deleted` off, it checks all that, but for
+        the number of entries if `end` is in the ledger of `start` or in that of the last message.
         """
         if start > end:
             raise ValueError(f"range from {start} to {end} is reversed")
-        is_there = self.counts_deleted or end.ledger in self.ledgers
+        up_to = end.entry + include_end
+        if not self.counts_deleted:
+            include_start = include_start and start.entry >= 0
+            if (info := self.ledgers.get(end.ledger)) is None:
+                if start.ledger == end.ledger:
+                    return 0
+                up_to = 0
+            elif end.entry < 0:
+                up_to = 0
+            elif start.ledger < end.ledger < self.last_confirmed.ledger:
+                up_to = min(end.entry, info.entries - 1) + include_end
         if start.ledger == end.ledger:
-            return end.entry - start.entry - 1 + include_start + include_end if is_there else 0
-        total = end.entry + include_end if is_there else 0
+            return up_to - start.entry - 1 + include_start
+        total = up_to
         if (info := self.ledgers.get(start.ledger)) is not None:
             total += info.entries - start.entry - 1 + include_start
         between = range(start.ledger + 1, end.ledger)

@@ -27,6 +27,7 @@ from streaming.broker import bundles
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.admin_table import TOPIC, Call
+from streaming.broker.config import PROFILE_OF, RELEASES
 from streaming.broker.context import namespace_of
 from streaming.broker.names import CLUSTER, partition_of
 from streaming.broker.policies.arguments import query
@@ -37,9 +38,6 @@ from streaming.server.admin.absent import ABSENT, UNSUPPORTED
 from streaming.server.admin.turns import MOST
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
-
-VERSION = "4.0.7"
-"""The version of Pulsar that clients are told."""
 
 MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 20, 64 << 20
 """Of a request's body, and of all that are being read, or wait for the turn of their request."""
@@ -366,7 +364,7 @@ class _Api:
         return Response("ok", media_type="text/plain")
 
     async def _version(self, request: Request) -> Response:
-        return Response(VERSION, media_type="text/plain")
+        return Response(await self._release(), media_type="text/plain")
 
     async def _internal(self, request: Request) -> Response:
         return _json(200, {"ledgersRootPath": "/ledgers"})
@@ -420,8 +418,17 @@ class _Api:
             f"{name}/{bundle}" for name in await self._namespaces() for bundle in await self._bundles(name)
         ]
         stats = await self._topics_stats()
-        report = broker_stats.load_report(stats, owned, self._service_url, self._admin_url, VERSION)
+        report = broker_stats.load_report(
+            stats, owned, self._service_url, self._admin_url, await self._release()
+        )
         return _json(200, report)
+
+    async def _release(self) -> str:
+        """The version of Pulsar whose rules are in force."""
+        call = Admin(method="GET", path="/brokers/configuration/runtime")
+        settings = merging.first_failure(await self._call(None, call)).fields.response
+        assert isinstance(settings, dict)
+        return RELEASES[PROFILE_OF[settings["profile"]]]
 
     async def _found(self, path: str) -> list[str]:
         found = merging.first_failure(await self._call(None, Admin(method="GET", path=path))).fields.response
