@@ -605,11 +605,12 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Run rounds until nothing more can be sent. Then, if a consumer has permits, a read waits.
 
         quirk: entries that the broker moved the mark-delete past stay pending until the dispatcher next tries to read
-        (readMoreEntries), with or without permits.
+        (readMoreEntries), with or without permits. Later versions: until a skip, an expiry or an eviction, see
+        `mark_delete_moved`. The trimming of a reader's ledger is none.
         """
         if self._waits_for_entries(sub):
             return
-        if self.passed_from is not None and not self._pauses(sub):
+        if self._looks_for_passed(sub) and not self._pauses(sub):
             self._forget_passed(sub)
         while self._round(sub):
             pass
@@ -624,9 +625,12 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self.pending_read > 0
             and not self.replay.length
             and not self.delayed.waiting.length
-            and self.passed_from is None
+            and not self._looks_for_passed(sub)
             and sub.throttle is None
         )
+
+    def _looks_for_passed(self, sub: SubscriptionContext) -> bool:
+        return self.passed_from is not None and not sub.ctx.config.removePendingAcksOnMarkDeleteMove
 
     def _pauses(self, sub: SubscriptionContext) -> bool:
         return self.delayed.waiting.length > 0 and self.delayed.pauses_all(sub.ctx.clock, sub.ctx.config)

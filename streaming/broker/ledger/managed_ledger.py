@@ -227,7 +227,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
 
         quirk: Pulsar checks neither that the ledger of `end` exists nor how many entries it has, and counts entry −1 if it is
         included. It counts stored entries only for the other ledgers. With `counts_deleted` off, it checks all that, but for
-        the number of entries if `end` is in the ledger of `start` or in that of the last message.
+        the number of entries if `end` is in the ledger of `start` or in that of the last message, or behind the last message.
         """
         if start > end:
             raise ValueError(f"range from {start} to {end} is reversed")
@@ -240,8 +240,12 @@ class ManagedLedger(msgspec.Struct, array_like=True):
                 up_to = 0
             elif end.entry < 0:
                 up_to = 0
-            elif start.ledger < end.ledger < self.last_confirmed.ledger:
-                up_to = min(end.entry, info.entries - 1) + include_end
+            elif (
+                start.ledger < end.ledger < self.last_confirmed.ledger
+                and end.entry >= info.entries
+                and self.next_valid(end) < self.next_valid(self.last_confirmed)
+            ):
+                up_to = info.entries - 1 + include_end
         if start.ledger == end.ledger:
             return up_to - start.entry - 1 + include_start
         total = up_to
