@@ -35,7 +35,7 @@ class Use(Enum):
 
 
 _WORDS = {
-    "topic", "subscription", "message", "producer", "name", "where", "value", "quarantine", "quarantine_topic", "rule", "record", "profile",
+    "topic", "subscription", "message", "producer", "name", "where", "value", "quarantine", "quarantine_topic", "rule", "record", "profile", "before", "after",
     "from_time", "at", "older_than", "back", "size", "duration", "limit", "limit_time", "quota_policy", "quota_type", "setting",
     "advertised_address", "listen", "admin_listen", "trigger", "max_ahead", "metrics", "ui", "keep_outputs", "master", "conf", "clock",
     "service_url", "admin_url", "admin_to", "payloads", "topics", "policy", "clients", "show", "engine", "state_store", "log_format",
