@@ -91,13 +91,12 @@ def write_entries(
     closed: Iterable[Ledger] = (),
     deleted: Iterable[Ledger] = (),
     unsealed: Iterable[Unsealed] = (),
-) -> int:
-    """Write a file from consecutive pieces of sorted entries. Returns the number of entries.
+) -> None:
+    """Write a file from consecutive pieces of sorted entries.
 
     The bytes don't depend on how the entries are cut into pieces, because readers may hold the footer of an equal file.
     """
     runs: list[RawRun] = []
-    written = 0
     with pq.ParquetWriter(stream, SCHEMA, **options(SCHEMA, compression)) as writer:
         waiting = SCHEMA.empty_table()
         for table in tables:
@@ -105,7 +104,6 @@ def write_entries(
                 if runs and runs[-1][:2] == run[:2] and runs[-1][3] + 1 == run[2]:
                     run = (*runs.pop()[:3], run[3])
                 runs.append(run)
-            written += table.num_rows
             waiting = pa.concat_tables([waiting, table]) if waiting.num_rows else table
             whole = waiting.num_rows - waiting.num_rows % rows_per_group
             if whole:
@@ -116,7 +114,6 @@ def write_entries(
         index = Index(runs, sorted(set(closed)), sorted(set(deleted)), sorted(set(unsealed)))
         encoded = msgspec.json.encode(index)
         writer.add_key_value_metadata({_KEY: encoded, _CHECKSUM: b"%d" % crc32(encoded)})
-    return written
 
 
 class FileChanged(FileNotFoundError):

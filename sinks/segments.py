@@ -175,16 +175,17 @@ def _rewrite(storage: Storage, name: str, files: list[EntryFile], start: int, co
         {each for ledgers in notes for each in ledgers if each in noted or any(each in o.runs for o in older)}
         for notes in ([file.closed for file in inputs], [file.deleted for file in inputs])
     )
+    gone = [_gone(files, start + i) for i in range(count)]
     waiting = [
         each
-        for i, file in enumerate(inputs)
+        for file, of_file in zip(inputs, gone, strict=True)
         for each in file.unsealed
-        if each[:2] not in _gone(files, start + i)
+        if each[:2] not in of_file
     ]
     rows_per_group = group_rows(sum(f.num_rows for f in inputs), sum(f.size for f in inputs))
 
     def write(stream: pa.NativeFile) -> None:
-        rows = merged([file.entries_without(_gone(files, start + i)) for i, file in enumerate(inputs)])
+        rows = merged([file.entries_without(of_file) for file, of_file in zip(inputs, gone, strict=True)])
         write_entries(
             stream,
             rows,
