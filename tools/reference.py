@@ -15,7 +15,6 @@ import msgspec
 
 from schemas import commands as c
 from schemas import effect_fields, effects
-from schemas.commands.control import Profile
 from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
@@ -31,11 +30,13 @@ from streaming.broker.admin import (
 )
 from streaming.broker.admin_table import NAMESPACE, SCHEMAS, TOPIC, Call
 from streaming.broker.config import (
+    LINES,
     LONGEST,
     PROFILES,
     RANGES,
     WITHOUT_EFFECT,
     ServiceConfiguration,
+    abbreviated,
     changes,
 )
 from streaming.broker.persistent import admin_operations
@@ -732,12 +733,9 @@ def settings() -> str:
 
 def _shown(value: object) -> str:
     """A default. Of a long list, how many items it has."""
-    if isinstance(value, str) and len(value) > _LONG:
-        return f"{value.count(',') + 1} of them"
+    if isinstance(value, str) and (short := abbreviated(value)) != value:
+        return short
     return f"`{msgspec.json.encode(value).decode()}`"
-
-
-_LONG = 80
 
 
 # -- what the pages share -----------------------------------------------------------------------------------------
@@ -806,13 +804,11 @@ A setting beats its profile: to keep one rule of an older line, set it.
 
 """
 
-_LINES: tuple[Profile, ...] = ("2.10", "3.0", "4.0", "4.2", "5.0")
-
 
 def upgrades() -> str:
     """``docs/rules/upgrades.md``: what changes from a release line to the next."""
     page, texts = [NOTE, UPGRADES], descriptions(ServiceConfiguration)
-    for before, after in pairwise(_LINES):
+    for before, after in pairwise(LINES):
         rows = [
             (f"`{name}`", *map(_shown, values), texts[name])
             for name, values in changes(before, after).items()

@@ -138,6 +138,18 @@ def answer_from(
         refuse_as_unsupported(ctx, topic, command)
 
 
+def answered_from(
+    ctx: Context, command: Admin, table: Table[Handler], run: Callable[[Handler, Names], AdminAnswer]
+) -> bool:
+    """Answer a call that is not about a topic: `run` calls the handler of its row. False, and no answer: it has none in the table."""
+    found = table.find(command.method, command.path.partition("?")[0])
+    if found is None:
+        return False
+    handler, names = found
+    answer(ctx, None, command, lambda: run(handler, names))
+    return True
+
+
 def answer(ctx: Context, topic: str | None, command: Admin, handler: Callable[[], AdminAnswer]) -> None:
     """Answer a call with the status and the body that its handler returns, or with the `AdminError` that it raises."""
     try:

@@ -483,6 +483,9 @@ RANGES: dict[str, Range] = {
 _SHOWN = 60
 """Characters of a bad value in an error."""
 
+_LONG = 80
+"""A longer text of a setting is a list, see `abbreviated`."""
+
 _FROM_4_2: dict[str, Any] = {
     "acknowledgmentAtBatchIndexLevelEnabled": True,
     "removePendingAcksOnMarkDeleteMove": True,
@@ -602,6 +605,9 @@ PROFILES: dict[Profile, dict[str, Any]] = {
 
 """What each profile sets, beyond the defaults. All but 2.x are release lines of Pulsar; 5.0 is a preview of one."""
 
+LINES: tuple[Profile, ...] = tuple(profile for profile in PROFILES if profile != "2.x")
+"""Those of release lines, ascending."""
+
 PROFILE_OF: dict[str, Profile] = {**{profile: profile for profile in PROFILES}, "4.x": "4.0"}
 """The profile that each name stands for."""
 
@@ -632,6 +638,11 @@ def changes(before: Profile, after: Profile) -> dict[str, tuple[Any, Any]]:
     return {name: values for name, values in found.items() if values[0] != values[1] and name != "profile"}
 
 
+def abbreviated(text: str) -> str:
+    """The text of a setting. Of a long list, how many items it has."""
+    return text if len(text) <= _LONG else f"{text.count(',') + 1} of them"
+
+
 def profile_of(version: str) -> Profile:
     """The profile for a broker's version, such as ``4.0.7`` or ``5.0.0-M1``: that of its release line, else the nearest. 4.0 for
     what is no version of Pulsar 2 or later."""
@@ -643,7 +654,7 @@ def profile_of(version: str) -> Profile:
         line = profile.split(".")
         return abs(major - int(line[0])), abs(minor - int(line[1]))
 
-    return min((each for each in PROFILES if each != "2.x"), key=distance)
+    return min(LINES, key=distance)
 
 
 def stand_in(version: str) -> str | None:

@@ -24,14 +24,11 @@ def profiles_command(
     if before is None:
         for name in ProfileChoice:
             profile = PROFILE_OF[name.value]
-            other = (
-                f"another name for {profile}"
-                if profile != name.value
-                else counted(len(PROFILES[profile]), "setting")
-            )
-            say(
-                f"{name.value:5} {_WHAT.get(name.value, '')}{other}{'' if profile != name.value else ' other than in 4.0'}"
-            )
+            if profile == name.value:
+                what = f"{_WHAT[profile]}{counted(len(PROFILES[profile]), 'setting')} other than in 4.0"
+            else:
+                what = f"another name for {profile}"
+            say(f"{name.value:5} {what}")
         return
     if after is None:
         raise typer.BadParameter("name two profiles, such as 2.10 4.0", param_hint="TO")
@@ -51,12 +48,11 @@ _WHAT = {
     "5.0": "a preview, what 5.0.0-M1 does; ",
 }
 
-_LONG = 80
-
 
 def _shown(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= _LONG else f"{text.count(',') + 1} of them"
+    from streaming.broker.config import abbreviated
+
+    return abbreviated(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _descriptions() -> dict[str, str]:

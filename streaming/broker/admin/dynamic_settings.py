@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schemas.commands import Admin
-from streaming.broker.admin_requests import answer
+from streaming.broker.admin_requests import answered_from
 from streaming.broker.admin_table import AdminAnswer, Call, Names, Table, decoded
 from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Context
@@ -185,12 +185,9 @@ Reconfigure = Callable[[ServiceConfiguration], object]
 def call_settings(ctx: Context, command: Admin, reconfigure: Reconfigure) -> bool:
     """Answer a call on the dynamic settings. False, and no answer: the call is about something else. `reconfigure` puts the
     new settings into force."""
-    found = CALLS.find(command.method, command.path.partition("?")[0])
-    if found is None:
-        return False
-    handler, names = found
-    answer(ctx, None, command, lambda: handler(ctx, decoded(names), reconfigure))
-    return True
+    return answered_from(
+        ctx, command, CALLS, lambda handler, names: handler(ctx, decoded(names), reconfigure)
+    )
 
 
 def _list(ctx: Context, names: Names, reconfigure: Reconfigure) -> AdminAnswer:

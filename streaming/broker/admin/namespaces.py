@@ -9,7 +9,7 @@ from schemas.commands import Admin
 from streaming.broker import bundles
 from streaming.broker.admin.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
 from streaming.broker.admin.permissions import call_permissions
-from streaming.broker.admin_requests import PARTITIONED, answer, refuse_as_unsupported, respond
+from streaming.broker.admin_requests import PARTITIONED, answered_from, refuse_as_unsupported, respond
 from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Table
 from streaming.broker.context import Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
@@ -45,12 +45,9 @@ def call_lists(ctx: Context, command: Admin, topics: Iterable[str], deleted: Con
 
     `topics` are those that exist. A partition that nobody has used counts as one, unless it was deleted.
     """
-    found = LISTS.find(command.method, command.path.partition("?")[0])
-    if found is None:
-        return False
-    handler, names = found
-    answer(ctx, None, command, lambda: handler(ctx, command, names, topics, deleted))
-    return True
+    return answered_from(
+        ctx, command, LISTS, lambda handler, names: handler(ctx, command, names, topics, deleted)
+    )
 
 
 def _list_namespaces(

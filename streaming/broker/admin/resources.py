@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.commands import Admin
 from schemas.units import Int32, Int64
-from streaming.broker.admin_requests import answer
+from streaming.broker.admin_requests import answered_from
 from streaming.broker.admin_table import AdminAnswer, Call, Names, Table, decoded
 from streaming.broker.context import Context, tenant_of
 from streaming.broker.errors import AdminError
@@ -44,12 +44,7 @@ class ResourceGroup(msgspec.Struct):
 
 def call_resources(ctx: Context, command: Admin) -> bool:
     """Answer a call on the cluster's resources. False, and no answer: the call is about something else."""
-    found = CALLS.find(command.method, command.path.partition("?")[0])
-    if found is None:
-        return False
-    handler, names = found
-    answer(ctx, None, command, lambda: handler(ctx, command, decoded(names)))
-    return True
+    return answered_from(ctx, command, CALLS, lambda handler, names: handler(ctx, command, decoded(names)))
 
 
 def clusters(ctx: Context) -> list[str]:

@@ -584,10 +584,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self.blocked = False
 
     def _unblock(self, consumer: Consumer) -> None:
-        consumer.blocked = False
-        consumer.permits += consumer.permits_while_blocked
-        self.total_permits += consumer.permits_while_blocked
-        consumer.permits_while_blocked = 0
+        self.total_permits += consumer.unblock()
 
     def _replay_all(
         self,
@@ -637,7 +634,6 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def _round(self, sub: SubscriptionContext) -> bool:
         """Run one round. Returns True if it made progress, so that another one may help."""
-        cursor = sub.cursor
         if not (wanted := self._wanted(sub)):
             return False
         if self.delayed.waiting.length:
@@ -645,15 +641,20 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         # The replay set goes first, and a limit on unacked messages does not hold it back. While it has an entry that
         # nobody can take now (a chunk of another consumer's message), no new entries are read.
         if self.replay.length:
-            taken = self.replay.first(wanted)
-            positions = [p for p in taken if p > cursor.mark_delete and p not in cursor.acked]
-            if len(positions) < len(taken):
-                self.forget(set(taken).difference(positions))
+            positions = self._unacked_replays(sub, self.replay.first(wanted))
             # If all of them were acked, the next round takes the positions after them.
             return not positions or self._deal_out(sub, positions, from_replay=True)
         if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False
         return self._read_new(sub, wanted)
+
+    def _unacked_replays(self, sub: SubscriptionContext, taken: list[Position]) -> list[Position]:
+        """Those that are not acked. Forgets the others."""
+        cursor = sub.cursor
+        positions = [each for each in taken if each > cursor.mark_delete and each not in cursor.acked]
+        if len(positions) < len(taken):
+            self.forget(set(taken).difference(positions))
+        return positions
 
     def _read_new(self, sub: SubscriptionContext, wanted: int) -> bool:
         """The part of a round that reads so many new entries."""

@@ -75,7 +75,6 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """
         reads = "_chosen" in self.__dict__ and (self._chosen or self._reads_ahead(sub))
         super().remove_consumer(sub, consumer)
-        self.__dict__.pop("_older", None)
         if not sub.consumers:
             if reads:  # what the leaving of another one made it read finds nobody, so the cursor is rewound
                 sub.cursor.rewind(sub.ledger)
@@ -189,14 +188,6 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         if self.delayed.waiting.length:
             self._replay_delayed(sub, wanted)
         return self._sendable(sub, self.replay.first(wanted))
-
-    def _unacked_replays(self, sub: SubscriptionContext, taken: list[Position]) -> list[Position]:
-        """Those that are not acked. Forgets the others."""
-        cursor = sub.cursor
-        positions = [each for each in taken if each > cursor.mark_delete and each not in cursor.acked]
-        if len(positions) < len(taken):
-            self.forget(set(taken).difference(positions))
-        return positions
 
     def _hold(self, position: Position, hash_: int) -> None:
         """Remember the hash of a position in the replay set.

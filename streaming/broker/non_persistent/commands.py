@@ -303,9 +303,7 @@ def _delete_subscription(ctx: Context, topic: NonPersistentTopic, name: str, pat
         raise AdminError(404, f"Subscription {name} not found")
     if subscription.consumers and "force=true" not in path:
         raise AdminError(412, "Subscription has active connected consumers")
-    consumers.disconnect_all(ctx, topic, subscription, "by an administrator")
-    if name in topic.subscriptions:
-        consumers.delete(ctx, topic, subscription, "by an administrator")
+    consumers.remove(ctx, topic, subscription, "by an administrator")
 
 
 def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:

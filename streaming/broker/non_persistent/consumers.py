@@ -1,7 +1,7 @@
 """Consumers of a non-persistent topic come, leave and make requests (mirrors `NonPersistentSubscription`).
 
-A subscription lives as long as it has consumers. It has no position: as in Pulsar, requests that concern a position
-succeed without effect or are refused.
+A subscription lives as long as it has consumers, or longer if nonPersistentSubscriptionsStay. It has no position: as in Pulsar,
+requests that concern a position succeed without effect or are refused.
 """
 
 from schemas import effects
@@ -32,7 +32,7 @@ from streaming.broker.rates.rate import Rates
 from streaming.broker.schema import schema_registry
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
-from streaming.broker.topic.joining import check_joins, check_type_and_name
+from streaming.broker.topic.joining import check_joins, check_max_consumers, check_type_and_name
 
 # -- subscribing --------------------------------------------------------------------------------------------------
 
@@ -61,9 +61,7 @@ def _check(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None:
     schema_registry.check_consumer(
         ctx, topic.name, command.schema, policies, idle=not topic.producers, consumers=others
     )
-    limit = ctx.policies_of(topic).maxConsumersPerTopic
-    if 0 < limit <= len(topic.consumer_handles):
-        raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
+    check_max_consumers(ctx, topic)
     if command.read_compacted:
         raise BrokerError("NotAllowedError", "readCompacted only valid on persistent topics")
     check_type_and_name(ctx, topic, command)
@@ -131,7 +129,7 @@ def delete(
 def disconnect_all(
     ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, cause: str
 ) -> None:
-    """Close every consumer of a subscription, which deletes it."""
+    """Close every consumer of a subscription, which deletes it, unless it stays without them."""
     for consumer in list(subscription.consumers):
         ctx.emit(
             effects.CloseConsumer(
@@ -139,6 +137,15 @@ def disconnect_all(
             )
         )
         detach(ctx, topic, subscription, consumer)
+
+
+def remove(
+    ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, cause: str
+) -> None:
+    """Close every consumer of a subscription, and delete it."""
+    disconnect_all(ctx, topic, subscription, cause)
+    if subscription.name in topic.subscriptions:
+        delete(ctx, topic, subscription, cause)
 
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
@@ -168,9 +175,7 @@ def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -
         _error(ctx, topic, command, "MetadataError", cause)
         return
     detach(ctx, topic, subscription, consumer)
-    disconnect_all(ctx, topic, subscription, "unsubscribed")
-    if subscription.name in topic.subscriptions:
-        delete(ctx, topic, subscription, "unsubscribed")
+    remove(ctx, topic, subscription, "unsubscribed")
     ctx.emit(Success(topic.name, command.connection, command.request_id))
 
 
@@ -234,13 +239,7 @@ def _lower_unacked(
     consumer.unacked -= messages
     limit = ctx.policies_of(topic).maxUnackedMessagesPerConsumer
     if unblocks and consumer.blocked and (limit <= 0 or consumer.unacked <= limit // 2):
-        _unblock(subscription, consumer)
-
-
-def _unblock(subscription: NonPersistentSubscription, consumer: Consumer) -> None:
-    permits, consumer.permits_while_blocked, consumer.blocked = consumer.permits_while_blocked, 0, False
-    consumer.permits += permits
-    subscription.dispatcher.permits_changed(permits)
+        subscription.dispatcher.permits_changed(consumer.unblock())
 
 
 def redeliver(ctx: Context, topic: NonPersistentTopic, command: RedeliverUnacknowledgedMessages) -> None:
@@ -253,8 +252,8 @@ def redeliver(ctx: Context, topic: NonPersistentTopic, command: RedeliverUnackno
         messages = sum(consumer.pending.pop(position, 0) for position in wanted)
         consumer.redelivered += messages
         if ctx.config.nonPersistentCountsUnacked:
-            consumer.unacked -= messages if command.message_ids else consumer.unacked
-            _unblock(subscription, consumer)
+            consumer.unacked = consumer.unacked - messages if command.message_ids else 0
+            subscription.dispatcher.permits_changed(consumer.unblock())
 
 
 def seek(ctx: Context, topic: NonPersistentTopic, command: Seek) -> None:

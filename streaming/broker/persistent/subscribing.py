@@ -17,7 +17,7 @@ from streaming.broker.position import EARLIEST, LATEST, Position, from_wire
 from streaming.broker.rates.rate import Rates
 from streaming.broker.schema import schema_registry
 from streaming.broker.subscription.consumer import Consumer
-from streaming.broker.topic.joining import check_joins, check_type_and_name, mismatch
+from streaming.broker.topic.joining import check_joins, check_max_consumers, check_type_and_name, mismatch
 
 
 def subscribe(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
@@ -44,9 +44,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers
     )
     schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=idle, consumers=others)
-    limit = ctx.policies_of(topic).maxConsumersPerTopic
-    if 0 < limit <= len(topic.consumer_handles):
-        raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
+    check_max_consumers(ctx, topic)
     if command.durable and existing is None and not ctx.policies_of(topic).autoSubscriptionCreation:
         raise BrokerError("SubscriptionNotFound", f"Subscription {name} does not exist")
     if command.read_compacted and command.subType not in ("Exclusive", "Failover"):

@@ -71,6 +71,12 @@ class Consumer(msgspec.Struct, array_like=True):
             return None
         return f"FLOW of {permits} permits: the consumer would have {total}, more than {MAX_PERMITS}"
 
+    def unblock(self) -> int:
+        """It gets the permits that it asked for while it was blocked. Returns how many."""
+        permits, self.permits_while_blocked, self.blocked = self.permits_while_blocked, 0, False
+        self.permits += permits
+        return permits
+
     @property
     def messages_per_entry(self) -> int:
         """avgMessagesPerEntry, rounded half up, as Java rounds."""

@@ -23,6 +23,13 @@ class _Subscription(Protocol):
     def dispatcher(self) -> _Dispatcher | None: ...
 
 
+def check_max_consumers(ctx: Context, topic: AbstractTopic) -> None:
+    """Raise `BrokerError` if the topic has as many consumers as it may have."""
+    limit = ctx.policies_of(topic).maxConsumersPerTopic
+    if 0 < limit <= len(topic.consumer_handles):
+        raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
+
+
 def check_type_and_name(ctx: Context, topic: AbstractTopic, command: Subscribe) -> None:
     """Raise `BrokerError` if the topic has no subscriptions of that type, or none may be named so."""
     if command.subType == "Key_Shared" and not ctx.config.subscriptionKeySharedEnable:
