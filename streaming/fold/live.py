@@ -40,11 +40,6 @@ class LiveFold:
         """The broker as it is between two calls, to look at."""
         return self._records.broker
 
-    @property
-    def clock(self) -> int:
-        """The partition's clock, ms since the epoch."""
-        return self._records.broker.clock
-
     def state(self) -> StateRow:
         """The state to continue from."""
         return self._records.state()

@@ -16,9 +16,6 @@ from streaming.quality.kernels import CompiledSuite
 from streaming.quality.outputs import OUTPUTS, OutputRules
 from streaming.quality.suites import Suite, read_suites
 
-MALFORMED = "malformed"
-"""The rule that a record breaks if its value is not a command. The decoder has this rule, not a suite."""
-
 _EXAMPLES = 3
 
 

@@ -130,7 +130,7 @@ def _compile(name: str, expectation: Expectation, types: Mapping[str, pa.DataTyp
 
 
 def _longest(expectation: Expectation) -> int:
-    """`Rule.longest`: the bound of a length, size or count that has only an upper bound."""
+    """`CompiledRule.longest`: the bound of a length, size or count that has only an upper bound."""
     given = expectation.kwargs
     measures = expectation.type == "expect_column_value_lengths_to_be_between" or (
         expectation.type == "expect_column_values_to_be_between"

@@ -76,11 +76,6 @@ class EntrySpool:
         if not known.file.waits:
             self._close(known.file)
 
-    def close(self) -> None:
-        """Let all files go."""
-        for file in list(self._files):
-            self._close(file)
-
     def _write(self, data: bytes) -> SpooledEntry:
         file = self._last
         if file is None or file.end >= self._file_bytes:
@@ -109,8 +104,7 @@ class EntrySpool:
             self._recent_bytes -= self._recent.pop(next(iter(self._recent)))[1].size + _KEPT
 
     def _close(self, file: _File) -> None:
-        if self._files.pop(file, self) is self:
-            return
+        del self._files[file]
         self.size -= file.end
         if file is self._last:
             self._last = None

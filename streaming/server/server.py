@@ -219,7 +219,6 @@ class Server:
         """`clock`: the engine's, if the server is a test double, see `streaming.server.control`. `advertised`: the host that
         clients connect to, in place of the one that the sockets are bound to. `protocol_version`: see highestProtocolVersion."""
         self.engine = engine
-        self._clock = clock
         self.address = Address(*listener.getsockname()[:2])
         binary, http = ("pulsar", "http") if security.tls is None else ("pulsar+ssl", "https")
         self.service_url = f"{binary}://{_named(self.address, advertised)}"

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from schemas.commands import Admin, MessageMetadata, decode_or_refuse
 from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupported
 from streaming.broker.admin.partitioned_topics import is_for_whole
-from streaming.broker.admin_requests import deletes_topic, topic_of
+from streaming.broker.admin_requests import deletes_topic, topic_of, topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration, profile_of, stand_in
 from streaming.broker.entries import NoEntries
@@ -263,8 +263,8 @@ class Session:
         """What a snapshot of a topic does: its stats were asked for, which loads it after a restart."""
         if not self.broker.is_closed(topic):
             return SessionRecord(time, None, {"command": "TICK"})
-        path = "/" + topic.replace("://", "/") + "/stats"
-        return SessionRecord(time, topic, {"command": "ADMIN", "method": "GET", "path": path})
+        value = {"command": "ADMIN", "method": "GET", "path": topic_path(topic, "/stats")}
+        return SessionRecord(time, topic, value)
 
     def _admin_topics(self, method: Any, path: str) -> list[tuple[str | None, str]]:
         """The topics that a call concerns, each with its path. A call on a partitioned topic concerns each partition, as the

@@ -51,9 +51,6 @@ def session_of(trace: Trace, *, connection_prefix: str = "") -> Session:
     return kind(trace, connection_prefix=connection_prefix)
 
 
-"""Ledger and entry id."""
-
-
 class UngatedSession(Session):
     """Feeds a trace that is not gated to its own broker."""
 

@@ -499,7 +499,7 @@ class _Side:
         count = len(of.messages)
         found = of.subscriptions.get(subscription)
         self.there = found is not None
-        mine = self.mine = found or OfSubscription(count)
+        mine = found or OfSubscription(count)
         columns = [
             column.up_to(count)[:count]
             for column in (

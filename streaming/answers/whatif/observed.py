@@ -296,7 +296,7 @@ class OfTopic:
         self.written = WrittenEntries()
         self.answer, self.reason = Column(np.int8), Column(np.int32)
         self.subscriptions: dict[str, OfSubscription] = {}
-        self.storage = self.peak_storage = self.trimmed = self.trimmed_bytes = 0
+        self.storage = self.peak_storage = self.trimmed = 0
         self.storages: list[tuple[int, int]] = []
         self.held = self.held_since = 0
         self.closed_producers = 0
@@ -324,7 +324,6 @@ class OfTopic:
         """A ledger is deleted, as all before it are. What became of its messages is final."""
         self.storage -= size
         self.trimmed += entries
-        self.trimmed_bytes += size
         self._begins = max(self._begins, Position(ledger + 1, -1))
 
     def there(self, position: Position) -> Position:
