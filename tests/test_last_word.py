@@ -1,11 +1,15 @@
 """The line that says why a command failed is the last one, whatever py4j's threads log meanwhile."""
 
 import logging
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import typer
+from py4j.java_gateway import GatewayClient, GatewayParameters  # type: ignore[import-untyped]
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from streaming.cli.errors import expected_errors
 
@@ -34,6 +38,7 @@ def py4j() -> Iterator[logging.Logger]:
     yield logger
     logger.setLevel(before[0])
     logger.handlers, logger.propagate = before[1:]
+    logging.root.filters.clear()
 
 
 def test_what_is_being_logged_comes_before_and_nothing_after(
@@ -62,3 +67,25 @@ def test_what_is_being_logged_comes_before_and_nothing_after(
     # A thread that has looked at the logger's level before goes on like this.
     connection.callHandlers(logging.LogRecord("py4j.clientserver", logging.ERROR, "", 0, "late", (), None))
     assert events == ["at once", "magnetar: gone"]
+
+
+def test_a_connection_that_is_lost_afterwards_is_not_logged(
+    py4j: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    """py4j logs it with the root logger."""
+
+    def lose_a_connection() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as java:
+            threading.Thread(target=lambda: java.accept()[0].close(), daemon=True).start()
+            client = GatewayClient(gateway_parameters=GatewayParameters(port=java.getsockname()[1]))
+            with suppress(Py4JNetworkError):  # or an answer that tells the same
+                client.send_command("c\n", retry=False)
+
+    lose_a_connection()
+    assert [each.name for each in caplog.records] == ["root"]
+    with pytest.raises(typer.Exit), expected_errors(failed=(RuntimeError,)):
+        raise RuntimeError("gone")
+    lose_a_connection()
+    assert len(caplog.records) == 1
+    logging.getLogger().error("of somebody else")
+    assert len(caplog.records) == 2

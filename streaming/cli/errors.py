@@ -98,7 +98,7 @@ def _end(text: str, code: int, error: Exception) -> None:
         raise SystemExit(128 + number) from error
     if code == FAILED:
         # This is the last word. If Spark's process is gone, py4j's threads are about to log a traceback each.
-        _silence(logging.getLogger("py4j"))
+        _silence_py4j()
     typer.echo(f"magnetar: {_shown(text, error)}", err=True)
     raise typer.Exit(code) from error
 
@@ -109,16 +109,23 @@ def _shown(text: str, error: Exception) -> str:
     return printable(text, keep="\n" if own else "")
 
 
-def _silence(logger: logging.Logger) -> None:
-    """Turn a logger and those below it off, and wait until what they are writing is written."""
+def _silence_py4j() -> None:
+    """Turn off what py4j logs, and wait until what its threads are writing is written."""
+    logger = logging.getLogger("py4j")
     logger.setLevel(logging.CRITICAL + 1)
     # For threads that have looked at the level already.
     logger.addHandler(_NOWHERE)
     logger.propagate = False
+    logging.root.addFilter(_is_not_of_py4j)
     for handler in (logging.lastResort, *logging.root.handlers):
         if handler is not None:
             handler.acquire()
             handler.release()
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs lost connections with the root logger."""
+    return "/py4j/" not in record.pathname
 
 
 class Group(TyperGroup):

@@ -123,7 +123,8 @@ class LiveQuery:
 
     def tabled(self) -> int:
         """The last micro-batch with receipts in their table."""
-        return _last_batch(self.store / "tables" / "kind=SEND_RECEIPT")
+        table = self.store / "tables" / "kind=SEND_RECEIPT"
+        return max((_last_batch(table / date) for date in _names(table)), default=-1)
 
     def consumed(self) -> dict[int, int]:
         """How many records of each ingress partition the committed micro-batches read."""
