@@ -31,7 +31,8 @@ from schemas.commands import (
 )
 from schemas.effects import Message
 from schemas.records import RECORD
-from streaming.answers.whatif.compare import PolicySet, whatif, write
+from streaming.answers.whatif.answer import write
+from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.report import report
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from streaming.answers.history.folders import NotFound, read_entries, read_rows
     from streaming.answers.history.inspection import spark_views, states_at, views
     from streaming.answers.history.timeline import Timeline
-    from streaming.answers.whatif.compare import WhatIf, whatif
+    from streaming.answers.whatif.answer import WhatIf
+    from streaming.answers.whatif.compare import whatif
     from streaming.answers.whatif.diff import diff
     from streaming.answers.whatif.projection import LiveState
     from streaming.broker.broker import Broker
@@ -130,7 +131,8 @@ _HOMES = {
     "streaming.answers.check.scenario": "ScenarioError",
     "streaming.answers.check.schedules": "Checked check",
     "streaming.answers.history.timeline": "Timeline",
-    "streaming.answers.whatif.compare": "WhatIf whatif",
+    "streaming.answers.whatif.answer": "WhatIf",
+    "streaming.answers.whatif.compare": "whatif",
     "streaming.broker.broker": "Broker",
     "streaming.log.files": "read_log",
     "streaming.log.policies": "PolicyError",

@@ -319,7 +319,7 @@ WRITERS = {
     "streaming/answers/history/timeline.py:_used": "snapshots of a log",
     "streaming/answers/history/timeline.py:_touch": _CACHE,
     "streaming/answers/history/timeline.py:forget": _CACHE,
-    "streaming/answers/whatif/compare.py:write": "whatif",
+    "streaming/answers/whatif/answer.py:write": "whatif",
     "streaming/cli/advise.py:advise_command": "advise",
     "streaming/cli/check.py:_written": "check",
     "streaming/cli/check.py:check_command": "check",

@@ -21,3 +21,12 @@ MOVED: dict[type[Effect], Outcome] = {e.Expired: "expired", e.Evicted: "evicted"
 
 LOST: tuple[Outcome, ...] = tuple(MOVED.values())
 NOT_STORED: tuple[Published, ...] = ("duplicate", "refused", "quarantined", "not sent")
+
+Change = Literal[
+    "lost newly", "saved", "lost earlier", "lost later", "lost by another rule", "delivered later", "redelivered", "unknown"
+]  # fmt: skip
+"""``lost``: the message left the subscription's backlog without an ack. ``delivered later``: or not within the log.
+``redelivered``: sent another number of times. ``unknown``: what became of it depends on what clients would have done, for
+example because the message was refused; or one run has acked what another has not."""
+
+CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined]

@@ -55,7 +55,7 @@ def between(least: float, most: float, unit: str = "", *, or_: float | None = No
     return msgspec.Meta(extra={"range": Range(least, most, or_)} | ({"unit": unit} if unit else {}))
 
 
-LONGEST = 1024
+LONGEST = 4096
 """The most characters of a setting that is text."""
 
 
@@ -641,6 +641,11 @@ def changes(before: Profile, after: Profile) -> dict[str, tuple[Any, Any]]:
 def abbreviated(text: str) -> str:
     """The text of a setting. Of a long list, how many items it has."""
     return text if len(text) <= _LONG else f"{text.count(',') + 1} of them"
+
+
+def setting_text(value: Any) -> str:
+    """The value of a setting, for people."""
+    return abbreviated(value if isinstance(value, str) and value else msgspec.json.encode(value).decode())
 
 
 def profile_of(version: str) -> Profile:

@@ -19,7 +19,8 @@ def profiles_command(
     ] = None,
 ) -> None:
     """List the profiles, or what changes from one to another: each rule and default that differs."""
-    from streaming.broker.config import PROFILE_OF, PROFILES, changes
+    from streaming.broker.config import PROFILE_OF, PROFILES, changes, setting_text
+    from streaming.log.policy_files import setting_descriptions
 
     if before is None:
         for name in ProfileChoice:
@@ -32,11 +33,11 @@ def profiles_command(
         return
     if after is None:
         raise typer.BadParameter("name two profiles, such as 2.10 4.0", param_hint="TO")
-    texts = _descriptions()
+    texts = setting_descriptions()
     found = changes(before.value, after.value)
     say(f"{before.value} -> {after.value}: {counted(len(found), 'setting')}")
     for setting, values in found.items():
-        say("", f"{setting}: {' -> '.join(map(_shown, values))}", f"  {texts[setting]}")
+        say("", f"{setting}: {' -> '.join(map(setting_text, values))}", f"  {texts[setting]}")
 
 
 _WHAT = {
@@ -47,19 +48,3 @@ _WHAT = {
     "4.2": "what 4.2.4 does; ",
     "5.0": "a preview, what 5.0.0-M1 does; ",
 }
-
-
-def _shown(value: object) -> str:
-    from streaming.broker.config import abbreviated
-
-    return abbreviated(str(value).lower() if isinstance(value, bool) else str(value))
-
-
-def _descriptions() -> dict[str, str]:
-    """The description of each setting, as in docs/reference/settings.md."""
-    import json
-    from importlib.resources import files
-
-    schema = json.loads(files("schemas").joinpath("policies.schema.json").read_text())
-    settings = schema["$defs"]["ServiceConfiguration"]["properties"]
-    return {name: each.get("description", "") for name, each in settings.items()}

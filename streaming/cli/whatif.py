@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,9 +17,10 @@ from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions,
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from streaming.answers.whatif.compare import Model, WhatIf
+    from streaming.answers.whatif.answer import Model, RuleMet, WhatIf
 
 _SHOWN = 20
+_NAMED = 5
 MOST_SECONDS = 365 * 86_400
 
 
@@ -40,7 +42,9 @@ def whatif_command(
     ] = None,
     profile: Annotated[
         ProfileChoice | None,
-        typer.Option(help="An additional policy set: the rules and defaults of this Pulsar version."),
+        typer.Option(
+            help="An additional policy set: the rules and defaults of this Pulsar version. Says which of them make the differences."
+        ),
     ] = None,
     out: AnswerFolder = None,
     partitions: Partitions = None,
@@ -192,7 +196,7 @@ def diff_command(
 
 def _write(found: WhatIf, out: Path | None) -> None:
     from sinks.outputs import filling
-    from streaming.answers.whatif.compare import write
+    from streaming.answers.whatif.answer import write
     from streaming.answers.whatif.report import report
 
     if out is not None:
@@ -203,14 +207,14 @@ def _write(found: WhatIf, out: Path | None) -> None:
 
 def _print(found: WhatIf, out: Path | None, as_json: bool) -> None:
     if as_json:
-        from streaming.answers.whatif.compare import to_json
+        from streaming.answers.whatif.answer import to_json
 
         say_json(to_json(found))
         return
     terminal = console()
     terminal.print(totals_table(found), soft_wrap=True)
     terminal.print(subscriptions_table(found))
-    for text in notes(found):
+    for text in (*notes(found), *rules(found)):
         say(text)
     if out is not None:
         say(f"\nDifferences, in {out}: {len(found.differences):,}. {out / 'report.html'} shows them.")
@@ -241,9 +245,7 @@ def totals_table(found: WhatIf) -> Table:
 
 def subscriptions_table(found: WhatIf) -> Table:
     """The subscriptions whose messages differ, those with most differences first."""
-    from streaming.answers.whatif.compare import CHANGES
-
-    columns = [change.replace(" ", "_") for change in CHANGES]
+    columns = [change.replace(" ", "_") for change in found.totals[0].differences]
     rows = [
         row
         for row in found.summary.to_pylist()
@@ -318,6 +320,57 @@ def _modelled(model: Model) -> list[str]:
             + "."
         )
     return texts
+
+
+def rules(found: WhatIf) -> list[str]:
+    """Under a profile: which of its rules and defaults make the differences."""
+    from streaming.answers.whatif.page import short_name
+    from streaming.log.policy_files import setting_descriptions
+
+    if found.rules is None:
+        return []
+    of, met = found.rules, found.rules.met
+    changed = (
+        f"\n{counted(of.settings, 'setting')} {'differs' if of.settings == 1 else 'differ'} in {of.policies}."
+    )
+    if not met and not of.together:
+        return [f"{changed} None makes a difference to this log."]
+    texts = [
+        f"{changed} {len(met)} of them, each by itself, {'makes' if len(met) == 1 else 'make'} a difference to this log."
+    ]
+    meanings = setting_descriptions()
+    for rule in met:
+        texts += [
+            f"\n{rule.change}",
+            f"  {meanings[rule.setting]}",
+            f"  {_messages(rule)}, on {_some([short_name(on.topic) or 'calls about no topic' for on in rule.topics])}.",
+        ]
+        if rule.figures:
+            texts.append(f"  Other figures: {_some(rule.figures)}.")
+        if rule.stats:
+            texts.append(f"  Other stats of the admin API: {_some(rule.stats)}.")
+        if (on := rule.first_seen) is not None:
+            texts.append(
+                f"  First seen by a client at {_time(on.open_loop_from)}: {on.open_loop_baseline} -> {on.open_loop_proposed}."
+            )
+    texts += [""] * bool(of.together)
+    texts += [
+        f"{counted(count, 'message')} more differ because of {names or 'several rules together'}."
+        for names, count in list(of.together.items())[:_SHOWN]
+    ]
+    return texts
+
+
+def _messages(rule: RuleMet) -> str:
+    if not rule.messages:
+        return "No message fares otherwise"
+    changes = ", ".join(f"{count:,} {change}" for change, count in rule.differences.items())
+    return f"{counted(rule.messages, 'message')} {'fares' if rule.messages == 1 else 'fare'} otherwise ({changes})"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _time(ms: int | Any) -> str:

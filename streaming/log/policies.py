@@ -385,6 +385,16 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
     return _Overridden(keep, reconfigured, starts, configs)
 
 
+_NOTHING = PolicyCommand("", None, BrokerConfig(), {})
+
+
+def configurations(records: pa.Table) -> Iterator[BrokerConfig]:
+    """The configurations that the broker takes from a log (columns `RECORD`), and that of ingress partitions that begin without one."""
+    overridden = _overridden(records, [_NOTHING])
+    yield from overridden.configs.values()
+    yield from overridden.reconfigured.values()
+
+
 def is_accepted(command: BrokerConfig) -> bool:
     """Whether the broker carries it out. It refuses settings that it does not know, and values that they can't have."""
     try:

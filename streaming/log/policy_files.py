@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -26,6 +27,7 @@ import msgspec
 import pyarrow as pa
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarbool import ScalarBoolean
+from ruamel.yaml.scalarfloat import ScalarFloat
 
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import is_namespace_name
@@ -41,6 +43,13 @@ POLICIES = tuple(name for name in Policies.__struct_fields__ if name not in ("ke
 """The policies that a file may set, each by one of its names."""
 
 _QUOTA, _RATES = "backlogQuota", "subscriptionDispatchRates"
+
+
+def setting_descriptions() -> dict[str, str]:
+    """What each setting of the broker means, as in docs/reference/settings.md."""
+    schema = msgspec.json.decode(files("schemas").joinpath("policies.schema.json").read_bytes())
+    settings = schema["$defs"]["ServiceConfiguration"]["properties"]
+    return {name: each.get("description", "") for name, each in settings.items()}
 
 
 class PolicyFile(NamedTuple):
@@ -86,7 +95,7 @@ def _commands(document: CommentedMap, mistakes: list[str]) -> Iterator[_Command]
         if section not in SECTIONS:
             mistakes.append(f"line {line}: {section}: expected {', '.join(SECTIONS)}")
         elif section == "profile":
-            yield _Command(line, None, {"command": "BROKER_CONFIG", "profile": _plain(content)})
+            yield _Command(line, None, {"command": "BROKER_CONFIG", "profile": _version(content)})
         elif not isinstance(content, CommentedMap):
             mistakes.append(f"line {line}: {section} must have names, each with a value")
         elif section == "broker":
@@ -128,6 +137,13 @@ def _of(section: str, name: str, policies: CommentedMap, mistakes: list[str]) ->
                 yield _Command(_line(value, key), topic, _call(base + call, each))
         else:
             yield _Command(line, topic, _call(base + str(policy), value))
+
+
+def _version(value: Any) -> Any:
+    """The name of a profile. Without quotes, YAML takes 2.10 for the number 2.1."""
+    if isinstance(value, ScalarFloat):
+        return str(float(value)).ljust(value._width, "0")  # type: ignore[attr-defined]
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:

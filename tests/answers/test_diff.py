@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from schemas.effects import Message, SendReceipt
 from streaming.answers.history.folders import NotFound
-from streaming.answers.whatif.compare import BASELINE, PolicySet, WhatIf, to_json, whatif
+from streaming.answers.whatif.answer import BASELINE, WhatIf, to_json
+from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.diff import diff
 from streaming.answers.whatif.report import report
 from streaming.broker.broker import Broker
@@ -45,7 +46,7 @@ from tests.examples import examples
 KNOWN = {
     "published", "stored", "duplicates", "refused", "unanswered", "dispatched", "expired", "evicted", "skipped", "backlog",
     "storage", "peak_storage", "trimmed", "held", "closed_producers", "oldest", "open_loop_from", "open_loop_offset",
-    "open_loop_baseline", "open_loop_proposed",
+    "open_loop_baseline", "open_loop_proposed", "answered_otherwise",
 }  # fmt: skip
 """Columns of the summary that outputs tell."""
 

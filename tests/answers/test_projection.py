@@ -14,7 +14,8 @@ from schemas.commands import Ack, BrokerConfig, Publish, Seek, decode
 from sinks.ledger_store import LedgerStore
 from streaming.answers.history.folders import NotFound
 from streaming.answers.history.inspection import states_at
-from streaming.answers.whatif.compare import PolicySet, WhatIf, whatif
+from streaming.answers.whatif.answer import WhatIf
+from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.projection import LiveState, partitions_of, project
 from streaming.jobs.replay import load, replay_in_process, replay_log
 from streaming.state.saved import read_states

@@ -20,11 +20,12 @@ from typer.testing import CliRunner
 
 from schemas.commands import to_json as command_to_json
 from schemas.records import RECORD
+from streaming.answers.whatif.answer import WhatIf, to_json
 from streaming.answers.whatif.clients.backoff import Backoff
 from streaming.answers.whatif.clients.history import History
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.clients.reactive import Reacted, react
-from streaming.answers.whatif.compare import PolicySet, WhatIf, to_json, whatif
+from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.report import report
 from streaming.cli.app import app
 from streaming.jobs.demo import made_day

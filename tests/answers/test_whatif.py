@@ -18,11 +18,15 @@ from pyspark.sql import SparkSession
 from ruamel.yaml import YAML as Yaml
 from typer.testing import CliRunner
 
-from streaming.answers.whatif.compare import BASELINE, CHANGES, PolicySet, WhatIf, to_json, whatif
+from streaming.answers.fates import CHANGES
+from streaming.answers.whatif.answer import BASELINE, WhatIf, to_json
+from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.report import report
+from streaming.broker.config import LINES
 from streaming.cli.app import app
 from streaming.jobs.replay import ReplayResult, replay_in_process
 from streaming.log.policies import PolicyError
+from streaming.log.policy_files import read_policy_file
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
@@ -41,8 +45,11 @@ Record = tuple[int, str | None, dict[str, Any]]
 """Seconds since `START`, topic, command."""
 
 
-def table(records: Sequence[Record], **settings: Any) -> pa.Table:
-    all_ = [(0, None, {"command": "BROKER_CONFIG", "settings": QUIET | settings}), *records]
+def table(records: Sequence[Record], profile: str = "4.0", **settings: Any) -> pa.Table:
+    all_ = [
+        (0, None, {"command": "BROKER_CONFIG", "profile": profile, "settings": QUIET | settings}),
+        *records,
+    ]
     return log_table(
         LOGICAL,
         timestamp=[START + 1000 * second for second, _, _ in all_],
@@ -420,6 +427,15 @@ def test_a_policy_has_each_of_its_names_in_the_admin_api(section: str, name: str
     twice = table([*FIVE, publish(2, 0, key="k0")])
     backlogs = whatif(twice, [policies], partitions=1).summary["backlog"].drop_null().to_pylist()
     assert backlogs == [6, 5] * 2  # of the subscription, and in all
+
+
+@pytest.mark.parametrize("version", LINES)
+def test_a_version_needs_no_quotes(version: str, tmp_path: Path) -> None:
+    """Although YAML takes 2.10 for the number 2.1."""
+    policies = tmp_path / "p.yaml"
+    policies.write_text(f"profile: {version}\n")
+    (value,) = read_policy_file(policies).commands["value"].to_pylist()
+    assert json.loads(value)["profile"] == version
 
 
 def test_a_configuration_of_the_log_that_is_refused_counts_for_nothing(tmp_path: Path) -> None:

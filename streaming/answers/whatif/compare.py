@@ -18,10 +18,19 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from schemas.arguments import checked
-from streaming.answers.fates import LOST, NOT_STORED, Outcome, Published
+from streaming.answers.fates import CHANGES, LOST, NOT_STORED, Change, Outcome, Published
+from streaming.answers.whatif.answer import (
+    BASELINE,
+    DIFFERENCES,
+    SERIES,
+    SUMMARY,
+    Model,
+    ModelledRun,
+    Totals,
+    WhatIf,
+)
 from streaming.answers.whatif.clients.history import History
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.clients.reactive import ASSUMED, Reacted, react
@@ -37,6 +46,11 @@ from streaming.answers.whatif.observed import (
     TopicPublishes,
 )
 from streaming.answers.whatif.projection import LiveState, Start, partitions_of, project
+from streaming.answers.whatif.rules import (
+    differing_settings,
+    differing_topics,
+    rules_met,
+)
 from streaming.answers.whatif.side_by_side import (
     Folded,
     OpenLoop,
@@ -46,21 +60,12 @@ from streaming.answers.whatif.side_by_side import (
 )
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
-from streaming.log.policies import PartitionPins, pin, pins, read_policies
+from streaming.log.policies import PartitionPins, configurations, pin, pins, read_policies
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.quality.gate import judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Change = Literal[
-    "lost newly", "saved", "lost earlier", "lost later", "lost by another rule", "delivered later", "redelivered", "unknown"
-]  # fmt: skip
-"""``lost``: the message left the subscription's backlog without an ack. ``delivered later``: or not within the log.
-``redelivered``: sent another number of times. ``unknown``: what became of it depends on what clients would have done, for
-example because the message was refused; or one run has acked what another has not."""
-
-CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined]
 
 _FATES: tuple[Published | Outcome, ...] = (
     "waiting", "acked", *LOST, "refused", "duplicate", "not sent", "subscription deleted", "not for it", "unknown",
@@ -76,107 +81,6 @@ _TAKEN: tuple[Reached, ...] = Reached.__args__  # type: ignore[attr-defined]
 
 IN_PROCESS = 50_000
 """A log with fewer records is folded in this process."""
-
-BASELINE = "baseline"
-
-_text, _number = pa.string(), pa.int64()
-_names = pa.dictionary(pa.int32(), pa.string())
-
-_SIDE = [
-    ("fate", _names), ("taken", _names), ("clock", _number), ("cause", _names), ("policy", _names), ("age", _number),
-    ("delivered", _number), ("deliveries", pa.int32()), ("ledger", _number), ("entry", _number),
-]  # fmt: skip
-
-DIFFERENCES = pa.schema(
-    [
-        ("policies", _names), ("topic", _names), ("subscription", _names), ("change", _names), ("open_loop", pa.bool_()),
-        ("offset", _number), ("producer", _names), ("sequence_id", _number), ("key", _text), ("publish_time", _number),
-        *((f"{side}_{name}", type_) for side in ("baseline", "proposed") for name, type_ in _SIDE),
-    ]
-)  # fmt: skip
-"""A row per message and subscription that differs. `offset`: of the publish in its ingress partition; null: it was there before the log. For each side: what became
-of the message; if a rule took it, what had become of it until then, when (ms), the rule and its policy, and the message's age
-then (ms); when it was first delivered (ms), how often it was sent, and its position. 0 or null: never."""
-
-SUMMARY = pa.schema(
-    [
-        ("policies", _names), ("topic", _names), ("subscription", _names), ("published", _number), ("stored", _number),
-        ("duplicates", _number), ("refused", _number), ("unanswered", _number), ("dispatched", _number),
-        ("acked", _number), ("expired", _number), ("evicted", _number), ("skipped", _number),
-        ("lost_undelivered", _number), ("lost_delivered", _number), ("taken_acked", _number), ("backlog", _number),
-        ("peak_backlog", _number), ("storage", _number), ("peak_storage", _number), ("trimmed", _number),
-        ("held", _number), ("closed_producers", _number), ("oldest", _number), ("peak_oldest", _number),
-        *((change.replace(" ", "_"), _number) for change in CHANGES), ("unchanged", _number),
-        ("open_loop_from", _number), ("open_loop_offset", _number), ("open_loop_baseline", _text),
-        ("open_loop_proposed", _text),
-    ]
-)  # fmt: skip
-"""A row per policy set (and the baseline), topic, and subscription; null: the topic as a whole. `expired`, `evicted`, `skipped`:
-entries that left the backlog so, acked ones in between not counted. `lost_…`: messages that a rule took, by what had become of them; `taken_acked` ones are not
-lost. `held`: how long (ms) a backlog quota kept producers off. `oldest`: the age (ms) of the oldest unacked message at the end,
-and at most. `unchanged` and the changes count messages."""
-
-SERIES = pa.schema(
-    [("policies", _names), ("topic", _names), ("subscription", _names), ("measure", _names), ("clock", _number), ("value", _number)]
-)  # fmt: skip
-"""What changed over time: `storage` (bytes) of topics; `backlog` (entries) and `oldest` (ms) of subscriptions."""
-
-
-class Totals(msgspec.Struct):
-    """What a policy set changes in all. `differences` counts messages × subscriptions by change, `unchanged` the others;
-    `unjudged` those of `differences` and `unchanged` that are of topics that became open-loop. `unmatched`: commands that named
-    a message which never was. The others are sums over topics and subscriptions, storage in bytes."""
-
-    policies: str
-    differences: dict[str, int]
-    unchanged: int
-    unjudged: int
-    open_loop_topics: int
-    unmatched: int
-    expired: int
-    evicted: int
-    trimmed: int
-    refused: int
-    held: int
-    backlog: int
-    storage: int
-    peak_storage: int
-
-
-class ModelledRun(msgspec.Struct):
-    """What the modelled clients did under a policy set: how many commands of their own they `sent`, how many of the log they
-    did not send (`left`), and how many messages producers gave up (`given_up`)."""
-
-    policies: str
-    sent: int
-    left: int
-    given_up: int
-
-
-class Model(msgspec.Struct):
-    """How clients were modelled: with which settings, and what was taken for granted. `left_out` counts the commands that were
-    left as recorded, by what they are."""
-
-    settings: ClientSettings
-    assumed: list[str]
-    left_out: dict[str, int]
-    runs: list[ModelledRun]
-
-
-class WhatIf(msgspec.Struct):
-    """The log under its own and other policies. `begin` and `end`: the time that it covers (ms). `summary`, `differences` and
-    `series` have the columns of `SUMMARY`, `DIFFERENCES` and `SERIES`. `clients`: recorded, or reactive as `model` says."""
-
-    log: str
-    records: int
-    begin: int
-    end: int
-    clients: str
-    totals: list[Totals]
-    summary: pa.Table
-    differences: pa.Table
-    series: pa.Table
-    model: Model | None = None
 
 
 class PolicySet(NamedTuple):
@@ -225,11 +129,47 @@ def whatif(
     if live is not None:
         records, starts = project(records, live)
     named = list(named_sets([policies] if isinstance(policies, str | Path) else policies, profile))
-    policies_of = [read_policies(each.source, records, judge) for each in named]
-    names = [each.name for each in named]
-    by_set = [pins(records, each) for each in policies_of] if clients is None else []
-    pinned = [pin(records, each) for each in policies_of] if clients is not None else []
-    work = []
+
+    def fold(records: pa.Table, named: Sequence[PolicySet]) -> WhatIf:
+        work = list(_works(records, named, starts, clients))
+        parts = list(_fold_all(work, processes, len(records), progress, spark))
+        name = str(log) if isinstance(log, str | Path) else "a table"
+        return joined(name, loaded.logged, parts, [each.name for each in named], clients)
+
+    found = fold(records, named)
+    if profile is not None:
+        _add_rules(found, records, profile, fold)
+    return found
+
+
+def _add_rules(
+    found: WhatIf, records: pa.Table, profile: str, fold: Callable[[pa.Table, Sequence[PolicySet]], WhatIf]
+) -> None:
+    """Find out which rules of the profile make its differences, in the ingress partitions that have any."""
+    name = found.totals[-1].policies
+    settings = differing_settings(configurations(records), PROFILE_OF[profile])
+    differ = differing_topics(found, name)
+    affected = records
+    if "" not in differ:  # calls about no topic are in all of them
+        chosen = records.filter(pc.is_in(records["topic"], pa.array(differ, pa.string())))[
+            "partition"
+        ].unique()
+        affected = records.filter(pc.is_in(records["partition"], chosen))
+    found.rules = rules_met(
+        found,
+        profile,
+        settings,
+        lambda sets: fold(affected, [_configured(name, **fields) for name, fields in sets.items()]),
+    )
+
+
+def _works(
+    records: pa.Table, named: Sequence[PolicySet], starts: Mapping[int, Start], clients: ClientSettings | None
+) -> Iterator[_Work]:
+    """What there is to fold, by ingress partition. Raises `PolicyError`."""
+    policies = [read_policies(each.source, records, judge) for each in named]
+    by_set = [pins(records, each) for each in policies] if clients is None else []
+    pinned = [pin(records, each) for each in policies] if clients is not None else []
     for partition in sorted(records["partition"].unique().to_pylist()):
         own = records.filter(pc.equal(records["partition"], partition))
         start = starts.get(partition)
@@ -240,11 +180,7 @@ def whatif(
             (each.records.filter(pc.equal(each.records["partition"], partition)), each.shift)
             for each in pinned
         ]
-        work.append(_Work(own, partition, own_pins, names, start, logs, clients))
-    parts = list(_fold_all(work, processes, len(records), progress, spark))
-    return joined(
-        str(log) if isinstance(log, str | Path) else "a table", loaded.logged, parts, names, clients
-    )
+        yield _Work(own, partition, own_pins, [each.name for each in named], start, logs, clients)
 
 
 def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) -> Iterator[PolicySet]:
@@ -262,11 +198,15 @@ def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) 
     if profile is not None:
         if profile not in PROFILE_OF:
             raise LogError(f"there is no profile {profile}: expected {' or '.join(PROFILE_OF)}")
-        value = msgspec.json.encode({"command": "BROKER_CONFIG", "profile": profile})
-        yield PolicySet(
-            f"profile {profile}",
-            log_table(LOGICAL, timestamp=[0], topic=pa.array([None], pa.string()), value=[value]),
-        )
+        yield _configured(f"profile {profile}", profile=profile)
+
+
+def _configured(name: str, **fields: Any) -> PolicySet:
+    """A policy set of one BROKER_CONFIG."""
+    value = msgspec.json.encode({"command": "BROKER_CONFIG"} | fields)
+    return PolicySet(
+        name, log_table(LOGICAL, timestamp=[0], topic=pa.array([None], pa.string()), value=[value])
+    )
 
 
 class _Part(NamedTuple):
@@ -368,10 +308,13 @@ def compared(folded: Folded, names: Sequence[str]) -> _Part:
         for topic in topics:
             own, other = baseline.of(topic), observer.of(topic)
             opened = folded.open_loop[run].get(topic)
+            if not topic and opened is None and not other.answered_otherwise:
+                continue  # what is about no topic
             same = None
             if run and folded.reacted:
                 same = _Same(own.messages, other, folded.reacted[run - 1].given_up)
-            rows.append(_topic_row(name, topic, other, by_name.get((topic, None)), opened, same))
+            other_stats = folded.other_stats[run].get(topic)
+            rows.append(_topic_row(name, topic, other, by_name.get((topic, None)), opened, same, other_stats))
             for subscription in sorted({*own.subscriptions, *other.subscriptions}):
                 counts: Mapping[str, int] = {}
                 if run:
@@ -443,6 +386,7 @@ def _topic_row(
     stats: dict[str, Any] | None,
     opened: OpenLoop | None,
     same: _Same | None,
+    other_stats: Sequence[str] | None,
 ) -> dict[str, Any]:
     column = of.answer.up_to(len(of.messages))[: len(of.messages)] if same is None else same.answer
     answers = np.bincount(column, minlength=4)
@@ -451,7 +395,8 @@ def _topic_row(
         "policies": name, "topic": topic, "published": len(column), "stored": int(answers[STORED]),
         "duplicates": int(answers[2]), "refused": int(answers[REFUSED]), "unanswered": int(answers[0]),
         "backlog": stats.get("backlog", 0), "storage": stats.get("storage", 0), "peak_storage": of.peak_storage,
-        "trimmed": of.trimmed, "held": of.held, "closed_producers": of.closed_producers, **_opened(opened),
+        "trimmed": of.trimmed, "held": of.held, "closed_producers": of.closed_producers,
+        "answered_otherwise": of.answered_otherwise, "other_stats": ", ".join(other_stats or ()) or None, **_opened(opened),
     }  # fmt: skip
 
 
@@ -610,6 +555,7 @@ class _Pair:
             "publish_time": pa.array(publish_time),
             **self.before.columns(rows, "baseline"),
             **self.after.columns(rows, "proposed"),
+            "rules": pa.nulls(len(rows), DIFFERENCES.field("rules").type),
         }
         return pa.Table.from_arrays([columns[field.name] for field in DIFFERENCES], schema=DIFFERENCES)
 
@@ -707,7 +653,11 @@ def _series(name: str, topic: str, of: OfTopic) -> Iterator[pa.Table]:
         if points:
             clocks, values = zip(*points, strict=True)
             count = len(points)
-            own = pa.nulls(count, _names) if subscription_ is None else _same(subscription_, count)
+            own = (
+                pa.nulls(count, SERIES.field("subscription").type)
+                if subscription_ is None
+                else _same(subscription_, count)
+            )
             arrays = [_same(name, count), _same(topic, count), own, _same(measure, count), clocks, values]
             yield pa.Table.from_arrays([pa.array(each, field.type) if isinstance(each, tuple) else each for each, field in zip(arrays, SERIES, strict=True)], schema=SERIES)  # fmt: skip
 
@@ -799,30 +749,3 @@ def _totals(name: str, summary: pa.Table, unmatched: int) -> Totals:
         storage=total("storage", topics),
         peak_storage=total("peak_storage", topics),
     )
-
-
-SHOWN = 1000
-"""The JSON has so many differences at most; all of them are in the Parquet files."""
-
-
-def to_json(found: WhatIf, *, shown: int = SHOWN) -> str:
-    """The answer as one JSON object: times in ms since the epoch, ages in ms, sizes in bytes."""
-    rows = found.differences
-    answer = {
-        "log": found.log, "records": found.records, "begin": found.begin, "end": found.end, "clients": found.clients,
-        "model": msgspec.to_builtins(found.model), "totals": msgspec.to_builtins(found.totals), "summary": found.summary.to_pylist(),
-        "differences": rows.slice(0, shown).to_pylist(), "differences_total": len(rows),
-    }  # fmt: skip
-    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
-
-
-def write(found: WhatIf, out: Path) -> None:
-    """Write `summary.parquet`, `differences.parquet`, `series.parquet` and `whatif.json` into a folder. The metadata of the tables
-    say how clients acted (`clients`, and `model` as JSON)."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name in ("summary", "differences", "series"):
-        table: pa.Table = getattr(found, name)
-        clients = {"clients": found.clients, "model": msgspec.json.encode(found.model)}
-        table = table.replace_schema_metadata((table.schema.metadata or {}) | clients)
-        pq.write_table(table, out / f"{name}.parquet", compression="zstd")
-    (out / "whatif.json").write_text(to_json(found) + "\n")

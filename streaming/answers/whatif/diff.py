@@ -24,7 +24,8 @@ from sinks.replayed import Replayed, read_replayed
 from sinks.storage import Storage
 from sinks.tables import TABLES, table_files
 from streaming.answers.history.folders import NotFound
-from streaming.answers.whatif.compare import PolicySet, WhatIf, compared, joined, named_sets
+from streaming.answers.whatif.answer import WhatIf
+from streaming.answers.whatif.compare import PolicySet, compared, joined, named_sets
 from streaming.answers.whatif.observed import (
     OBSERVED,
     UNKNOWN,
@@ -195,6 +196,7 @@ def _observed(partition: int, sides: tuple[_Side, _Side]) -> Folded:
         [broker.stats() for broker in brokers],
         [side.replayed.unmatched if partition == min(side.states) else 0 for side in sides],
         [{}, open_loop],
+        [{}, {}],
         brokers[0].clock if first is None else first,
         max(broker.clock for broker in brokers),
     )

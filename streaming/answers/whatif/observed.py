@@ -289,7 +289,8 @@ class Seen(NamedTuple):
 
 class OfTopic:
     """What one run did on a topic: what each publish was answered (`answer`, by number; `reason`: the rule, from 1), where the
-    entries are, and what became of them for each subscription. `held`: how long (ms) a backlog quota kept producers off."""
+    entries are, and what became of them for each subscription. `held`: how long (ms) a backlog quota kept producers off.
+    `answered_otherwise`: how many admin calls were not answered as in the baseline."""
 
     def __init__(self, messages: TopicPublishes) -> None:
         self.messages = messages
@@ -302,6 +303,8 @@ class OfTopic:
         self.closed_producers = 0
         self.waiting: dict[tuple[str, int], list[int]] = {}
         self.seen: list[Seen] = []
+        self.admin_answers: list[tuple[int, e.AdminResponse]] = []
+        self.answered_otherwise = 0
         self.compared = 0
         self._begins = EARLIEST
 
@@ -333,6 +336,7 @@ class OfTopic:
     def begin_piece(self) -> None:
         """What clients saw so far is compared."""
         self.seen.clear()
+        self.admin_answers.clear()
         self.compared = len(self.messages)
 
     def note_storage(self, clock: int) -> None:
@@ -362,11 +366,15 @@ class Observer:
         self.broker: Broker
 
     def of(self, topic: str) -> OfTopic:
-        """What the run did on a topic."""
+        """What the run does on a topic."""
+        self._touched.add(topic)
+        return self.known(topic)
+
+    def known(self, topic: str) -> OfTopic:
+        """What the run did on a topic so far."""
         found = self.topics.get(topic)
         if found is None:
             found = self.topics[topic] = OfTopic(self._messages.setdefault(topic, TopicPublishes()))
-        self._touched.add(topic)
         return found
 
     @property
@@ -410,6 +418,9 @@ class Observer:
                 self._receipt(offset, clock, effect)  # type: ignore[arg-type]
             elif kind in _OTHERS:
                 getattr(self, _OTHERS[kind])(offset, clock, effect)
+            elif kind is e.AdminResponse:
+                of = self.of(effect.topic or "")
+                of.admin_answers.append((offset, effect))  # type: ignore[arg-type]
             elif kind in _SEEN:
                 self.of(effect.topic or "").seen.append(Seen(offset, clock, effect))
 
@@ -620,6 +631,10 @@ _SEEN = frozenset(
         e.CloseConnection,
         e.ActiveConsumerChange,
         e.ReachedEndOfTopic,
+        e.LookupResponse,
+        e.PartitionedMetadataResponse,
+        e.GetSchemaResponse,
+        e.GetOrCreateSchemaResponse,
     }
 )
 """What else clients see of a topic."""
@@ -638,7 +653,7 @@ _OTHERS = {
 }
 """The method for each other kind that the observer needs."""
 
-OBSERVED = frozenset({e.Message, e.SendReceipt, *_OTHERS, *_SEEN})
+OBSERVED = frozenset({e.Message, e.SendReceipt, e.AdminResponse, *_OTHERS, *_SEEN})
 """The kinds of effects that an observer looks at."""
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.answers.whatif.compare import CHANGES, Model, Totals, WhatIf
+from streaming.answers.fates import CHANGES
+from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf
 from streaming.answers.whatif.page import clock_text, page, short_name, size_text, span_text, table
+from streaming.log.policy_files import setting_descriptions
 
 PLOTTED, LISTED, POINTS = 12, 200, 400
 """How many subscriptions are plotted, how many messages are listed, and how many points a line has at most."""
@@ -38,6 +40,7 @@ def report(found: WhatIf) -> str:
             "<h2>In all</h2>",
             _totals(found.totals, "open-loop" if found.model is None else "modelled"),
             _changes(found.totals),
+            "" if found.rules is None else _rules(found.rules),
             "<h2>By subscription</h2>",
             _subscriptions(summary),
             "<h2>Over time</h2>",
@@ -138,6 +141,30 @@ def _changes(totals: Sequence[Totals]) -> str:
         f'<figure style="margin-top:16px"><h3>Messages × subscriptions that differ from the baseline</h3>'
         f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg></figure>'
     )
+
+
+def _rules(rules: Rules) -> str:
+    """Which settings of a profile make its differences."""
+    meanings = setting_descriptions()
+    rows = []
+    for rule in rules.met:
+        on = rule.first_seen
+        seen: list[object] = (
+            [clock_text(on.open_loop_from or 0), on.open_loop_baseline, on.open_loop_proposed]
+            if on
+            else ["", "", ""]
+        )
+        rows.append([rule.change, meanings[rule.setting], *seen, rule.messages, len(rule.topics)])
+    columns = ["rule or default", "what it means", "first seen by a client", "in the baseline", "under the profile", "messages that fare otherwise", "topics"]  # fmt: skip
+    text = (
+        f"{len(rules.met)} of the {rules.settings} that differ make a difference to this log by themselves."
+    )
+    together = "".join(
+        f"<li>{count:,} more messages fare otherwise because of {escape(names or 'several together')}.</li>"
+        for names, count in list(rules.together.items())[:LISTED]
+    )
+    shown = table(columns, rows, 6) if rows else ""
+    return f"<h2>What makes the differences of {escape(rules.policies)}</h2><p>{text}</p>{shown}<ul>{together}</ul>"
 
 
 def _differing(summary: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -278,7 +305,7 @@ def _messages(differences: pa.Table, kind: str) -> str:
         return "<p>None.</p>"
     rows = [
         [row["policies"], short_name(row["topic"]), row["subscription"], row["change"], f"{row['producer']} {row['sequence_id']}",
-         row["key"] or "", _side(row, "baseline"), _side(row, "proposed"), "yes" if row["open_loop"] else ""]
+         row["key"] or "", _side(row, "baseline"), _side(row, "proposed"), "yes" if row["open_loop"] else "", row["rules"] or ""]
         for row in differences.slice(0, LISTED).to_pylist()
     ]  # fmt: skip
     columns = [
@@ -291,8 +318,9 @@ def _messages(differences: pa.Table, kind: str) -> str:
         "baseline",
         "proposed",
         kind,
+        "rules",
     ]
-    return table(columns, rows, 9) + _more(len(differences) - LISTED)
+    return table(columns, rows, 10) + _more(len(differences) - LISTED)
 
 
 def _side(row: dict[str, Any], side: str) -> str:

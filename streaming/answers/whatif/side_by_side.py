@@ -140,14 +140,16 @@ def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
 
 class Folded(NamedTuple):
     """What came of a partition: the messages by topic, then for the baseline and each policy set its observer, the stats of
-    its broker, how many commands named nothing, and where its topics became open-loop. `first` and `last`: the time (ms)
-    of the first record, and the clock at the end. `reacted`: the log of each policy set if it has one of its own."""
+    its broker, how many commands named nothing, where its topics became open-loop, and by topic which fields of the admin API's stats
+    are not the baseline's at the end. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
+    log of each policy set if it has one of its own."""
 
     messages: dict[str, TopicPublishes]
     observers: list[Observer]
     stats: list[list[dict[str, Any]]]
     unmatched: list[int]
     open_loop: list[dict[str, OpenLoop]]
+    other_stats: list[dict[str, list[str]]]
     first: int
     last: int
     reacted: Sequence[Reacted] = ()
@@ -226,6 +228,7 @@ def fold_side_by_side(
         [run.broker.stats() for run in runs],
         [run.broker.unmatched for run in runs],
         [run.open_loop for run in runs],
+        other_stats([run.broker for run in runs]),
         first,
         runs[0].broker.clock,
     )
@@ -274,6 +277,7 @@ def fold_reacted(
         [run.broker.stats() for run in runs],
         [0, *(each.unmatched for each in reacted)],
         [run.open_loop for run in runs],
+        other_stats([run.broker for run in runs]),
         records["timestamp"][0].as_py() if len(records) else 0,
         runs[0].broker.clock,
         reacted,
@@ -321,19 +325,59 @@ def _shared(
     return SharedRecords(records, commands, columns)
 
 
+def other_stats(brokers: Sequence[Broker]) -> list[dict[str, list[str]]]:
+    """By run and topic: the fields of stats that are not those of the first run."""
+    found: list[dict[str, list[str]]] = [{} for _ in brokers]
+    for topic in sorted({name for broker in brokers for name in broker.topic_names()}):
+        baseline = _stats(brokers[0], topic)
+        for broker, other in zip(brokers[1:], found[1:], strict=True):
+            if fields := sorted(_differing(baseline, _stats(broker, topic))):
+                other[topic] = fields
+    return found
+
+
+def _stats(broker: Broker, topic: str) -> dict[str, Any]:
+    try:
+        return broker.topic_stats(topic)
+    except KeyError:
+        return {}
+
+
+def _differing(before: Any, after: Any, field: str = "topic") -> set[str]:
+    """The names of the fields that differ, however deep."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = before.keys() | after
+        return {each for name in names for each in _differing(before.get(name), after.get(name), name)}
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return {each for pair in zip(before, after, strict=True) for each in _differing(*pair, field)}
+    return {field} if before != after else set()
+
+
 def note_open_loop(
     baseline: Observer, other_run: Observer, open_loop: dict[str, OpenLoop], shift: int
 ) -> None:
-    """Note where clients of a topic would have seen something else for the first time, in the piece that was just observed."""
+    """Note where clients of a topic would have seen something else for the first time, in the piece that was just observed, and
+    count the admin calls that are answered otherwise."""
     for name in sorted(baseline.touched | other_run.touched):
+        own, other = baseline.known(name), other_run.known(name)
+        other.answered_otherwise += _otherwise(own.admin_answers, other.admin_answers)
         if name in open_loop:
             continue
-        own, other = baseline.of(name), other_run.of(name)
         found = [
             each for each in (_first_answer(name, own, other), _first_sight(name, own, other, shift)) if each
         ]
         if found:
             open_loop[name] = min(found, key=lambda each: (each.clock, each.offset))
+
+
+def _otherwise(
+    baseline: Sequence[tuple[int, e.AdminResponse]], own: Sequence[tuple[int, e.AdminResponse]]
+) -> int:
+    """How many calls that both answer are answered otherwise. Policies leave calls out."""
+    if baseline == own:
+        return 0
+    before, after = dict(baseline), dict(own)
+    return sum(before[offset] != after[offset] for offset in before.keys() & after)
 
 
 def _in_log(found: OpenLoop, reacted: Reacted | None, offsets: Ints) -> OpenLoop:

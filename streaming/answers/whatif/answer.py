@@ -1,0 +1,222 @@
+"""What a what-if answers: tables of what becomes of each message otherwise, totals, and which rules make the differences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streaming.answers.fates import CHANGES
+from streaming.answers.whatif.clients.made_log import ClientSettings
+from streaming.broker.config import setting_text
+
+BASELINE = "baseline"
+
+_text, _number = pa.string(), pa.int64()
+_names = pa.dictionary(pa.int32(), pa.string())
+
+_SIDE = [
+    ("fate", _names), ("taken", _names), ("clock", _number), ("cause", _names), ("policy", _names), ("age", _number),
+    ("delivered", _number), ("deliveries", pa.int32()), ("ledger", _number), ("entry", _number),
+]  # fmt: skip
+
+DIFFERENCES = pa.schema(
+    [
+        ("policies", _names), ("topic", _names), ("subscription", _names), ("change", _names), ("open_loop", pa.bool_()),
+        ("offset", _number), ("producer", _names), ("sequence_id", _number), ("key", _text), ("publish_time", _number),
+        *((f"{side}_{name}", type_) for side in ("baseline", "proposed") for name, type_ in _SIDE), ("rules", _names),
+    ]
+)  # fmt: skip
+"""A row per message and subscription that differs. `offset`: of the publish in its ingress partition; null: it was there before the log. For each side: what became
+of the message; if a rule took it, what had become of it until then, when (ms), the rule and its policy, and the message's age
+then (ms); when it was first delivered (ms), how often it was sent, and its position. 0 or null: never. `rules`: under a profile, the
+settings that make it: "a or b" if each does by itself, "a and b" if only both do; null: not known."""
+
+SUMMARY = pa.schema(
+    [
+        ("policies", _names), ("topic", _names), ("subscription", _names), ("published", _number), ("stored", _number),
+        ("duplicates", _number), ("refused", _number), ("unanswered", _number), ("dispatched", _number),
+        ("acked", _number), ("expired", _number), ("evicted", _number), ("skipped", _number),
+        ("lost_undelivered", _number), ("lost_delivered", _number), ("taken_acked", _number), ("backlog", _number),
+        ("peak_backlog", _number), ("storage", _number), ("peak_storage", _number), ("trimmed", _number),
+        ("held", _number), ("closed_producers", _number), ("answered_otherwise", _number), ("other_stats", _text), ("oldest", _number), ("peak_oldest", _number),
+        *((change.replace(" ", "_"), _number) for change in CHANGES), ("unchanged", _number),
+        ("open_loop_from", _number), ("open_loop_offset", _number), ("open_loop_baseline", _text),
+        ("open_loop_proposed", _text),
+    ]
+)  # fmt: skip
+"""A row per policy set (and the baseline), topic, and subscription; null: the topic as a whole. `expired`, `evicted`, `skipped`:
+entries that left the backlog so, acked ones in between not counted. `lost_…`: messages that a rule took, by what had become of them; `taken_acked` ones are not
+lost. `held`: how long (ms) a backlog quota kept producers off. `answered_otherwise`: how many admin calls are not answered as in the baseline.
+`other_stats`: the fields of the admin API's stats that differ at the end. `oldest`: the age (ms) of the oldest unacked message at the end,
+and at most. `unchanged` and the changes count messages."""
+
+SERIES = pa.schema(
+    [("policies", _names), ("topic", _names), ("subscription", _names), ("measure", _names), ("clock", _number), ("value", _number)]
+)  # fmt: skip
+"""What changed over time: `storage` (bytes) of topics; `backlog` (entries) and `oldest` (ms) of subscriptions."""
+
+
+class Totals(msgspec.Struct):
+    """What a policy set changes in all. `differences` counts messages × subscriptions by change, `unchanged` the others;
+    `unjudged` those of `differences` and `unchanged` that are of topics that became open-loop. `unmatched`: commands that named
+    a message which never was. The others are sums over topics and subscriptions, storage in bytes."""
+
+    policies: str
+    differences: dict[str, int]
+    unchanged: int
+    unjudged: int
+    open_loop_topics: int
+    unmatched: int
+    expired: int
+    evicted: int
+    trimmed: int
+    refused: int
+    held: int
+    backlog: int
+    storage: int
+    peak_storage: int
+
+
+class ModelledRun(msgspec.Struct):
+    """What the modelled clients did under a policy set: how many commands of their own they `sent`, how many of the log they
+    did not send (`left`), and how many messages producers gave up (`given_up`)."""
+
+    policies: str
+    sent: int
+    left: int
+    given_up: int
+
+
+class Model(msgspec.Struct):
+    """How clients were modelled: with which settings, and what was taken for granted. `left_out` counts the commands that were
+    left as recorded, by what they are."""
+
+    settings: ClientSettings
+    assumed: list[str]
+    left_out: dict[str, int]
+    runs: list[ModelledRun]
+
+
+class Figure(msgspec.Struct):
+    """A figure of the summary that differs, of a subscription or (None) of the topic as a whole."""
+
+    subscription: str | None
+    name: str
+    baseline: int | str | None
+    proposed: int | str | None
+
+
+class RuleOnTopic(msgspec.Struct):
+    """What a rule does on a topic. `differences` counts the messages that fare otherwise, by subscription. `open_loop_…`: the first moment
+    (ms) at which a client would have seen something else, with the record's offset, what it saw, and what it would have seen."""
+
+    topic: str
+    differences: dict[str, int]
+    figures: list[Figure]
+    open_loop_from: int | None
+    open_loop_offset: int | None
+    open_loop_baseline: str | None
+    open_loop_proposed: str | None
+
+
+class RuleMet(msgspec.Struct):
+    """A setting whose value in the other version, by itself, makes a difference. `differences` counts messages × subscriptions by
+    change, those without left out."""
+
+    setting: str
+    before: Any
+    after: Any
+    differences: dict[str, int]
+    topics: list[RuleOnTopic]
+
+    @property
+    def change(self) -> str:
+        """The setting and both values, in words."""
+        return f"{self.setting}: {setting_text(self.before)} -> {setting_text(self.after)}"
+
+    @property
+    def messages(self) -> int:
+        """How many messages × subscriptions fare otherwise."""
+        return sum(self.differences.values())
+
+    @property
+    def figures(self) -> list[str]:
+        """The figures of the summary that differ on any topic, but for stats."""
+        return sorted(
+            {each.name.replace("_", " ") for on in self.topics for each in on.figures} - {"other stats"}
+        )
+
+    @property
+    def stats(self) -> list[str]:
+        """The fields of the admin API's stats that differ on any topic at the end."""
+        texts = (each.proposed for on in self.topics for each in on.figures if each.name == "other_stats")
+        return sorted({name for text in texts for name in str(text).split(", ")})
+
+    @property
+    def first_seen(self) -> RuleOnTopic | None:
+        """The topic of which a client would have been the first to see something else, or None."""
+        seen = [
+            (each.open_loop_from, each.topic, each) for each in self.topics if each.open_loop_from is not None
+        ]
+        return min(seen)[2] if seen else None
+
+
+class Rules(msgspec.Struct):
+    """The rules and defaults of a profile that a log meets, by their settings: those with most differences first. `settings`: how many
+    differ between the log's configuration and the profile. `together`: messages × subscriptions that fare otherwise under the
+    profile, but under none of these settings alone, by the settings that it takes."""
+
+    profile: str
+    policies: str
+    settings: int
+    met: list[RuleMet]
+    together: dict[str, int]
+
+
+class WhatIf(msgspec.Struct):
+    """The log under its own and other policies. `begin` and `end`: the time that it covers (ms). `summary`, `differences` and
+    `series` have the columns of `SUMMARY`, `DIFFERENCES` and `SERIES`. `clients`: recorded, or reactive as `model` says. `rules`: under a
+    profile, what makes the differences."""
+
+    log: str
+    records: int
+    begin: int
+    end: int
+    clients: str
+    totals: list[Totals]
+    summary: pa.Table
+    differences: pa.Table
+    series: pa.Table
+    model: Model | None = None
+    rules: Rules | None = None
+
+
+SHOWN = 1000
+"""The JSON has so many differences at most; all of them are in the Parquet files."""
+
+
+def to_json(found: WhatIf, *, shown: int = SHOWN) -> str:
+    """The answer as one JSON object: times in ms since the epoch, ages in ms, sizes in bytes."""
+    rows = found.differences
+    answer = {
+        "log": found.log, "records": found.records, "begin": found.begin, "end": found.end, "clients": found.clients,
+        "model": msgspec.to_builtins(found.model), "totals": msgspec.to_builtins(found.totals), "summary": found.summary.to_pylist(),
+        "differences": rows.slice(0, shown).to_pylist(), "differences_total": len(rows), "rules": msgspec.to_builtins(found.rules),
+    }  # fmt: skip
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
+
+
+def write(found: WhatIf, out: Path) -> None:
+    """Write `summary.parquet`, `differences.parquet`, `series.parquet` and `whatif.json` into a folder. The metadata of the tables
+    say how clients acted (`clients`, and `model` as JSON)."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("summary", "differences", "series"):
+        table: pa.Table = getattr(found, name)
+        clients = {"clients": found.clients, "model": msgspec.json.encode(found.model)}
+        table = table.replace_schema_metadata((table.schema.metadata or {}) | clients)
+        pq.write_table(table, out / f"{name}.parquet", compression="zstd")
+    (out / "whatif.json").write_text(to_json(found) + "\n")

@@ -1,0 +1,214 @@
+"""`magnetar whatif --profile`: which rules and defaults of another version make the differences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.answers.whatif.answer import RuleMet, WhatIf
+from streaming.answers.whatif.compare import whatif
+from streaming.broker.config import LINES, changes
+from streaming.cli.app import app
+from streaming.traces import RECORDED
+from streaming.traces.importer import import_traces
+from tests.answers.test_whatif import FIVE, Record, T, publish, subscribe, table, tick
+from tools.versions import recordings
+
+RECORDINGS = {
+    "activeConsumerFailoverFirstConnected": ("2.10.5", "sub_failover_priority", "3.0", 3),
+    "adminMessageIdsNameBatch": ("2.10.5", "admin_terminate", "3.0", 0),
+    "closesOnAckOfNoEntry": ("2.10.5", "raw_cum_shared", "4.0", 0),
+    "countsEntriesOfDeletedLedgers": ("2.10.5", "last_message_id", "4.2", 0),
+    "deduplicationReplayCounts": ("2.10.5", "dedup_restart", "3.0", 0),
+    "delayedDeliveryRoundsTimes": ("2.10.5", "delayed_basic", "4.2", 1),
+    "fencesProducers": ("2.10.5", "access_fencing", "3.0", 0),
+    "keepOldestPositionWhenUnknown": ("2.10.5", "quota_age_exception", "4.0", 0),
+    "keepsChunksTogether": ("2.10.5", "raw_chunks_resend", "3.0", 4),
+    "keySharedModesMustAgree": ("2.10.5", "sub_keyshared_sticky", "4.0", 0),
+    "keySharedPassesEntriesThatWait": ("2.10.5", "ks_autosplit", "3.0", 13),
+    "keySharedPointsByNameAlone": ("2.10.5", "ks_draining", "4.0", 16),
+    "keySharedSpreadsKeyless": ("2.10.5", "ks_nokey", "4.0", 6),
+    "leavingConsumerCountsRedelivery": ("2.10.5", "ks_autosplit", "3.0", 0),
+    "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": ("4.2.4", "rnm_ledger5_40", "3.0", 2),
+    "messageExpirySharedPosition": ("4.2.4", "ttl_last_acked", "3.0", 2),
+    "messageExpiryThroughCursor": ("2.10.5", "ttl_last_acked", "4.2", 11),
+    "missingAdminCalls": ("2.10.5", "retention_infinite", "3.0", 0),
+    "moveCursorOverConsumedLedger": ("2.10.5", "dedup_unload", "4.2", 0),
+    "nonPersistentSubscriptionsStay": ("2.10.5", "np_basic", "4.0", 0),
+    "opensLedgerAtOnce": ("2.10.5", "q_reader", "3.0", 14),
+    "passedEntriesStayPending": ("4.2.4", "ttl_unacked", "3.0", 2),
+    "readsByLedgerSizes": ("3.0.7", "rnd_ledger5_1", "4.0", 3),
+    "readsOnInClosedLedger": ("2.10.5", "dedup_unload", "3.0", 0),
+    "refusedCumulativeAckIsAnError": ("4.2.4", "ack_receipt", "5.0", 0),
+    "removePendingAcksOnMarkDeleteMove": ("4.2.4", "ttl_unacked", "3.0", 2),
+    "seekCountsConsumedAnew": ("2.10.5", "seek_ends", "4.2", 0),
+    "subscriptionKeySharedUseClassicPersistentImplementation": ("2.10.5", "ks_autosplit", "4.0", 16),
+    "trimsLedgerOfSlowestPosition": ("2.10.5", "ttl_unload", "3.0", 0),
+    "turnsCountMessages": ("4.0.7", "rnd_ledger5_5", "3.0", 1),
+    "unblocksConsumerOneAckLate": ("2.10.5", "un_redeliver", "3.0", 6),
+    "waitingReadsReturnEntries": ("3.0.7", "rnd_ledger5_1", "4.2", 0),
+}
+"""By setting: a recording that meets it, the profile to compare with, and how many messages fare otherwise because of it alone."""
+
+NP = "non-persistent://a/b/np"
+
+
+def producer(second: int, name: str, id_: int, access: str) -> Record:
+    return second, T, {"command": "PRODUCER", "connection": name, "producer_id": id_, "request_id": id_,
+                       "producer_name": name, "producer_access_mode": access}  # fmt: skip
+
+
+def acked(second: int, entry: int) -> Record:
+    return second, T, {"command": "ACK", "connection": "s", "consumer_id": 1, "ack_type": "Individual",
+                       "message_id": [{"ledgerId": 1, "entryId": entry}]}  # fmt: skip
+
+
+LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
+    # Nobody holds the entry, and its ack counts nonetheless.
+    "ackOfAnyEntryLowersUnacked": ([subscribe(), publish(1, 0), acked(2, 0)], "2.10", "3.0", {"other_stats": "unackedMessages"}),
+    # One consumer has all of the ring: from 0, or from 1.
+    "keySharedRangesByPoint": ([subscribe(type_="Key_Shared")], "3.0", "4.0", {"other_stats": "keyHashRanges"}),
+    # No one asked for this topic to be created.
+    "metadataWithoutAutoCreation": (
+        [(1, T, {"command": "PARTITIONED_METADATA", "connection": "c", "request_id": 1, "metadata_auto_creation_enabled": False})],
+        "2.10", "3.0", {"open_loop_baseline": "PARTITIONED_METADATA_RESPONSE"},
+    ),
+    "nonPersistentCountsUnacked": (
+        [
+            (0, NP, {"command": "SUBSCRIBE", "connection": "s", "consumer_id": 1, "request_id": 1, "subscription": "s",
+                     "subType": "Shared"}),
+            (0, NP, {"command": "FLOW", "connection": "s", "consumer_id": 1, "messagePermits": 9}),
+            (1, NP, {"producer": "p", "sequence_id": 0, "payload": "x"}),
+        ],
+        "2.10", "3.0", {"other_stats": "unackedMessages"},
+    ),
+    "promotesBehindSharedProducers": (
+        [
+            producer(1, "a", 1, "Shared"),
+            producer(2, "b", 2, "WaitForExclusive"),
+            (3, T, {"command": "CLOSE_PRODUCER", "connection": "a", "producer_id": 1, "request_id": 3}),
+        ],
+        "3.0", "4.0", {"open_loop_baseline": "nothing"},
+    ),
+    # The mark-delete position is in the middle of the messages, or before them.
+    "readerStartsAtItsPosition": (
+        [
+            publish(1, 0),
+            subscribe(2, durable=False, start_message_id={"ledgerId": 0, "entryId": 7}),
+        ],
+        "2.10", "3.0", {"other_stats": "markDeletePosition"},
+    ),
+}  # fmt: skip
+"""By setting: a log that meets it, its profile, that to compare with, and what the summary says of a topic."""
+
+ELSEWHERE = {
+    "acknowledgmentAtBatchIndexLevelEnabled": "the recordings set it",
+    "backlogQuotaSkipByFactor": "tests/broker/random_lives.py",
+    "backlogQuotaSkipsFencedTopics": "tests/broker/test_quota_and_retention.py",
+    "backlogQuotaSparesProducersForDedupCursor": "tests/broker/random_lives.py",
+    "deduplicationChecksLastChunkOnly": "tests/broker/random_lives.py",
+    "highestProtocolVersion": "no command of a log is answered with it",
+    "keySharedLookAheadMsgInReplayThresholdPerConsumer": "tests/broker/test_key_shared_cases.py",
+    "keySharedLookAheadMsgInReplayThresholdPerSubscription": "tests/broker/test_key_shared_cases.py",
+    "managedLedgerMaxUnackedRangesToPersist": "tests/broker/test_limits_of_stores.py",
+    "messageExpiryPassesClosedLedgers": "tests/broker/random_lives.py",
+    "trimMovesToNextLedger": "tests/broker/random_lives.py",
+}
+"""Settings that none of these meets, and where they are met."""
+
+
+def recorded(version: str, scenario: str, folder: Path) -> Path:
+    """A recording as a log of commands."""
+    path = folder / f"{scenario}.jsonl"
+    if version == "4.0.7":
+        path = RECORDED / path.name
+    else:
+        path.write_text(next(lines for *at, lines in recordings() if at == [version, scenario]))
+    log = folder / "log.jsonl"
+    import_traces([path], log)
+    return log
+
+
+def rule(found: WhatIf, setting: str) -> RuleMet:
+    assert found.rules is not None
+    return next(each for each in found.rules.met if each.setting == setting)
+
+
+def test_each_setting_that_differs_between_two_profiles_has_a_case() -> None:
+    differ = {name for before in LINES for after in LINES for name in changes(before, after)}
+    assert {*RECORDINGS, *LOGS, *ELSEWHERE} == differ
+
+
+@pytest.mark.parametrize("setting", RECORDINGS)
+def test_a_recording_meets_the_rule(setting: str, tmp_path: Path) -> None:
+    version, scenario, profile, messages = RECORDINGS[setting]
+    found = whatif(recorded(version, scenario, tmp_path), profile=profile, partitions=1)
+    assert rule(found, setting).messages == messages
+    assert rule(found, setting).topics
+    named = [each for each in found.differences["rules"].to_pylist() if each]
+    assert sum(setting in each.split(" or ") for each in named) <= messages
+
+
+@pytest.mark.parametrize("setting", LOGS)
+def test_a_log_meets_the_rule(setting: str) -> None:
+    records, before, after, says = LOGS[setting]
+    log = table(records, profile=before)
+    found = rule(whatif(log, profile=after, partitions=1), setting)
+    (on,) = found.topics
+    figures = {each.name: each.proposed for each in on.figures}
+    for name, value in says.items():
+        assert value in str(figures[name] if name in figures else getattr(on, name))
+    if setting != "keySharedRangesByPoint":  # the dispatcher of 4.0 has but one way
+        back = table(records, profile=after)
+        assert rule(whatif(back, profile=before, partitions=1), setting).topics
+
+
+def test_a_log_that_meets_no_rule() -> None:
+    found = whatif(table([*FIVE, tick(60)]), profile="4.2", partitions=1)
+    assert found.rules is not None
+    assert (found.rules.met, found.rules.together) == ([], {})
+    assert found.rules.settings == len(changes("4.0", "4.2"))
+
+
+def test_what_the_log_sets_is_no_difference() -> None:
+    found = whatif(table(FIVE, acknowledgmentAtBatchIndexLevelEnabled=False), profile="4.2", partitions=1)
+    assert found.rules is not None
+    assert found.rules.settings == len(changes("4.0", "4.2")) - 1
+
+
+def test_rules_that_it_takes_together_are_named(tmp_path: Path) -> None:
+    """3.0 keeps passed entries pending, 4.0 forgets them but for a count, 4.2 forgets them at once if both rules are its own."""
+    found = whatif(recorded("3.0.7", "ttl_unacked", tmp_path), profile="4.2", partitions=1)
+    assert found.rules is not None
+    both = "removePendingAcksOnMarkDeleteMove and passedEntriesStayPending"
+    assert found.rules.together == {both: 2}
+    assert found.differences["rules"].to_pylist() == [both] * 2
+
+
+def test_other_policy_sets_have_no_rules(tmp_path: Path) -> None:
+    log = recorded("2.10.5", "un_redeliver", tmp_path)
+    alone = whatif(log, profile="3.0", partitions=1)
+    policies = tmp_path / "short.yaml"
+    policies.write_text("broker:\n  ttlDurationDefaultInSeconds: 1\n")
+    beside = whatif(log, policies, profile="3.0", partitions=1)
+    assert beside.rules == alone.rules
+    rows = beside.differences.to_pylist()
+    assert {row["rules"] for row in rows if row["policies"] == "short"} <= {None}
+    assert {row["rules"] for row in rows if row["policies"] == "profile 3.0"} == {
+        "unblocksConsumerOneAckLate"
+    }
+
+
+def test_the_command_and_the_page_say_it(tmp_path: Path) -> None:
+    log = recorded("2.10.5", "un_redeliver", tmp_path)
+    ran = CliRunner().invoke(app, ["whatif", str(log), "--profile", "3.0", "--out", str(tmp_path / "out")])
+    assert ran.exit_code == 0, ran.output
+    assert "unblocksConsumerOneAckLate: false -> true" in ran.output
+    assert "6 messages fare otherwise" in ran.output
+    assert "unblocksConsumerOneAckLate: false -&gt; true" in (tmp_path / "out/report.html").read_text()
+    answer = json.loads((tmp_path / "out/whatif.json").read_text())
+    assert [each["setting"] for each in answer["rules"]["met"]] == ["unblocksConsumerOneAckLate"]
