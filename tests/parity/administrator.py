@@ -144,6 +144,10 @@ class Administrator:
         self._call("POST", f"{dice.choice([self._namespace, self._recorder.path])}/retention", body)
         return True
 
+    def remove_retention(self, dice: random.Random) -> bool:
+        self._call("DELETE", f"{dice.choice([self._namespace, self._recorder.path])}/retention")
+        return True
+
     def trim(self, dice: random.Random) -> bool:
         self._recorder.call("POST", f"{self._topic(dice)}/trim")
         return True
@@ -154,6 +158,24 @@ class Administrator:
             self._call("POST", f"{self._namespace}/{limit}", most)
         else:
             self._call("POST", f"{self._recorder.path}/{_OF_TOPICS.get(limit, limit)}", most)
+        return True
+
+    def remove_limit(self, dice: random.Random) -> bool:
+        limit = dice.choice(_LIMITS)
+        if dice.random() < 0.6:
+            self._call("DELETE", f"{self._namespace}/{limit}")
+        else:
+            self._call("DELETE", f"{self._recorder.path}/{_OF_TOPICS.get(limit, limit)}")
+        return True
+
+    def look(self, dice: random.Random) -> bool:
+        """Ask for a policy of the namespace or of the topic, or for what is in force."""
+        name = dice.choice(["messageTTL", "retention", "backlogQuotaMap", *_LIMITS])
+        if dice.random() < 0.4:
+            self._recorder.call("GET", f"{self._namespace}/{name}")
+        else:
+            applied = dice.choice(["", "?applied=true", "?applied=true", "?applied=false"])
+            self._recorder.call("GET", f"{self._recorder.path}/{_OF_TOPICS.get(name, name)}{applied}")
         return True
 
     # -- rates ------------------------------------------------------------------------------------------------------

@@ -37,12 +37,14 @@ _PRODUCERS = {
 
 class Kind(NamedTuple):
     """`operations`: their weights. `settings`: those of the broker to draw, with the values. `subscriptions`: the type of
-    each, by name; None draws types for several. `partitions`: of the topic, if it is partitioned."""
+    each, by name; None draws types for several. `partitions`: of the topic, if it is partitioned. `protocols`: the versions of the
+    protocol of which the clients have one."""
 
     operations: dict[str, float]
     settings: Mapping[str, list[Any]] = MappingProxyType({})
     subscriptions: dict[str, str] | None = None
     partitions: int = 0
+    protocols: tuple[int, ...] = (20,)
 
     @property
     def alone(self) -> bool:
@@ -112,6 +114,25 @@ KINDS: dict[str, Kind] = {
          "trim": 0.3, "expire": 0.5},
         _LEDGERS, partitions=2,
     ),
+    "holes": Kind({**_SEVERAL, "ack": 9, "ack_some": 4, "ack_cumulative": 0.5, "nack": 1, "unload": 2, "restart": 0.4, "trim": 0.5},
+                  {"managedLedgerMaxEntriesPerLedger": [1, 2, 3, 4]}),
+    "emptied": Kind(
+        {**_SEVERAL, "ack_cumulative": 3, "skip_all": 2.5, "trim": 3, "unload": 1, "create_subscription": 1.5, "delete_subscription": 1,
+         "last_message_id": 1.5, "read": 2, "reset": 0.5, "seek": 1, "expire": 0.7},
+        {"managedLedgerMaxEntriesPerLedger": [1, 2, 3]},
+    ),
+    "policies": Kind(
+        {**_SEVERAL, "set_ttl": 1, "remove_ttl": 1, "set_quota": 1, "remove_quota": 1, "set_retention": 1, "remove_retention": 1,
+         "set_limit": 2, "remove_limit": 2, "look": 5, "check_quota": 0.5, "trim": 0.5},
+        _LEDGERS,
+    ),
+    "settings": Kind(
+        {**_SEVERAL, "publish": 8, "check_quota": 0.7, "set_quota": 0.7},
+        {**_LEDGERS, **_READS, "subscriptionKeySharedUseConsistentHashing": [True, False],
+         "subscriptionKeySharedConsistentHashingReplicaPoints": [100, 3], "activeConsumerFailoverConsistentHashing": [False, True],
+         "preciseTimeBasedBacklogQuotaCheck": [False, True], "maxUnackedMessagesPerConsumer": [50000, 4]},
+    ),
+    "old_clients": Kind({**_SEVERAL, **_CURSORS, "terminate": 0.15}, _LEDGERS, protocols=(1, 6, 9, 10, 12, 13, 15, 17, 18, 19)),
 }
 # fmt: on
 """Kinds of scenarios. Operations are methods of the clients and of the administrator."""
@@ -136,6 +157,11 @@ def drawn(kind: str, seed: int) -> dict[str, str]:
     """The settings of the broker that a seed has of its own."""
     dice = random.Random(f"{kind} {seed // BLOCK} broker")
     return {name: str(dice.choice(values)).lower() for name, values in KINDS[kind].settings.items()}
+
+
+def protocol(kind: str, seed: int) -> int:
+    """The version of the protocol that the clients have."""
+    return random.Random(f"{kind} {seed} protocol").choice(KINDS[kind].protocols)
 
 
 def subscriptions(kind: str, seed: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from streaming.traces.conform import TraceComparison, compare_trace
 from streaming.traces.trace import Trace, read_trace
 from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers, Message
-from tests.parity.plan import KINDS, STEPS, Step, plan, subscriptions
+from tests.parity.plan import KINDS, STEPS, Step, plan, protocol, subscriptions
 from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
 from tests.parity.pulsar import LocalPulsar
@@ -126,7 +126,8 @@ def record(
     """
     domain = "non-persistent" if kind == "non_persistent" else "persistent"
     recorder = Recorder(pulsar.ports, f"{kind}-{seed}", pulsar.config, domain=domain,
-                        partitions=KINDS[kind].partitions, patience=patience, version=pulsar.version)  # fmt: skip
+                        partitions=KINDS[kind].partitions, patience=patience, version=pulsar.version,
+                        protocol=protocol(kind, seed))  # fmt: skip
     done: list[Step] = []
     try:
         scenario = Scenario(recorder, pulsar, kind, seed)

@@ -75,12 +75,19 @@ def test_a_kinds_settings_are_known_and_drawn_for_seeds_in_a_row(kind: str) -> N
 def test_a_field_that_a_recording_would_lack_is_an_error() -> None:
     with pytest.raises(FrameError, match="type is missing"):
         read(b"\0\0\0\2\x08\x63")
-    with pytest.raises(FrameError, match="CONNECTED has fields that the codec does not have"):
-        read(b"\0\0\0\x09\x08\x03\x1a\x05\x0a\x01x\x48\x01")
+    with pytest.raises(FrameError, match="PONG has fields that the codec does not have"):
+        read(b"\0\0\0\x07\x08\x13\x9a\x01\x02\x48\x01")
 
 
 def test_what_affects_the_whole_broker_runs_alone() -> None:
-    assert [name for name, kind in KINDS.items() if kind.alone] == ["quotas", "restarts", "partitions"]
+    assert [name for name, kind in KINDS.items() if kind.alone] == [
+        "quotas",
+        "restarts",
+        "partitions",
+        "holes",
+        "policies",
+        "settings",
+    ]
 
 
 @pytest.fixture
