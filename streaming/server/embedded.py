@@ -427,7 +427,8 @@ class EmbeddedEngine:
             pending = self._settle(taken, done, times)
         self._folded.append(_Round(pending, first, rows))
         self._undelivered += len(rows)
-        if self._log is None or not self._log.fsync:
+        nothing_new = not values and self._durable == len(self._folded) - 1
+        if self._log is None or not self._log.fsync or nothing_new:
             self._durable = len(self._folded)
             self._deliver_durable(inf)
         elif not self._syncing:

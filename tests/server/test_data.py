@@ -266,6 +266,25 @@ def test_answers_leave_once_the_disk_has_their_commands(
     run(tmp_path, work)
 
 
+def test_a_question_waits_for_the_disk_only_behind_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[int] = []
+
+    async def work(engine: EmbeddedEngine) -> None:
+        await publish(engine, 1)
+        syncs.clear()
+        assert await engine.topics("public/default")
+        assert not syncs
+        command = asyncio.ensure_future(engine.tick())
+        await engine.topics("public/default")
+        await command
+        assert len(syncs) == 1
+
+    monkeypatch.setattr(os, "fdatasync", syncs.append)
+    run(tmp_path, work)
+
+
 def test_without_fsync_nothing_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with EmbeddedEngine(tmp_path, clock=HeldClock(START), fsync=False) as engine:
