@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -93,23 +94,31 @@ def call_of(command: Admin) -> str:
     return (match and match["rest"]) or ""
 
 
-def lacks(config: ServiceConfiguration, command: Admin) -> bool:
-    """Is a call one that the broker's version lacks?"""
+def lacking(config: ServiceConfiguration, command: Admin) -> tuple[int, str] | None:
+    """The status and the reason if a call is one that the broker's version lacks."""
     if not config.missingAdminCalls:
-        return False
+        return None
     words = command.path.partition("?")[0].split("/")
-    lacking = _missing(config.missingAdminCalls).get((command.method, len(words)), ())
-    return any(all(map(_fits, words, each)) for each in lacking)
+    for path, status in _missing(config.missingAdminCalls).get((command.method, len(words)), ()):
+        if all(map(_fits, words, path)):
+            if (command.method, status) == ("DELETE", 405) and words[1] == "namespaces":
+                return (
+                    412,
+                    f"Invalid bundle range: {words[-1]}",
+                )  # quirk: what can be deleted there is a bundle
+            return status, f"HTTP {status} {HTTPStatus(status).phrase}"
+    return None
 
 
 @lru_cache(maxsize=16)
-def _missing(calls: str) -> dict[tuple[str, int], list[list[str]]]:
-    """The paths in `missingAdminCalls`, word by word, by method and number of words."""
-    found: dict[tuple[str, int], list[list[str]]] = {}
+def _missing(calls: str) -> dict[tuple[str, int], list[tuple[list[str], int]]]:
+    """The paths in `missingAdminCalls`, word by word, and the status of each, by method and number of words."""
+    found: dict[tuple[str, int], list[tuple[list[str], int]]] = {}
     for call in calls.split(","):
         method, _, path = call.strip().partition(" ")
+        path, _, status = path.partition("=")
         words = path.split("/")
-        found.setdefault((method, len(words)), []).append(words)
+        found.setdefault((method, len(words)), []).append((words, 405 if status == "405" else 404))
     return found
 
 

@@ -344,8 +344,8 @@ class Broker:
             return Refused("no_topic", "the command needs a topic: give the record a key")
         if isinstance(command, c.Admin) and admin_requests.topic_of(command.path) != name:
             return Refused("wrong_topic", f"{command.path} is not about the record's topic {name}")
-        if isinstance(command, c.Admin) and admin_requests.lacks(ctx.config, command):
-            admin_requests.refuse(ctx, command, 404, _NOT_FOUND)
+        if isinstance(command, c.Admin) and (missing := admin_requests.lacking(ctx.config, command)):
+            admin_requests.refuse(ctx, command, *missing)
             return None
         exists = name in self._state.topics
         if not exists:
@@ -614,8 +614,8 @@ class Broker:
     def _call_namespace(self, command: c.Admin) -> None:
         """Answer a call that is not about a topic."""
         ctx, state = self._ctx, self._state
-        if admin_requests.lacks(ctx.config, command):
-            admin_requests.refuse(ctx, command, 404, _NOT_FOUND)
+        if (missing := admin_requests.lacking(ctx.config, command)) is not None:
+            admin_requests.refuse(ctx, command, *missing)
             return
         if (
             dynamic_settings.call_settings(ctx, command, self._reconfigure)
@@ -856,8 +856,6 @@ class Broker:
         """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""
         return [row for name in self.topic_names() for row in self._domain(name).stats_rows(name)]
 
-
-_NOT_FOUND = "HTTP 404 Not Found"
 
 CALLS = Table(TOPIC, (Call("DELETE", "", Broker._delete, "one"),))
 """The call on a topic that none but the broker can answer."""

@@ -384,7 +384,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """The highest version of the binary protocol in CONNECTED. Below 20, CONNECTED names no features, and nobody can watch a list of
     topics (2.10)."""
     missingAdminCalls: str = ""
-    """Calls that the admin API lacks, as ``METHOD /path``, separated by commas. Their answer is 404 (2.10, 3.0)."""
+    """Calls that the admin API lacks, as ``METHOD /path``, separated by commas. Their answer is 404, or with ``=405`` behind the path 405,
+    as the path has another call (2.10, 3.0)."""
     adminMessageIdsNameBatch: bool = True
     """Message ids in answers of the admin API have a batch index and size (3.0). If false, they have neither (2.10)."""
     metadataWithoutAutoCreation: bool = True
@@ -507,24 +508,24 @@ def _beyond_defaults(profile: dict[str, Any]) -> dict[str, Any]:
 _TOPIC, _NAMESPACE = "/{domain}/{tenant}/{namespace}/{topic}", "/namespaces/{tenant}/{namespace}"
 _MISSING_IN_3_0 = [
     *(
-        f"{method} {of}/dispatcherPauseOnAckStatePersistent"
-        for of in (_TOPIC, _NAMESPACE)
+        f"{method} {of}/dispatcherPauseOnAckStatePersistent{status}"
+        for of, status in ((_TOPIC, ""), (_NAMESPACE, "=405"))
         for method in ("GET", "POST", "DELETE")
     ),
     f"DELETE {_TOPIC}/policies",
     "GET /schemas/{tenant}/{namespace}/{topic}/metadata",
 ]
 _MISSING_IN_2_10 = [
-    *(f"{method} {_NAMESPACE}/entryFilters" for method in ("GET", "POST", "DELETE")),
-    *(f"{method} {_NAMESPACE}/allowedClusters" for method in ("GET", "POST")),
-    *(f"{method} {_NAMESPACE}/offloadThresholdInSeconds" for method in ("GET", "PUT")),
+    *(f"{method} {_NAMESPACE}/entryFilters=405" for method in ("GET", "POST", "DELETE")),
+    *(f"{method} {_NAMESPACE}/allowedClusters=405" for method in ("GET", "POST")),
+    *(f"{method} {_NAMESPACE}/offloadThresholdInSeconds=405" for method in ("GET", "PUT")),
     f"GET {_NAMESPACE}/{{bundle}}/topicHashPositions",
     *(f"{method} {_TOPIC}/{call}" for call in ("autoSubscriptionCreation", "entryFilters", "{subscription}/dispatchRate")
       for method in ("GET", "POST", "DELETE")),
     *(f"{method} {_TOPIC}/shadowTopics" for method in ("GET", "PUT", "DELETE")),
     *(f"{method} {_TOPIC}/schemaValidationEnforced" for method in ("GET", "POST")),
-    *(f"{method} {_TOPIC}/properties" for method in ("PUT", "DELETE")),
-    f"GET {_TOPIC}/subscription/{{subscription}}/properties",
+    *(f"{method} {_TOPIC}/properties=405" for method in ("PUT", "DELETE")),
+    f"GET {_TOPIC}/subscription/{{subscription}}/properties=405",
     f"POST {_TOPIC}/subscription/{{subscription}}/analyzeBacklog",
     f"POST {_TOPIC}/trim",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import MessageIdData, PartitionedMetadata
+from schemas.commands import Admin, MessageIdData, PartitionedMetadata
 from schemas.effects import (
     ActiveConsumerChange,
     AdminResponse,
@@ -20,6 +20,8 @@ from schemas.effects import (
     ProducerSuccess,
     SendReceipt,
 )
+from streaming.broker.admin_requests import topic_of
+from streaming.broker.config import configuration
 from tests.broker.kit import Run, of, one, response
 
 NP = "non-persistent://public/default/t"
@@ -421,9 +423,9 @@ def test_missing_admin_calls() -> None:
         found = [run.admin(method, call, {"a": "b"} if method == "PUT" else None) for method, call in calls]
         return [one(effects, AdminResponse).fields.status for effects in found]
 
-    assert older(log) == ([404, 404, 404, 200], [200, 204, 404, 200], [200, 204, 204, 200])
+    assert older(log) == ([404, 405, 404, 200], [200, 204, 404, 200], [200, 204, 204, 200])
     run = Run(profile="2.10")
-    assert one(run.namespace("GET", "entryFilters"), AdminResponse).fields.status == 404
+    assert one(run.namespace("GET", "entryFilters"), AdminResponse).fields.status == 405
     assert one(run.namespace("GET", "messageTTL"), AdminResponse).fields.status == 200
 
 
@@ -486,3 +488,25 @@ def test_waiting_reads_return_entries() -> None:
 
     classic = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
     assert older(log, **classic) == ((2, [2, 3]), (1, [1, 2]), (1, [1, 2]))
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize("profile", ["2.10", "3.0"])
+def test_what_a_missing_call_is_answered(profile: Any) -> None:
+    """As 2.10.5 answers each of them. Below a namespace, DELETE of anything is that of a bundle."""
+    run = Run(profile=profile)
+    for call in configuration(profile, {}).missingAdminCalls.split(","):
+        method, path = call.partition("=")[0].split(" ")
+        expected = 404
+        if path.startswith("/namespaces/{tenant}/{namespace}/") and path.count("/") == 4:
+            expected = 412 if method == "DELETE" else 405
+        elif path.endswith("/properties"):
+            expected = 405
+        names = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"}
+        path = path.format(**names, subscription="s", bundle="0x00000000_0xffffffff")
+        command = Admin(method=method, path=path)  # type: ignore[arg-type]
+        found = one(run.do(command, topic_of(path)), AdminResponse).fields
+        reason = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}.get(
+            expected, f"Invalid bundle range: {path.rpartition('/')[2]}"
+        )
+        assert (found.status, found.response) == (expected, {"reason": reason}), call
