@@ -19,7 +19,7 @@ RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: cluster check-cluster suites soak fuzz kills help env run test coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
+.PHONY: clients cluster check-cluster suites soak fuzz kills help env run test coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,7 @@ nightly: env  ## run the large samples, which take hours: new examples, 300 muta
 	$(MAKE) fuzz FRAMES=1 MINUTES=30
 	$(MAKE) chaos N=100
 	$(MAKE) kills N=50
+	$(MAKE) clients
 	$(MAKE) parity N=3
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
@@ -94,6 +95,11 @@ fuzz: env  ## search for records and loads that stop the fold or cost more than 
 
 parity: env  ## compare random scenarios with a real Pulsar (PULSAR=4.0.7, from Maven), frame by frame, and shrink differences (N=5 per KIND, from SEED=0), or only the log LOG
 	$(BIN)/python -m tests.parity $(if $(PULSAR),--pulsar $(PULSAR)) $(if $(LOG),--log $(LOG),--seeds $(or $(N),5) --first $(or $(SEED),0) $(if $(KIND),--kind $(KIND)))
+
+clients: env  ## let the official Python and Java clients talk to a server of each profile (PROFILES="2.10 3.0 4.0 4.2 5.0")
+	for profile in $(or $(PROFILES),2.10 3.0 4.0 4.2 5.0); do \
+		MAGNETAR_PROFILE=$$profile $(BIN)/python -m pytest tests/server/test_python_client.py tests/server/test_java_client.py \
+			-k embedded -m "slow or not slow" || exit 1; done
 
 suites: env  ## run foreign clients' own tests against magnetar serve on ports 6650 and 8080 (SUITE=go or go-admin; needs Go)
 	$(BIN)/python -m tests.suites $(SUITE)

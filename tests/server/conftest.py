@@ -1,6 +1,7 @@
 """A server in a thread of its own, for clients that block, on either engine."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,6 +22,9 @@ from streaming.server.engine import Engine
 from streaming.server.query_engine import QueryEngine
 from streaming.server.server import OPEN, Address, Security, Server, bound
 from tests.parity.pulsar import jars_of
+
+PROFILE: Any = os.environ.get("MAGNETAR_PROFILE", "4.x")
+"""The profile of the servers that clients talk to: `make clients` tries each."""
 
 ON_SPARK = {
     "test_batches_and_compression[spark-CompressionType.ZSTD]",
@@ -75,7 +79,9 @@ def running(
     **settings: Any,
 ) -> Iterator[Running]:
     """Run a server on an embedded engine with the broker settings `settings`."""
-    with running_on(lambda: EmbeddedEngine(data, clock=clock, settings=settings), security) as found:
+    with running_on(
+        lambda: EmbeddedEngine(data, clock=clock, profile=PROFILE, settings=settings), security
+    ) as found:
         yield found
 
 
@@ -125,7 +131,7 @@ class Query:
     def server(self, name: str | None = None, **settings: Any) -> Iterator[Running]:
         """Run a server before the query, whose broker gets the `settings`."""
         self._servers += 1
-        config = BrokerConfig(settings={**STANDALONE_SETTINGS, **settings})
+        config = BrokerConfig(profile=PROFILE, settings={**STANDALONE_SETTINGS, **settings})
         name = name or f"server-{self._servers}"
 
         def engine() -> QueryEngine:
