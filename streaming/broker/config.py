@@ -386,6 +386,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     missingAdminCalls: str = ""
     """Calls that the admin API lacks, as ``METHOD /path``, separated by commas. Their answer is 404, or with ``=405`` behind the path 405,
     as the path has another call (2.10, 3.0)."""
+    unsetNamespacePoliciesAre204: bool = False
+    """GET of a policy that the namespace does not set has the status 204 (2.10). If false, 200, without a body, too (3.0)."""
     adminMessageIdsNameBatch: bool = True
     """Message ids in answers of the admin API have a batch index and size (3.0). If false, they have neither (2.10)."""
     metadataWithoutAutoCreation: bool = True
@@ -553,6 +555,7 @@ _BEFORE_4_0: dict[str, Any] = {
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "highestProtocolVersion": 19,
     "missingAdminCalls": ",".join((*_MISSING_IN_3_0, *_MISSING_IN_2_10)),
+    "unsetNamespacePoliciesAre204": True,
     "adminMessageIdsNameBatch": False,
     "metadataWithoutAutoCreation": False,
     "fencesProducers": False,

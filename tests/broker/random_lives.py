@@ -125,6 +125,7 @@ SETTINGS: dict[str, list[Any]] = {
     "passedEntriesStayPending": [True],
     "closesOnAckOfNoEntry": [True],
     "highestProtocolVersion": [19],
+    "unsetNamespacePoliciesAre204": [True],
     "missingAdminCalls": ["POST /{domain}/{tenant}/{namespace}/{topic}/trim"],
     "adminMessageIdsNameBatch": [False],
     "metadataWithoutAutoCreation": [False],

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from schemas.commands import Admin, MessageIdData, PartitionedMetadata
 from schemas.effects import (
@@ -416,6 +417,23 @@ def test_metadata_without_auto_creation() -> None:
 
 
 @pytest.mark.feature("I1", "I2")
+@pytest.mark.parametrize(
+    "policy", ["maxConsumersPerSubscription", "messageTTL", "retention", "compactionThreshold"]
+)
+def test_unset_namespace_policies_are_204(policy: str) -> None:
+    """Those of topics are 200 in each."""
+
+    def log(run: Run) -> list[int]:
+        run.fill(1, 100)
+        own = one(run.namespace("GET", policy), AdminResponse).fields
+        of_topic = one(run.admin("GET", "/messageTTL"), AdminResponse).fields
+        assert (own.response, of_topic.response) == (UNSET, UNSET)
+        return [own.status, of_topic.status]
+
+    assert older(log) == ([204, 200], [200, 200], [200, 200])
+
+
+@pytest.mark.feature("I1", "I2")
 def test_missing_admin_calls() -> None:
     def log(run: Run) -> list[int]:
         run.fill(1, 100)
@@ -426,7 +444,7 @@ def test_missing_admin_calls() -> None:
     assert older(log) == ([404, 405, 404, 200], [200, 204, 404, 200], [200, 204, 204, 200])
     run = Run(profile="2.10")
     assert one(run.namespace("GET", "entryFilters"), AdminResponse).fields.status == 405
-    assert one(run.namespace("GET", "messageTTL"), AdminResponse).fields.status == 200
+    assert one(run.namespace("GET", "messageTTL"), AdminResponse).fields.status == 204
 
 
 @pytest.mark.feature("I1", "I2")

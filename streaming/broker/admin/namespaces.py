@@ -165,17 +165,17 @@ def call_namespace(
             return namespace, action
         for handler in dict.fromkeys(row.handler for row in _BEFORE_POLICIES.calls):
             if (found := handler(ctx, namespace, command, call)) is not None:
-                respond(ctx, None, command, *found)
+                _say(ctx, command, *found)
                 return None
         policies = ctx.namespaces.get(namespace) or Policies()
         if (found := get_policy(policies, command, call)) is not None:
-            respond(ctx, None, command, *found)
+            _say(ctx, command, *found)
             return None
         if not is_policy(call):
             if (found := _bundle_call(ctx, namespace, command, call)) is None:
                 refuse_as_unsupported(ctx, None, command)
             else:
-                respond(ctx, None, command, *found)
+                _say(ctx, command, *found)
             return None
         touch(namespace)
         if not set_policy(policies, command, call, ctx.config):
@@ -188,6 +188,16 @@ def call_namespace(
     ctx.policies_changed()
     respond(ctx, None, command, 204)
     return namespace, policies_changed
+
+
+def _say(ctx: Context, command: Admin, status: int, response: Any) -> None:
+    if (
+        (status, response) == (200, None)
+        and command.method == "GET"
+        and ctx.config.unsetNamespacePoliciesAre204
+    ):
+        status = 204
+    respond(ctx, None, command, status, response)
 
 
 Delete = Callable[[str, bool], bool]
