@@ -796,7 +796,7 @@ def schema_of_policies() -> str:
 UPGRADES = """# What an upgrade changes
 
 The rules and defaults that differ from one release line to the next, as [settings](../reference/settings.md). `magnetar profiles FROM TO` prints
-this for any two, and `magnetar whatif LOG --profile TO` says what it would have done to your traffic.
+this for any two, and `magnetar whatif LOG --profile TO` says [which of them matter to your traffic](../guide/whatif.md#what-an-upgrade-changes).
 [What other Pulsar versions do differently](versions.md#1-how-near-each-profile-comes) has the rules in full, with the recordings of real brokers that
 show them, and [profiles](../reference/profiles.md) what each profile is.
 
