@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -106,8 +105,11 @@ def lacking(config: ServiceConfiguration, command: Admin) -> tuple[int, str] | N
                     412,
                     f"Invalid bundle range: {words[-1]}",
                 )  # quirk: what can be deleted there is a bundle
-            return status, f"HTTP {status} {HTTPStatus(status).phrase}"
+            return status, _REASONS[status]
     return None
+
+
+_REASONS = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}
 
 
 @lru_cache(maxsize=16)
