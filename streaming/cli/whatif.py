@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -245,6 +244,8 @@ def totals_table(found: WhatIf) -> Table:
 
 def subscriptions_table(found: WhatIf) -> Table:
     """The subscriptions whose messages differ, those with most differences first."""
+    from streaming.answers.whatif.page import clock_text
+
     columns = [change.replace(" ", "_") for change in found.totals[0].differences]
     rows = [
         row
@@ -267,7 +268,7 @@ def subscriptions_table(found: WhatIf) -> Table:
             justify="left" if name in ("policies", "topic", "subscription") else "right",
         )
     for row in rows[:_SHOWN]:
-        until = "the end" if row["open_loop_from"] is None else _time(row["open_loop_from"])
+        until = "the end" if row["open_loop_from"] is None else clock_text(row["open_loop_from"])
         table.add_row(
             row["policies"], row["topic"].removeprefix("persistent://"), row["subscription"],
             *(f"{row[name]:,}" if row[name] else "" for name in used), until,
@@ -279,9 +280,11 @@ def subscriptions_table(found: WhatIf) -> Table:
 
 def notes(found: WhatIf) -> list[str]:
     """The window, and what the answer does not know."""
+    from streaming.answers.whatif.page import clock_text
+
     records, model = counted(found.records, "record"), found.model
     clients = "clients as recorded" if model is None else f"reactive clients, seed {model.settings.seed}"
-    texts = [f"\n{records}, {_time(found.begin)} to {_time(found.end)}; {clients}."]
+    texts = [f"\n{records}, {clock_text(found.begin)} to {clock_text(found.end)}; {clients}."]
     for each in found.totals:
         if each.open_loop_topics:
             texts.append(
@@ -324,7 +327,7 @@ def _modelled(model: Model) -> list[str]:
 
 def rules(found: WhatIf) -> list[str]:
     """Under a profile: which of its rules and defaults make the differences."""
-    from streaming.answers.whatif.page import short_name
+    from streaming.answers.whatif.page import clock_text, short_name
     from streaming.log.policy_files import setting_descriptions
 
     if found.rules is None:
@@ -351,7 +354,7 @@ def rules(found: WhatIf) -> list[str]:
             texts.append(f"  Other stats of the admin API: {_some(rule.stats)}.")
         if (on := rule.first_seen) is not None:
             texts.append(
-                f"  First seen by a client at {_time(on.open_loop_from)}: {on.open_loop_baseline} -> {on.open_loop_proposed}."
+                f"  First seen by a client at {clock_text(on.open_loop_from or 0)}: {on.open_loop_baseline} -> {on.open_loop_proposed}."
             )
     texts += [""] * bool(of.together)
     texts += [
@@ -371,7 +374,3 @@ def _messages(rule: RuleMet) -> str:
 def _some(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _time(ms: int | Any) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

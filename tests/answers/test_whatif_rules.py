@@ -94,6 +94,10 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         ],
         "3.0", "4.0", {"open_loop_baseline": "nothing"},
     ),
+    "unsetNamespacePoliciesAre204": (
+        [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/retention"})],
+        "2.10", "3.0", {"answered_otherwise": "1"},
+    ),
     # The mark-delete position is in the middle of the messages, or before them.
     "readerStartsAtItsPosition": (
         [
