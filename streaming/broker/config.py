@@ -413,6 +413,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Key_Shared, classic: entries that no consumer can take are left out when the dispatcher looks for what to send again, and it reads on
     if a consumer that did not join recently has permits (3.0). If false, nothing is read while the first entries to send again wait for
     a consumer that joined recently (2.10)."""
+    keySharedRemembersHashes: bool = False
+    """Key_Shared, classic: the entries that a consumer held keep the hashes of their keys when it leaves or asks for all of them again (3.0).
+    If false, they have a hash that no key has, so that newer entries of their keys may overtake them (4.0)."""
     ackOfAnyEntryLowersUnacked: bool = False
     """Shared and Key_Shared: an ack lowers a consumer's count of unacknowledged messages even if no consumer holds the entry, also
     below 0 (2.10). If false, only acks of entries that a consumer holds do (3.0)."""
@@ -545,6 +548,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": -1,
     "messageExpirySharedPosition": False,
     "keySharedSpreadsKeyless": False,
+    "keySharedRemembersHashes": True,
     "keySharedRangesByPoint": True,
     "keySharedModesMustAgree": False,
     "unblocksConsumerOneAckLate": True,

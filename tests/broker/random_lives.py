@@ -136,6 +136,7 @@ SETTINGS: dict[str, list[Any]] = {
     "keySharedPointsByNameAlone": [True],
     "turnsCountMessages": [True],
     "keySharedPassesEntriesThatWait": [False],
+    "keySharedRemembersHashes": [True],
     "ackOfAnyEntryLowersUnacked": [True],
     "keepsChunksTogether": [False],
     "opensLedgerAtOnce": [False],

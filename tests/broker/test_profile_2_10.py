@@ -55,6 +55,25 @@ def test_active_consumer_failover_first_connected() -> None:
     assert second[-2:] == [(1, True), (2, False)]
 
 
+@pytest.mark.feature("D6", "I2")
+def test_key_shared_remembers_hashes() -> None:
+    """A consumer leaves with 20 entries beside another one, and comes back. Each has one permit. In 3.0, each gets the first entry of
+    its keys. In 4.0, all 20 have one hash: its owner gets one, and the other nothing. In 2.10, the first entry waits for its owner."""
+
+    def log(run: Run) -> list[int]:
+        run.subscribe("s", "Key_Shared", id_=1, consumer_name="a", permits=100)
+        run.create_producer()
+        for number in range(20):
+            run.send(number, partition_key=str(number))
+        run.subscribe("s", "Key_Shared", id_=2, consumer_name="b")
+        run.close_consumer("s")
+        run.subscribe("s", "Key_Shared", id_=1, consumer_name="a")
+        return [len(received(run.flow("s", 1, id_=id_))) for id_ in (2, 1)]
+
+    found = older(log, subscriptionKeySharedUseClassicPersistentImplementation=True)
+    assert found == ([0, 1], [1, 1], [1, 0])
+
+
 @pytest.mark.feature("D5", "I2")
 def test_leaving_consumer_counts_redelivery() -> None:
     def log(run: Run) -> list[tuple[int, int, int]]:

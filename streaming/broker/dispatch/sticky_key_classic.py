@@ -25,8 +25,8 @@ from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
 
 NO_HASH = 0
-"""What a consumer remembers as the hash of each of its pending entries (4.0.7). quirk: when it leaves, whoever owns this hash
-decides if they can be read from the replay set. No key has it."""
+"""What a consumer remembers as the hash of each of its pending entries without `keySharedRemembersHashes`. quirk: when it leaves, whoever
+owns this hash decides if they can be read from the replay set. No key has it."""
 
 
 class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-classic"):
@@ -283,8 +283,11 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
                 messages -= consumer.messages_out
                 self.send(sub, consumer, group[:allowed])
                 messages += consumer.messages_out
+                remembers = sub.ctx.config.keySharedRemembersHashes
                 consumer.hashes |= {
-                    position: NO_HASH for position in of_group[:allowed] if position in consumer.pending
+                    position: slots[position] if remembers else NO_HASH
+                    for position in of_group[:allowed]
+                    if position in consumer.pending
                 }
         for position in left:
             self._hold(position, slots[position])
