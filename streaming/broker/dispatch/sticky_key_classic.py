@@ -5,7 +5,8 @@ Hashes do not drain. Instead, a consumer that joins while entries are unacked ge
 at that time, until all of them are acked. While only such consumers have permits, nothing new is read. A read is divided
 by consumer: if the replay set has one hash of a consumer's new entries, all of them wait.
 
-Pulsar's look-ahead past entries that it can't send is unbounded. Here the unacked limits bound it.
+Pulsar's look-ahead past entries that it can't send is unbounded. Here the unacked limits bound it, or `LEAST_LOOK_AHEAD` if they are
+lower.
 """
 
 from bisect import bisect_left, insort
@@ -23,6 +24,9 @@ from streaming.broker.dispatch.verdict import Verdict
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
+
+LEAST_LOOK_AHEAD = 20_000
+"""So many entries may wait for their consumers at least, however low the unacked limits are."""
 
 NO_HASH = 0
 """What a consumer remembers as the hash of each of its pending entries without `keySharedRemembersHashes`. quirk: when it leaves, whoever
@@ -171,7 +175,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             return not positions or self._deal_out(sub, positions, from_replay=True)
         if self.blocked or sub.subscription.broker_blocked or self.pending_read or not self._anyone(sub):
             return False
-        wanted = min(wanted, self._unacked_bound(sub) - len(self.replay))
+        wanted = min(wanted, self._most_waiting(sub) - len(self.replay))
         if wanted <= 0:
             return False
         wanted = sub.fitting(wanted)
@@ -179,6 +183,9 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             self.pending_read = sub.waiting(wanted)
             return False
         return self._deal_out(sub, positions, from_replay=False)
+
+    def _most_waiting(self, sub: SubscriptionContext) -> int:
+        return max(self._unacked_bound(sub), LEAST_LOOK_AHEAD)
 
     def _replays(self, sub: SubscriptionContext, wanted: int) -> list[Position]:
         """What to replay next, none if the dispatcher is stuck on replays."""
@@ -314,7 +321,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             yield Verdict("recently joined", True, text, "consumer", sub.subscription.consumer(*handle).name)
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
-        bound = self._unacked_bound(sub)
+        bound = self._most_waiting(sub)
         text = f"{len(self.replay)} entries wait for the consumer of their key, from {self.replay.first(1)[0]} on"
         return bound <= len(self.replay), f"{text}; new ones are read until {bound} wait"
 
