@@ -375,6 +375,12 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     passedEntriesStayPending: bool = False
     """Entries that TTL or a skip passes stay with their consumer until it acknowledges them (3.0). If false, they are only
     left in its count of unacknowledged messages once the dispatcher reads again (4.0)."""
+    passedBatchesAreForgotten: bool = False
+    """If the broker moves a reader's cursor, it forgets which messages of the batches before it were acknowledged, so that an ack of such a
+    batch counts all of its messages (3.0). If false, it remembers them (4.0)."""
+    refusedConsumerLeavesSubscription: bool = False
+    """A consumer that is refused because of maxConsumersPerTopic has created its subscription, which stays (2.10). If false, it is refused
+    before (3.0)."""
     closesOnAckOfNoEntry: bool = False
     """An ACK of the message id −1:−1 closes the connection (3.0). If false, it has no effect (4.0)."""
     unblocksConsumerOneAckLate: bool = False
@@ -554,12 +560,14 @@ _BEFORE_4_0: dict[str, Any] = {
     "unblocksConsumerOneAckLate": True,
     "passedEntriesStayPending": True,
     "closesOnAckOfNoEntry": True,
+    "passedBatchesAreForgotten": True,
 }
 
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "highestProtocolVersion": 19,
     "missingAdminCalls": ",".join((*_MISSING_IN_3_0, *_MISSING_IN_2_10)),
     "unsetNamespacePoliciesAre204": True,
+    "refusedConsumerLeavesSubscription": True,
     "adminMessageIdsNameBatch": False,
     "metadataWithoutAutoCreation": False,
     "fencesProducers": False,

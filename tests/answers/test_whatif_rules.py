@@ -107,6 +107,14 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         ],
         "2.10", "3.0", {"other_stats": "unackedMessages"},
     ),
+    "refusedConsumerLeavesSubscription": (
+        [
+            (0, None, {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/maxConsumersPerTopic", "body": 1}),
+            subscribe(1),
+            subscribe(2, "t"),
+        ],
+        "2.10", "3.0", {"other_stats": "t"},
+    ),
     "promotesBehindSharedProducers": (
         [
             producer(1, "a", 1, "Shared"),
@@ -141,6 +149,7 @@ ELSEWHERE = {
     "keySharedLookAheadMsgInReplayThresholdPerSubscription": "tests/broker/test_key_shared_cases.py",
     "managedLedgerMaxUnackedRangesToPersist": "tests/broker/test_limits_of_stores.py",
     "messageExpiryPassesClosedLedgers": "tests/broker/random_lives.py",
+    "passedBatchesAreForgotten": "tests/broker/test_profile_2_10.py",
     "trimMovesToNextLedger": "tests/broker/random_lives.py",
 }
 """Settings that none of these meets, and where they are met."""

@@ -136,6 +136,8 @@ SETTINGS: dict[str, list[Any]] = {
     "keySharedPointsByNameAlone": [True],
     "turnsCountMessages": [True],
     "keySharedPassesEntriesThatWait": [False],
+    "refusedConsumerLeavesSubscription": [True],
+    "passedBatchesAreForgotten": [True],
     "keySharedRemembersHashes": [True],
     "ackOfAnyEntryLowersUnacked": [True],
     "keepsChunksTogether": [False],

@@ -74,6 +74,42 @@ def test_key_shared_remembers_hashes() -> None:
     assert found == ([0, 1], [1, 1], [1, 0])
 
 
+@pytest.mark.feature("D1", "I2")
+def test_refused_consumer_leaves_subscription() -> None:
+    def log(run: Run) -> tuple[bool, list[str]]:
+        run.namespace("POST", "maxConsumersPerTopic", 1)
+        run.subscribe("s")
+        refused = one(run.subscribe("t"), Error)
+        return "limit" in refused.cause or "maximum" in refused.cause, sorted(run.topic.subscriptions)
+
+    assert older(log) == ((True, ["s", "t"]), (True, ["s"]), (True, ["s"]))
+
+
+@pytest.mark.feature("D5", "I2")
+def test_passed_batches_are_forgotten() -> None:
+    """A reader has acknowledged one of two messages, and trimming moves its cursor past them. The ack of the rest counts both, or one."""
+
+    def log(run: Run) -> list[int]:
+        run.create_producer()
+        run.subscribe("r", "Shared", permits=10, durable=False, start_message_id=MessageIdData(-1, -1))
+        run.send(0, 1)
+        run.ack("r", (1, 0), left=[2], size=2)
+        run.send(2)  # the ledger is full, and nothing keeps it
+        (consumer,) = run.topic.subscriptions["r"].consumers
+        before = consumer.unacked
+        run.ack("r", (1, 0))
+        return [before, consumer.unacked]
+
+    found = older(
+        log,
+        managedLedgerMaxEntriesPerLedger=2,
+        acknowledgmentAtBatchIndexLevelEnabled=True,
+        passedEntriesStayPending=True,
+        opensLedgerAtOnce=True,
+    )
+    assert found == ([2, 0], [2, 0], [2, 1])
+
+
 @pytest.mark.feature("D5", "I2")
 def test_leaving_consumer_counts_redelivery() -> None:
     def log(run: Run) -> list[tuple[int, int, int]]:

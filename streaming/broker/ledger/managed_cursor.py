@@ -231,7 +231,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
         Raises `CursorError` for a position before the mark-delete or past the end.
 
-        quirk: a non-durable cursor keeps the acks within the batches that it passes. `forget_batches` removes them.
+        quirk: a non-durable cursor keeps the acks within the batches that it passes (`passedBatchesAreForgotten`).
         """
         if self.is_past_the_end(ledger, position):
             raise CursorError(
@@ -271,10 +271,11 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if self.read_position <= position:
             self.read_position = ledger.next_valid(position)
 
-    def forget_batches(self, ledger: ManagedLedger, before: Position) -> None:
-        """Forget the acks within batches that the mark-delete position passed since it was at `before`."""
+    def forget_batches(self, ledger: ManagedLedger, before: Position, *, last: bool = True) -> None:
+        """Forget the acks within batches that the mark-delete position passed since it was at `before`, and of that at the position (`last`)."""
         for batch in ledger.passed(self.batches, before, self.mark_delete):
-            del self.batches[batch]
+            if last or batch != self.mark_delete:
+                del self.batches[batch]
 
     def acknowledge(self, ledger: ManagedLedger, position: Position, ack_set: int | None) -> bool:
         """Ack an entry, or some messages of its batch. Returns True if the entry left the backlog.

@@ -44,7 +44,8 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers
     )
     schema_registry.check_consumer(ctx, topic.name, command.schema, policies, idle=idle, consumers=others)
-    check_max_consumers(ctx, topic)
+    if not ctx.config.refusedConsumerLeavesSubscription:
+        check_max_consumers(ctx, topic)
     if command.durable and existing is None and not ctx.policies_of(topic).autoSubscriptionCreation:
         raise BrokerError("SubscriptionNotFound", f"Subscription {name} does not exist")
     if command.read_compacted and command.subType not in ("Exclusive", "Failover"):
@@ -61,6 +62,8 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     if existing.durable != command.durable:
         kind = "Durable" if existing.durable else "NonDurable"
         raise BrokerError("NotAllowedError", f"{kind} subscription with the same name already exists.")
+    if ctx.config.refusedConsumerLeavesSubscription:
+        check_max_consumers(ctx, topic)
     if existing.consumers:
         check_joins(ctx, topic, existing, command)
 
@@ -91,6 +94,8 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         time = ctx.clock - command.start_message_rollback_duration_sec * 1000
         if (target := position_at(ctx, topic, time)) is not None:
             reset(ctx, topic, subscription, target, "start_message_rollback_duration")
+    if ctx.config.refusedConsumerLeavesSubscription:
+        check_max_consumers(ctx, topic)
     if not subscription.consumers and mismatch(subscription, command) is not None:
         part_remembered(ctx, topic, subscription)
         subscription.type = command.subType

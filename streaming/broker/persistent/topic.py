@@ -254,6 +254,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         if ctx.acks is not None:
             ctx.observe_ack(self.name, cursor.name, (), before, before, backlog)
         former = change_cursor(ctx, cursor, operation, *args, **kwargs)
+        if cursor.batches and ctx.config.passedBatchesAreForgotten:
+            cursor.forget_batches(self.ledger, before, last=False)
         entries = backlog - cursor.backlog(self.ledger)
         kind = reason.kind
         ctx.emit(
