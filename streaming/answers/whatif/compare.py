@@ -159,6 +159,7 @@ def _add_rules(
         found,
         profile,
         settings,
+        differ,
         lambda sets: fold(affected, [_configured(name, **fields) for name, fields in sets.items()]),
     )
 

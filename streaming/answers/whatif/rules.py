@@ -8,8 +8,8 @@ version does not make it. To fold less, settings that don't matter are ruled out
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,8 @@ _NOT_FIGURES = frozenset(
     {"policies", "topic", "subscription", "unchanged", *(change.replace(" ", "_") for change in CHANGES)}
     | {f"open_loop_{what}" for what in ("from", "offset", "baseline", "proposed")}
 )
+T = TypeVar("T", bound=Sized)
+
 _MESSAGE = ("topic", "subscription", "offset", "baseline_ledger", "baseline_entry")
 """The columns of differences that say which message for which subscription."""
 
@@ -55,11 +57,12 @@ def rules_met(
     found: WhatIf,
     profile: str,
     settings: Mapping[str, tuple[Any, Any]],
+    topics: Collection[str],
     fold: Callable[[Mapping[str, Mapping[str, Any]]], WhatIf],
 ) -> Rules:
     """Which of the `settings` make the differences of the last policy set, which is `profile`. Fills the column `rules` of its differences.
 
-    `fold` folds the log under sets of fields of a BROKER_CONFIG, by name.
+    `topics`: its `differing_topics`. `fold` folds the log under sets of fields of a BROKER_CONFIG, by name.
     """
     policies = found.totals[-1].policies
     causes = _Causes(found.differences, policies)
@@ -71,15 +74,13 @@ def rules_met(
     def all_but(names: Sequence[str]) -> dict[str, Any]:
         return {"profile": profile, "settings": {name: settings[name][0] for name in names}}
 
-    differ = settings if differing_topics(found, policies) else ()
-    for name, answer in _single(differ, fold, only, lambda answer, name: bool(_topics(answer, name))):
-        met.append(_rule(answer, name, settings[name]))
+    tried = settings if topics else ()
+    for name, answer, differ in _single(tried, fold, only, _topics):
+        met.append(_rule(answer, name, settings[name], differ))
         causes.suffices(name, _of(answer.differences, name))
     if causes.open():
-        for name, answer in _single(
-            differ, fold, all_but, lambda answer, name: causes.gone(_of(answer.differences, name))
-        ):
-            causes.is_needed(name, _of(answer.differences, name))
+        for name, _, rows in _single(tried, fold, all_but, causes.gone):
+            causes.are_of(name, rows, " and ")
     found.differences = causes.filled()
     met.sort(key=lambda each: (-each.messages, each.setting))
     return Rules(profile, policies, len(settings), met, causes.together())
@@ -89,22 +90,22 @@ def _single(
     settings: Iterable[str],
     fold: Callable[[Mapping[str, Mapping[str, Any]]], WhatIf],
     fields: Callable[[Sequence[str]], Mapping[str, Any]],
-    matters: Callable[[WhatIf, str], bool],
-) -> Iterator[tuple[str, WhatIf]]:
-    """The settings that matter by themselves, each with an answer in which its policy set has its name.
+    effect: Callable[[WhatIf, str], T],
+) -> Iterator[tuple[str, WhatIf, T]]:
+    """The settings that have an effect by themselves, each with an answer in which its policy set has its name, and with the effect.
 
-    Several that don't matter together are not tried one by one.
+    Several that have none together are not tried one by one.
     """
     waiting = _parts(list(settings), BESIDE)
     while waiting:
         group, waiting = waiting[:BESIDE], waiting[BESIDE:]
         answer = fold({names[0]: fields(names) for names in group})
         for names in group:
-            if matters(answer, names[0]):
-                if len(names) == 1:
-                    yield names[0], answer
-                else:
-                    waiting += _parts(names, 2)
+            found = effect(answer, names[0])
+            if len(names) > 1:
+                waiting += _parts(names, 2) if len(found) else ()
+            elif len(found):
+                yield names[0], answer, found
 
 
 class _Causes:
@@ -123,17 +124,20 @@ class _Causes:
 
     def suffices(self, name: str, differences: pa.Table) -> None:
         """A setting makes these by itself."""
-        rows = self._rows(self._own, "semi", differences)
-        self._add(name, rows, " or ")
-        self._open = self._rest(self._open, "anti", differences)
+        messages, keys = _messages(differences), list(_MESSAGE)
+        self.are_of(name, _row_numbers(self._own.join(messages, keys=keys, join_type="left semi")), " or ")
+        self._open = self._open.join(messages, keys=keys, join_type="left anti")
 
-    def gone(self, differences: pa.Table) -> bool:
-        """Whether some that no setting makes by itself are not among these."""
-        return len(self._rest(self._open, "anti", differences)) > 0
+    def gone(self, answer: WhatIf, name: str) -> np.ndarray[Any, Any]:
+        """The rows that no setting makes by itself, and that a policy set of `answer` does not have."""
+        messages = _messages(_of(answer.differences, name))
+        return _row_numbers(self._open.join(messages, keys=list(_MESSAGE), join_type="left anti"))
 
-    def is_needed(self, name: str, differences: pa.Table) -> None:
-        """All others together make only these."""
-        self._add(name, self._rows(self._open, "anti", differences), " and ")
+    def are_of(self, name: str, rows: np.ndarray[Any, Any], word: str) -> None:
+        """Add a setting to those that make these rows."""
+        for row in rows.tolist():
+            before = self._texts[row]
+            self._texts[row] = name if before is None else before + word + name
 
     def filled(self) -> pa.Table:
         """The differences, with their column `rules`."""
@@ -147,18 +151,6 @@ class _Causes:
         texts = (self._texts[row] or "" for row in self._open["row"].to_pylist())
         return dict(Counter(texts).most_common())
 
-    def _add(self, name: str, rows: np.ndarray[Any, Any], word: str) -> None:
-        for row in rows.tolist():
-            before = self._texts[row]
-            self._texts[row] = name if before is None else before + word + name
-
-    def _rest(self, keys: pa.Table, kind: str, differences: pa.Table) -> pa.Table:
-        return keys.join(_messages(differences), keys=list(_MESSAGE), join_type=f"left {kind}")
-
-    def _rows(self, keys: pa.Table, kind: str, differences: pa.Table) -> np.ndarray[Any, Any]:
-        rows: np.ndarray[Any, Any] = self._rest(keys, kind, differences)["row"].to_numpy()
-        return rows
-
 
 def _parts(names: Sequence[str], count: int) -> list[Sequence[str]]:
     """At most so many parts of about the same size."""
@@ -166,20 +158,19 @@ def _parts(names: Sequence[str], count: int) -> list[Sequence[str]]:
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-def _rule(found: WhatIf, name: str, values: tuple[Any, Any]) -> RuleMet:
+def _rule(found: WhatIf, name: str, values: tuple[Any, Any], topics: list[RuleOnTopic]) -> RuleMet:
     totals = next(each for each in found.totals if each.policies == name)
     counts = {change: count for change, count in totals.differences.items() if count}
-    return RuleMet(name, *values, counts, _topics(found, name))
+    return RuleMet(name, *values, counts, topics)
 
 
 def _topics(found: WhatIf, name: str) -> list[RuleOnTopic]:
     """The topics on which a policy set makes a difference."""
     by_topic: defaultdict[str, _Rows] = defaultdict(_Rows)
-    for row in found.summary.to_pylist():
-        if row["policies"] == found.totals[0].policies:
-            by_topic[row["topic"]].baseline[row["subscription"]] = row
-        elif row["policies"] == name:
-            by_topic[row["topic"]].proposed[row["subscription"]] = row
+    for row in _of(found.summary, found.totals[0].policies).to_pylist():
+        by_topic[row["topic"]].baseline[row["subscription"]] = row
+    for row in _of(found.summary, name).to_pylist():
+        by_topic[row["topic"]].proposed[row["subscription"]] = row
     messages = _of(found.differences, name).group_by(["topic", "subscription"]).aggregate([([], "count_all")])
     for row in messages.to_pylist():
         by_topic[row["topic"]].differences[row["subscription"]] = row["count_all"]
@@ -211,6 +202,11 @@ class _Rows:
 
 def _of(table: pa.Table, policies: str) -> pa.Table:
     return table.filter(pc.equal(table["policies"].cast(pa.string()), policies))
+
+
+def _row_numbers(keys: pa.Table) -> np.ndarray[Any, Any]:
+    rows: np.ndarray[Any, Any] = keys["row"].to_numpy()
+    return rows
 
 
 def _messages(differences: pa.Table) -> pa.Table:
