@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from schemas.commands import Refused
 from schemas.effects import KINDS, RULES_OF_A_RUN, TOPIC_SET_ASIDE, Quarantined
@@ -39,9 +38,9 @@ QUARANTINE = pa.schema(
 class QuarantineSink:
     """Stores QUARANTINED rows."""
 
-    def __init__(self, url: str, filesystem: fs.FileSystem | None = None) -> None:
-        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it."""
-        self._storage = Storage(url, filesystem)
+    def __init__(self, url: str) -> None:
+        """`url`: a local folder or any URI that pyarrow can open."""
+        self._storage = Storage(url)
         self._checked = False
 
     def begin(self, batch_id: int) -> None:
@@ -80,11 +79,10 @@ class QuarantineSink:
         return dict.fromkeys(sorted(paths - self._storage.infos(paths).keys()), committed)
 
 
-def read_set_aside(url: str, filesystem: fs.FileSystem | None = None) -> dict[Coordinates, Refused]:
+def read_set_aside(url: str) -> dict[Coordinates, Refused]:
     """The quarantined records that the run chose, not their contents (`RULES_OF_A_RUN`), and why."""
     rows = read_quarantine(
         url,
-        filesystem,
         columns=[*IDENTITY, "rule", "cause"],
         where=pc.field("rule").isin(RULES_OF_A_RUN),
     )
@@ -94,16 +92,15 @@ def read_set_aside(url: str, filesystem: fs.FileSystem | None = None) -> dict[Co
     }
 
 
-def read_topics_set_aside(url: str, filesystem: fs.FileSystem | None = None) -> list[TopicAside]:
+def read_topics_set_aside(url: str) -> list[TopicAside]:
     """The topics that the run set aside, each after the record that was the last one then."""
     where = pc.field("rule") == TOPIC_SET_ASIDE
-    rows = read_quarantine(url, filesystem, columns=[*IDENTITY, "topic"], where=where)
+    rows = read_quarantine(url, columns=[*IDENTITY, "topic"], where=where)
     return [TopicAside(row["topic"], row["partition"], row["offset"]) for row in rows.to_pylist()]
 
 
 def read_quarantine(
     url: str,
-    filesystem: fs.FileSystem | None = None,
     *,
     columns: Sequence[str] = QUARANTINE.names,
     where: pc.Expression | None = None,
@@ -113,7 +110,7 @@ def read_quarantine(
     `columns` are some of `QUARANTINE` and must include these three. Without ``value`` the read is fast even for large
     records.
     """
-    storage = Storage(url, filesystem)
+    storage = Storage(url)
     schema = pa.schema([QUARANTINE.field(name) for name in columns])
     tables = [schema.empty_table()]
     for info in storage.files(_FOLDER):

@@ -295,9 +295,9 @@ def columns_of(kind: str | None) -> pa.Schema:
     return OUTPUT if kind is None else pa.schema([*TABLES[kind], OUTPUT.field("kind")])
 
 
-def read_table(url: str, kind: str | None = None, filesystem: fs.FileSystem | None = None) -> pa.Table:
+def read_table(url: str, kind: str | None = None) -> pa.Table:
     """The rows of a kind, or of all kinds (columns `OUTPUT`), sorted by identity, without repeats."""
-    storage = Storage(url, filesystem)
+    storage = Storage(url)
     schema = columns_of(kind)
     tables = [schema.empty_table()]
     for each in TABLES if kind is None else [kind]:

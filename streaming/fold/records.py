@@ -100,14 +100,12 @@ def set_aside_by_name(
     return found
 
 
-def stats(
-    states: Iterable[StateRow], *, broker: BrokerType = Broker, entries: EntryReader | None = None
-) -> list[dict[str, Any]]:
+def stats(states: Iterable[StateRow], *, broker: BrokerType = Broker) -> list[dict[str, Any]]:
     """`Broker.stats` of all partitions, sorted by topic, with the ingress partition added to each row."""
     rows = [
         {"partition": each.partition} | row
         for each in states
-        for row in broker.decode(each.broker, entries or NoEntries()).stats()
+        for row in broker.decode(each.broker, NoEntries()).stats()
     ]
     return sorted(rows, key=lambda row: str(row["topic"]))
 

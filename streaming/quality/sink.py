@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyarrow import fs
 
 from schemas.effects import KINDS, Quarantined
 from schemas.outputs import Rows
@@ -57,18 +56,17 @@ class QualitySink:
     def __init__(
         self,
         url: str,
-        filesystem: fs.FileSystem | None = None,
         *,
         live: bool = False,
         every_seconds: float = EVERY_SECONDS,
         first_seconds: float = 0,
     ) -> None:
-        """`url`: a local folder or any URI that pyarrow can open, or, with a `filesystem`, a path on it.
+        """`url`: a local folder or any URI that pyarrow can open.
 
         With `live`, the driver also starts a process that runs Great Expectations on samples, `first_seconds` after
         the first micro-batch began, because its start would slow down that of the query. Raises `SuiteError`.
         """
-        self._storage = Storage(url, filesystem)
+        self._storage = Storage(url)
         self._live, self._every = live, every_seconds
         self._sampled: dict[int, float] = {}
         self._counts: dict[int, Counter[str]] = {}
@@ -181,9 +179,9 @@ def sample_of(rows: Rows) -> Rows:
     return sample
 
 
-def read_broken(url: str, filesystem: fs.FileSystem | None = None) -> dict[str, int]:
+def read_broken(url: str) -> dict[str, int]:
     """The number of output rows that broke each rule, over all micro-batches."""
-    storage = Storage(url, filesystem)
+    storage = Storage(url)
     counts: Counter[str] = Counter()
     for info in storage.files(BROKEN):
         with storage.open(storage.relative(info)) as file:

@@ -10,7 +10,7 @@ from streaming.broker import bundles
 from streaming.broker.admin.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
 from streaming.broker.admin.permissions import call_permissions
 from streaming.broker.admin_requests import PARTITIONED, answered_from, refuse_as_unsupported, respond
-from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Table
+from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Table, decoded
 from streaming.broker.context import Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, is_namespace_name, partitions_of
@@ -375,13 +375,13 @@ def _on_each_topic(
     ctx: Context, namespace: str, command: Admin, call: str, topics: Callable[[], Iterable[PersistentTopic]]
 ) -> OnTopic | None:
     """What a call does to each topic of a namespace, or of a bundle. None: it does nothing to topics."""
-    bundle, _, rest = call.partition("/")
-    of_bundle = bundle.startswith("0x") and rest.partition("/")[0] in {name for _, name in _ACTIONS}
-    if of_bundle:
+    if (found := _ON_TOPICS.find(command.method, f"/{call}")) is None:
+        return None
+    handler, names = found
+    if (bundle := names.get("bundle")) is not None:
         bundles.check(ctx.namespaces.get(namespace) or Policies(), namespace, bundle)
-        call = rest
-    action = _action(command, call, topics)
-    if action is None or not of_bundle:
+    action = handler(decoded(names).get("subscription", ""), topics)
+    if bundle is None:
         return action
 
     def in_bundle(ctx: Context, topic: PersistentTopic) -> None:
@@ -391,18 +391,12 @@ def _on_each_topic(
     return in_bundle
 
 
-def _action(command: Admin, call: str, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic | None:
-    name, slash, wanted = call.partition("/")
-    action = _ACTIONS.get((command.method, name))
-    return None if action is None else action(unquote(wanted) if slash else None, topics)
-
-
-def _unload(subscription: str | None, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic | None:
+def _unload(subscription: str, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
     """Close the topics and load them again."""
-    return unload if subscription is None else None
+    return unload
 
 
-def _clear_backlogs(subscription: str | None, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
+def _clear_backlogs(subscription: str, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
     """Clear the backlog of every subscription, or of those of this name."""
 
     def clear(ctx: Context, topic: PersistentTopic) -> None:
@@ -413,15 +407,16 @@ def _clear_backlogs(subscription: str | None, topics: Callable[[], Iterable[Pers
     return clear
 
 
-def _unsubscribe(subscription: str | None, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
+def _unsubscribe(subscription: str, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
     """Delete the subscriptions of this name, if none has consumers."""
-    wanted = subscription or ""
-    if any(wanted in topic.subscriptions and topic.subscriptions[wanted].consumers for topic in topics()):
+    if any(
+        subscription in each.subscriptions and each.subscriptions[subscription].consumers for each in topics()
+    ):
         raise AdminError(412, "Subscription has active connected consumers")
 
     def delete(ctx: Context, topic: PersistentTopic) -> None:
-        if wanted in topic.known_subscriptions():
-            delete_subscription(ctx, topic, wanted)
+        if subscription in topic.known_subscriptions():
+            delete_subscription(ctx, topic, subscription)
 
     return delete
 
@@ -441,23 +436,20 @@ LISTS: Table[Callable[[Context, Admin, Names, Iterable[str], Container[str]], Ad
 
 _WHOLE = Table(NAMESPACE, (Call("GET", "", _get), Call("PUT", "", _create), Call("DELETE", "", _delete)))
 
-_ON_TOPICS = Table(
+_ON_TOPICS: Table[Callable[[str, Callable[[], Iterable[PersistentTopic]]], OnTopic]] = Table(
     NAMESPACE,
     [
         Call(method, prefix + path, handler)
+        for prefix in ("", "/{bundle}")
         for method, path, handler in (
             ("PUT", "/unload", _unload),
             ("POST", "/clearBacklog", _clear_backlogs),
             ("POST", "/clearBacklog/{subscription}", _clear_backlogs),
             ("POST", "/unsubscribe/{subscription}", _unsubscribe),
         )
-        for prefix in ("", "/{bundle}")
     ],
 )
-_ACTIONS = {
-    (row.method, row.path.split("/")[-1 - row.path.endswith("}")]): row.handler for row in _ON_TOPICS.calls
-}
-"""Method and verb → what a call does to topics."""
+"""The calls that do something to each topic of a namespace, or of one of its bundles."""
 
 _BEFORE_POLICIES: Table[Callable[[Context, str, Admin, str], AdminAnswer | None]] = Table(
     NAMESPACE,
