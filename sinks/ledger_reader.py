@@ -1,6 +1,7 @@
 """Reads entries from the ledger store: metadata for the broker, payloads for responses, and tables for people."""
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +20,10 @@ from sinks.storage import RESTORE, Storage
 
 T = TypeVar("T")
 Source = tuple[EntryFile, EntryRun]
+
+_AHEAD, _AHEAD_BYTES = 64, 1 << 20
+"""Entries that are read at once for somebody who asked for the first of them, and their bytes."""
+
 _decode = msgspec.msgpack.Decoder(MessageMetadata).decode
 
 
@@ -61,6 +66,17 @@ class LedgerReader:
             return [payload for table in tables for payload in table["payload"].to_pylist()]
 
         return self._read((topic, ledger_id), first, last, ("payload",), collect)
+
+    def ahead(self, topic: str, ledger_id: int, first: int) -> list[tuple[Entry, bytes]]:
+        """Entry `first` and a few that follow it in its file, with their payloads: whoever wants one is about to want the next, and one by one
+        costs 30 times as much. Raises `EntryNotFound` if the first is missing."""
+        entries = self.read(topic, ledger_id, first, first)
+        run = next(run for _, run in self._of((topic, ledger_id)) if run.first <= first <= run.last)
+        entries += self.read(topic, ledger_id, first + 1, min(first + _AHEAD - 1, run.last))
+        sizes = accumulate(entry.size for entry in entries)
+        count = max(sum(size <= _AHEAD_BYTES for size in sizes), 1)
+        payloads = self.payloads(topic, ledger_id, first, first + count - 1)
+        return list(zip(entries[:count], payloads, strict=True))
 
     def _read(
         self,

@@ -66,6 +66,41 @@ class BadSetting(ValueError):
 BROKER_TIMESTAMP = "AppendBrokerTimestampMetadataInterceptor"
 
 
+_TOPIC, _NAMESPACE = "/{domain}/{tenant}/{namespace}/{topic}", "/namespaces/{tenant}/{namespace}"
+_MISSING_IN_4_0 = [
+    *(f"{method} {_TOPIC}/subscriptionExpirationTime" for method in ("GET", "POST", "DELETE")),
+    *(
+        f"{method} {_NAMESPACE}/allowedTopicPropertyKeysForMetrics=405"
+        for method in ("GET", "POST", "DELETE")
+    ),
+    f"GET {_TOPIC}/getMessageIdByIndex",
+]
+_MISSING_IN_3_0 = [
+    *_MISSING_IN_4_0,
+    *(
+        f"{method} {of}/dispatcherPauseOnAckStatePersistent{status}"
+        for of, status in ((_TOPIC, ""), (_NAMESPACE, "=405"))
+        for method in ("GET", "POST", "DELETE")
+    ),
+    f"DELETE {_TOPIC}/policies",
+    "GET /schemas/{tenant}/{namespace}/{topic}/metadata",
+]
+_MISSING_IN_2_10 = [
+    *(f"{method} {_NAMESPACE}/entryFilters=405" for method in ("GET", "POST", "DELETE")),
+    *(f"{method} {_NAMESPACE}/allowedClusters=405" for method in ("GET", "POST")),
+    *(f"{method} {_NAMESPACE}/offloadThresholdInSeconds=405" for method in ("GET", "PUT")),
+    f"GET {_NAMESPACE}/{{bundle}}/topicHashPositions",
+    *(f"{method} {_TOPIC}/{call}" for call in ("autoSubscriptionCreation", "entryFilters", "{subscription}/dispatchRate")
+      for method in ("GET", "POST", "DELETE")),
+    *(f"{method} {_TOPIC}/shadowTopics" for method in ("GET", "PUT", "DELETE")),
+    *(f"{method} {_TOPIC}/schemaValidationEnforced" for method in ("GET", "POST")),
+    *(f"{method} {_TOPIC}/properties=405" for method in ("PUT", "DELETE")),
+    f"GET {_TOPIC}/subscription/{{subscription}}/properties=405",
+    f"POST {_TOPIC}/subscription/{{subscription}}/analyzeBacklog",
+    f"POST {_TOPIC}/trim",
+]  # fmt: skip
+
+
 class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The broker's settings, by Pulsar's names. Defaults are those of profile ``4.x``."""
 
@@ -389,7 +424,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     highestProtocolVersion: Annotated[int, between(0, PROTOCOL_VERSION)] = PROTOCOL_VERSION
     """The highest version of the binary protocol in CONNECTED. Below 20, CONNECTED names no features, and nobody can watch a list of
     topics (2.10)."""
-    missingAdminCalls: str = ""
+    missingAdminCalls: str = ",".join(_MISSING_IN_4_0)
     """Calls that the admin API lacks, as ``METHOD /path``, separated by commas. Their answer is 404, or with ``=405`` behind the path 405,
     as the path has another call (2.10, 3.0)."""
     unsetNamespacePoliciesAre204: bool = False
@@ -499,6 +534,7 @@ _LONG = 80
 """A longer text of a setting is a list, see `abbreviated`."""
 
 _FROM_4_2: dict[str, Any] = {
+    "missingAdminCalls": "",
     "acknowledgmentAtBatchIndexLevelEnabled": True,
     "removePendingAcksOnMarkDeleteMove": True,
     "moveCursorOverConsumedLedger": True,
@@ -515,31 +551,6 @@ def _beyond_defaults(profile: dict[str, Any]) -> dict[str, Any]:
     defaults = ServiceConfiguration()
     return {name: value for name, value in profile.items() if value != getattr(defaults, name)}
 
-
-_TOPIC, _NAMESPACE = "/{domain}/{tenant}/{namespace}/{topic}", "/namespaces/{tenant}/{namespace}"
-_MISSING_IN_3_0 = [
-    *(
-        f"{method} {of}/dispatcherPauseOnAckStatePersistent{status}"
-        for of, status in ((_TOPIC, ""), (_NAMESPACE, "=405"))
-        for method in ("GET", "POST", "DELETE")
-    ),
-    f"DELETE {_TOPIC}/policies",
-    "GET /schemas/{tenant}/{namespace}/{topic}/metadata",
-]
-_MISSING_IN_2_10 = [
-    *(f"{method} {_NAMESPACE}/entryFilters=405" for method in ("GET", "POST", "DELETE")),
-    *(f"{method} {_NAMESPACE}/allowedClusters=405" for method in ("GET", "POST")),
-    *(f"{method} {_NAMESPACE}/offloadThresholdInSeconds=405" for method in ("GET", "PUT")),
-    f"GET {_NAMESPACE}/{{bundle}}/topicHashPositions",
-    *(f"{method} {_TOPIC}/{call}" for call in ("autoSubscriptionCreation", "entryFilters", "{subscription}/dispatchRate")
-      for method in ("GET", "POST", "DELETE")),
-    *(f"{method} {_TOPIC}/shadowTopics" for method in ("GET", "PUT", "DELETE")),
-    *(f"{method} {_TOPIC}/schemaValidationEnforced" for method in ("GET", "POST")),
-    *(f"{method} {_TOPIC}/properties=405" for method in ("PUT", "DELETE")),
-    f"GET {_TOPIC}/subscription/{{subscription}}/properties=405",
-    f"POST {_TOPIC}/subscription/{{subscription}}/analyzeBacklog",
-    f"POST {_TOPIC}/trim",
-]  # fmt: skip
 
 _BEFORE_4_0: dict[str, Any] = {
     "missingAdminCalls": ",".join(_MISSING_IN_3_0),

@@ -9,7 +9,7 @@ deliveries. All bytes to a client go through `Connection._write`. While more wai
 is taken, so nothing that it asks for adds to them. What others send to its consumers does: rows and files are bounded in sum, and
 beyond that, the connection is closed that has waited longest to get on.
 
-A connection takes so many frames in its turn, and then it is that of others: of whoever has had least (`Turns`). A FLOW of many
+A connection takes so many frames in its turn, and is sent so many rows, and then it is that of others: of whoever has had least (`Turns`). A FLOW of many
 permits goes to the broker in parts, one at a time. Bytes that came and are not taken are counted over all connections, and so are those of commands that the broker has not
 carried out.
 """
@@ -89,8 +89,11 @@ _SCHEMAS = 8
 _TURN, _COST = 1000, 4
 """What a connection may take in its turn: so many plain frames. Any other one counts as `_COST` of them."""
 
+_SENT = 2000
+"""Rows that a connection is sent in its turn, 5 to 10 µs each."""
+
 _TURNS = 0.02
-"""Seconds of a round of the loop in which frames are taken."""
+"""Seconds of a round of the loop in which frames are taken, and in which rows are sent that wait for a turn. The same for rows as they come."""
 
 _TAKING, _TAKING_BYTE, _TURN_BYTES = 2e-5, 1e-7, 1 << 17
 """What a turn costs (s) before it is known: by the bytes that are there, of which it takes so many."""
@@ -253,10 +256,11 @@ class BinaryServer:
                 self._refused(effect)
             elif name := getattr(effect, "connection", None):
                 of[name].append(effect)
+        began = time.monotonic()
         for name, effects in of.items():
             if (connection := self.connections.get(name)) is not None:
                 try:
-                    connection.deliver(effects)
+                    connection.deliver(effects, send=time.monotonic() - began < _TURNS)
                 except Exception as error:
                     self.bugs.error(
                         "rows can't be delivered to connection %s, which is a bug in Magnetar: %r",
@@ -264,6 +268,7 @@ class BinaryServer:
                         error,
                     )
                     connection.close("rows can't be delivered")
+        self.turns.took(time.monotonic() - began)
         self.watchers.see(rows)
 
     def exceeded(self, limit: str, what: str, *args: object) -> None:
@@ -439,6 +444,8 @@ class Connection(asyncio.Protocol):
         """The messages that its consumer has got since a part of it went."""
         self._delayed: deque[_Delayed] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._new = 0
+        """Rows, of those that wait, which have their payloads."""
         self._ready = self._closing = self._known = False
         self._writable = self._reading = True
         self._heard, self._asked, self._overdue = True, False, False
@@ -502,12 +509,16 @@ class Connection(asyncio.Protocol):
         self.pace()
 
     def next_turn(self) -> None:
-        """Go on with what came."""
+        """Go on with what is due to the client, and with what came."""
         self._turn_due = False
+        if self._waiting and self._writable and not self._closing:
+            self._send()
         if not (self._untaken and not self._closing and self._may_take()):
             return
         if self._flow is None:
             self._turn(b"")
+            return
+        if self._waiting:  # what the last part brought
             return
         flow = self._flow
         part = FLOW_PART if self._brought >= flow.part else min(2 * flow.part, LARGEST_PART)
@@ -566,15 +577,15 @@ class Connection(asyncio.Protocol):
         self.pace()
 
     def resume_writing(self) -> None:
-        """The client has read most of what was sent."""
+        """The client has read most of what was sent. The transport, which is writing, must not be written to before it is done."""
         self._writable = True
         self._drained.set()
-        if self._waiting:
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if not self._closing:
             self._send()
-            self._count_waiting(goes_on=True)
-        else:
-            self._send()
-        if self._writable:
+        if self._writable and not self._closing:
             self._server.watchers.resume(self.name)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -906,7 +917,8 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         may_take = self._may_take()
-        if may_take and self._untaken and not self._turn_due:
+        may_send = self._writable and bool(self._waiting)
+        if (may_send or (may_take and self._untaken)) and not self._turn_due:
             self._turn_due = True
             self._server.turns.put(self, self._reader.size)
         if (wanted := may_take and not self._untaken) == self._reading:
@@ -1032,8 +1044,8 @@ class Connection(asyncio.Protocol):
             self._metrics.sent += len(data)
             self._transport.write(data)
 
-    def deliver(self, effects: Collection[e.Effect]) -> None:
-        """Send what `effects` say, as soon as the client reads."""
+    def deliver(self, effects: Collection[e.Effect], *, send: bool = True) -> None:
+        """Send what `effects` say, as soon as the client reads. Without `send`: when it is the connection's turn."""
         if self._closing:
             return
         if self._flow is not None:
@@ -1041,16 +1053,18 @@ class Connection(asyncio.Protocol):
             self._brought += sum(
                 each.messages for each in effects if type(each) is e.Message and each.consumer_id == consumer
             )
-        before = len(self._waiting)
         self._waiting.extend(effects)
-        self._send()
-        if self._waiting and not self._closing:
-            self._lay_aside(min(len(effects), len(self._waiting)))
-            self._count_waiting(goes_on=len(self._waiting) < before + len(effects))
+        self._new += len(effects)
+        if send or not self._writable:
+            self._send()
+        else:
+            self._count_waiting(goes_on=True)
+            self.pace()
 
-    def _lay_aside(self, count: int) -> None:
-        """Let go of the payloads of the last `count` rows that wait."""
-        last = [self._waiting.pop() for _ in range(count)]
+    def _lay_aside(self) -> None:
+        """The client does not read: let go of the payloads of the rows that wait."""
+        last = [self._waiting.pop() for _ in range(self._new)]
+        self._new = 0
         try:
             self._waiting.extend(map(self._without_payload, reversed(last)))
         except OSError as error:
@@ -1082,14 +1096,15 @@ class Connection(asyncio.Protocol):
             if isinstance(each, _Spooled):
                 self._server.spool.drop(each.entry)
         self._waiting.clear()
-        self._schemas = self._spooled = 0
+        self._schemas = self._spooled = self._new = 0
         self._count_waiting(goes_on=True)
 
     def _send(self) -> None:
         waiting = self._waiting
         parts: list[bytes] = []
-        size = 0
-        while waiting and self._writable and not self._closing:
+        size, left, before = 0, _SENT, len(waiting)
+        while waiting and left and self._writable and not self._closing:
+            left -= 1
             try:
                 data = self._encoded(waiting.popleft())
             except OSError as error:
@@ -1108,15 +1123,20 @@ class Connection(asyncio.Protocol):
                 data = b""
             parts.append(data)
             size += len(data)
-            if size >= _WRITE_AT_ONCE or not waiting or self._closing:
+            if size >= _WRITE_AT_ONCE or not waiting or not left or self._closing:
                 self._write(b"".join(parts))
                 parts.clear()
                 size = 0
         if self._closing:
             self._forget_waiting()
             self._transport.close()
-        else:
-            self.pace()
+            return
+        self._new = min(self._new, len(waiting))
+        if self._new and not self._writable:
+            self._lay_aside()
+        if before:
+            self._count_waiting(goes_on=self._writable or len(waiting) < before)
+        self.pace()
 
     def _encoded(self, effect: "_Due") -> bytes:
         """The frame of an effect, or nothing if there is none."""

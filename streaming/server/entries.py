@@ -17,6 +17,8 @@ class RecentEntries:
     def __init__(self, older: LedgerReader | None = None) -> None:
         self._older = older
         self._ledgers: dict[tuple[str, int], tuple[int, list[StoredEntry]]] = {}
+        self._ahead: tuple[str, int, int, list[StoredEntry]] = "", 0, 0, []
+        """Entries that were read from `older` with the last one that was wanted: topic, ledger, the first entry's id."""
 
     def add(self, rows: Sequence[Row]) -> None:
         """Keep the entries that `rows` stored."""
@@ -36,6 +38,7 @@ class RecentEntries:
         """Forget the ledgers that `rows` deleted."""
         for row in rows:
             if type(row.effect) is LedgerDeleted:
+                self._ahead = "", 0, 0, []
                 self._ledgers.pop((row.effect.topic, row.effect.ledger_id), None)
 
     def mark(self) -> Mark:
@@ -82,6 +85,12 @@ class RecentEntries:
             return recent[entry_id - begin]
         if self._older is None or entry_id >= begin:
             raise EntryNotFound(f"{topic} {ledger_id}:{entry_id}: no such entry")
-        (known,) = self._older.read(topic, ledger_id, entry_id, entry_id)
-        (payload,) = self._older.payloads(topic, ledger_id, entry_id, entry_id)
-        return StoredEntry(known.metadata, payload, known.size, known.broker_timestamp)
+        *ledger, first, ahead = self._ahead
+        if ledger != [topic, ledger_id] or not first <= entry_id < first + len(ahead):
+            first, read = entry_id, self._older.ahead(topic, ledger_id, entry_id)
+            ahead = [
+                StoredEntry(each.metadata, payload, each.size, each.broker_timestamp)
+                for each, payload in read
+            ]
+            self._ahead = topic, ledger_id, first, ahead
+        return ahead[entry_id - first]

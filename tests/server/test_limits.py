@@ -664,6 +664,7 @@ def test_an_entry_waits_once_for_all_its_deliveries() -> None:
             found: list[Any] = []
             while wire.protocol.waiting or wire.written:
                 found += messages(wire.read())
+                await asyncio.sleep(0)
             for id_ in {each.fields["consumer_id"] for each in found}:
                 assert [each.payload for each in found if each.fields["consumer_id"] == id_] == payloads
             assert len(found) == 500
@@ -897,6 +898,7 @@ def test_a_watcher_that_does_not_read_is_told_the_sum_later() -> None:
         await looked(server)
         assert len(updates(other.read())) == 3
         assert wire.read() == b"\0" * (BOUNDS.buffered + 1)
+        await asyncio.sleep(0)
         (update,) = updates(wire.read())
         assert update["new_topics"] == ["persistent://public/default/b"]
         assert "deleted_topics" not in update
@@ -920,6 +922,7 @@ def test_a_watcher_that_has_missed_too_much_is_closed(monkeypatch: pytest.Monkey
         (group,) = server.watchers._groups.values()
         assert len(group.changes) == 3
         wire.read()
+        await asyncio.sleep(0)
         assert (wire.is_closing(), other.is_closing()) == (True, False)
 
     run(work)

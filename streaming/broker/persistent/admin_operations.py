@@ -222,7 +222,9 @@ def _is_stored(topic: PersistentTopic, position: Position) -> bool:
 def _get_by_id(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The message at a position."""
     position = Position(int(names["ledger"]), int(names["entry"]))
-    if position.ledger in topic.ledger.ledgers and not _is_stored(topic, position):
+    if position.ledger not in topic.ledger.ledgers:
+        raise AdminError(404, "Message id not found")
+    if not _is_stored(topic, position):
         raise AdminError(500, f"{position} is past the end of its ledger")  # Pulsar tries to read it
     return _entry(topic, position)
 
@@ -280,6 +282,16 @@ def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, names: 
     if position is None:
         raise AdminError(404, "Message ID not found")
     return 200, _message_id(ctx, partition_index(topic.name), position)
+
+
+def _message_id_by_index(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
+    """The id of the message with the index `?index=…`, which the broker gives messages if it is told to append it. It can't be told here, so
+    that no message has one."""
+    if not ctx.config.brokerEntryMetadataInterceptors:
+        raise AdminError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
+    if topic.ledger.number_of_entries == 0:
+        raise AdminError(404, f"No messages found in topic {topic.name}")
+    raise AdminError(412, "Broker entry metadata is not present in the message")
 
 
 def _create_missed_partitions(
@@ -440,6 +452,8 @@ CALLS: Table[Callable[[Context, PersistentTopic, Admin, Names], AdminAnswer]] = 
         Call("GET", "/lastMessageId", _last_message_id, "one"),
         Call("GET", "/messageid/{time}", _message_id_at, "one",
              "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on specific topic partition"),
+        Call("GET", "/getMessageIdByIndex", _message_id_by_index, "one",
+             "GetMessageIDByIndex is not allowed on partitioned-topic"),
         Call("POST", "/createMissedPartitions", _create_missed_partitions),
         Call("GET", "/properties", _properties),
         Call("PUT", "/properties", _put_properties),

@@ -83,7 +83,6 @@ _UNSET_OF_TOPIC: dict[str, tuple[int, Any]] = {
     "maxSubscriptionsPerTopic": (204, None),
     "maxMessageSize": (204, None),
     "publishRate": (204, None),
-    "subscriptionTypesEnabled": (200, []),
     "schemaValidationEnforced": (200, False),
 }
 """quirk: the answers to GET of a policy that is not set, where they are not 200 without a body."""
@@ -166,6 +165,8 @@ def get_policy(
         return 200, msgspec.to_builtins(value)
     if lower is None:
         return _UNSET_OF_NAMESPACE.get(field, (200, None))
+    if field == "subscriptionTypesEnabled":  # quirk: the other policies of the topic count
+        return (204, None) if policies == Policies() else (200, [])
     return _UNSET_OF_TOPIC.get(field, (200, None))
 
 
@@ -211,9 +212,9 @@ def set_policy(
         setattr(policies, field, None)
         return True
     given = query(command.path)
-    # quirk: a topic's TTL is a query parameter, a namespace's is the body
-    in_path = name == "messageTTL" and "messageTTL" in given
-    body = given["messageTTL"] if in_path else command.body
+    # quirk: two policies are query parameters of a topic, and bodies of a namespace
+    in_path = name in _PARAMETERS_OF_TOPIC and name in given
+    body = given[name] if in_path else command.body
     if body is None and (type_ in _OBJECTS or (lower is not None and name in _OBJECTS_OF_TOPIC)):
         setattr(policies, field, None)
         return True
@@ -260,7 +261,8 @@ def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:
 
 
 _OBJECTS = (RetentionPolicies, DispatchRate, PublishRate, SubscribeRate)
-_OBJECTS_OF_TOPIC = ("messageTTL", "deduplicationEnabled")
+_PARAMETERS_OF_TOPIC = ("messageTTL", "subscriptionExpirationTime")
+_OBJECTS_OF_TOPIC = ("deduplicationEnabled", *_PARAMETERS_OF_TOPIC)
 """Policies that a call without a value removes. Of other types, or at the other level, it is refused."""
 
 _NOT_NEGATIVE = {
@@ -359,15 +361,15 @@ NAMESPACE_POLICIES = (
     "subscriptionExpirationTime", "dispatchRate", "subscriptionDispatchRate", "publishRate", "subscribeRate",
     "delayedDelivery", "subscriptionTypesEnabled", "autoTopicCreation", "autoSubscriptionCreation",
     "inactiveTopicPolicies", "persistence", "persistence/bookieAffinity", "antiAffinity", "replicatorDispatchRate",
-    "dispatcherPauseOnAckStatePersistent", "entryFilters",
+    "dispatcherPauseOnAckStatePersistent", "entryFilters", "allowedTopicPropertyKeysForMetrics",
 )  # fmt: skip
 
 TOPIC_POLICIES = (
     "messageTTL", "retention", "backlogQuota", "deduplicationEnabled", "deduplicationSnapshotInterval", "maxProducers",
     "maxConsumers", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic", "maxUnackedMessagesOnConsumer",
     "maxUnackedMessagesOnSubscription", "maxMessageSize", "dispatchRate", "subscriptionDispatchRate", "publishRate",
-    "subscribeRate", "delayedDelivery", "subscriptionTypesEnabled", "autoSubscriptionCreation", "inactiveTopicPolicies",
-    "persistence", "compactionThreshold", "replication", "replicatorDispatchRate", "offloadPolicies",
+    "subscribeRate", "delayedDelivery", "subscriptionTypesEnabled", "subscriptionExpirationTime", "autoSubscriptionCreation",
+    "inactiveTopicPolicies", "persistence", "compactionThreshold", "replication", "replicatorDispatchRate", "offloadPolicies",
     "dispatcherPauseOnAckStatePersistent", "entryFilters",
 )  # fmt: skip
 

@@ -42,6 +42,7 @@ KEPT: dict[str, KeptPolicy] = {
     "persistence": KeptPolicy(PersistencePolicies | None),
     "persistence/bookieAffinity": KeptPolicy(BookieAffinityGroup, (204, None)),
     "antiAffinity": KeptPolicy(str, (204, None)),
+    "allowedTopicPropertyKeysForMetrics": KeptPolicy(list[str]),
     "compactionThreshold": KeptPolicy(Int64),
     "dispatcherPauseOnAckStatePersistent": KeptPolicy(bool | None, (200, False), (200, False)),
     "replication": KeptPolicy(list[str]),
