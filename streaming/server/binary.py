@@ -87,7 +87,7 @@ _SCHEMAS = 8
 """Commands of a connection that may be under way and give a schema."""
 
 _TURN, _COST = 1000, 4
-"""What a connection may take in its turn: so many plain frames. Any other one counts as `_COST` of them."""
+"""What a connection may take in its turn: so many plain frames or PINGs. Any other one counts as `_COST` of them."""
 
 _SENT = 2000
 """Rows that a connection is sent in its turn, 5 to 10 µs each."""
@@ -98,7 +98,7 @@ _TURNS = 0.02
 _TAKING, _TAKING_BYTE, _TURN_BYTES = 2e-5, 1e-7, 1 << 17
 """What a turn costs (s) before it is known: by the bytes that are there, of which it takes so many."""
 
-FLOW_PART, LARGEST_PART = 5_000, 50_000
+FLOW_PART, LARGEST_PART = 2_000, 50_000
 """Permits that go to the broker in one FLOW. It sends all that they allow at once, 10 to 20 µs for each message, and nobody else has a turn
 meanwhile. After a part that allowed more than there was to send, the next one is twice as large, up to `LARGEST_PART`: the log gets
 fewer of them, and a consumer whose permits were below 0 gets no more at once than by a redelivery."""
@@ -535,7 +535,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         is_plain = self._known and not (server.sets_times or server.faults or self._delayed)
         run: list[Send | Ack] = []
-        size, left = 0, _TURN
+        size, left, pings = 0, _TURN, 0
         with closing(self._reader.feed(data)) as frames:
             try:
                 for each in frames:
@@ -547,6 +547,9 @@ class Connection(asyncio.Protocol):
                         run.append(command)
                         size += len(each)
                         left -= 1
+                    elif each == _PING_FRAME:  # those of a turn are answered at once
+                        pings += 1
+                        left -= 1
                     else:
                         left -= _COST
                         if not self._receive(decode(each, self.name), len(each)):
@@ -556,6 +559,9 @@ class Connection(asyncio.Protocol):
             finally:
                 if run:
                     self._post_run(run, size)
+                if pings:
+                    self._metrics.commands["PING"] += pings
+                    self._write(_PONG * pings)
         return False
 
     def _post_run(self, commands: list[Send | Ack], size: int) -> None:
@@ -1127,6 +1133,8 @@ class Connection(asyncio.Protocol):
                 self._write(b"".join(parts))
                 parts.clear()
                 size = 0
+                if self._transport.is_closing():  # nobody reads any more: its loss is about to be told
+                    self._closing = True
         if self._closing:
             self._forget_waiting()
             self._transport.close()
@@ -1223,4 +1231,5 @@ def _no_entries(*position: object) -> Any:
 
 
 _PING, _PONG = encode("PING", {}), encode("PONG", {})
+_PING_FRAME = _PING[4:]
 _json = msgspec.json.Encoder().encode

@@ -226,8 +226,12 @@ class EmbeddedEngine:
         """See `Engine.post`."""
         delivered = None if done is None else lambda _: done()
         key = connection
-        if value.startswith(_LOST) and connection not in self._waiting:
-            key = _LOSSES
+        if value.startswith(_LOST):
+            for each in self._waiting.drop(connection, _is_flow):  # nobody would get what they bring
+                if each.delivered is not None:
+                    each.delivered(len(each.values))
+            if connection not in self._waiting:
+                key = _LOSSES
         self._append(key, _Pending(topic, [value], None, None, delivered), answers)
 
     def post_run(self, topic: str, commands: Sequence[Send | Ack], done: Callable[[int], None]) -> None:
@@ -587,12 +591,17 @@ _LISTS = 64
 """The namespaces whose topics are kept."""
 
 _SEND = b'{"command":"SEND",'
+_FLOW = b'{"command":"FLOW",'
 _LOST = b'{"command":"CONNECTION_LOST",'
 _LOSSES, _CLOCK = "losses", "the clock"
 """Whose the lost connections are that had nothing under way: whoever comes back at once finds its former connection gone, however busy that
 was. And whose the ticks are."""
 _TICK = to_json(Tick())
 _LONGEST_WAIT = 3600.0
+
+
+def _is_flow(pending: _Pending) -> bool:
+    return bool(pending.values) and pending.values[0].startswith(_FLOW)
 
 
 def _nobody(rows: Sequence[Row]) -> None:

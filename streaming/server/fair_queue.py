@@ -10,7 +10,7 @@ What an item costs is known once it is done. Until then, an estimate stands for 
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
@@ -93,6 +93,19 @@ class FairQueue(Generic[K, T]):
         self._had[key] -= estimate
         self._of.setdefault(key, deque()).appendleft((item, estimate if cost is None else cost))
         self._tag(key)
+
+    def drop(self, key: K, unwanted: Callable[[T], bool]) -> list[T]:
+        """Forget some items of a key that wait. Returns them."""
+        items = self._of.get(key, deque())
+        dropped = [item for item, _ in items if unwanted(item)]
+        if dropped:
+            left = deque(each for each in items if not unwanted(each[0]))
+            if left:
+                self._of[key] = left
+                self._tag(key)
+            else:
+                del self._of[key], self._valid[key]
+        return dropped
 
     def spent(self, done: Iterable[tuple[TakenTurn[K, T], float]]) -> None:
         """Those of the items taken that are done, and what each has cost (s)."""

@@ -334,3 +334,50 @@ def test_what_a_publish_is_expected_to_cost() -> None:
             assert engine.broker.fan_out(TOPIC) == 3
 
     asyncio.run(work())
+
+
+def test_what_a_lost_connection_asked_for_is_not_done() -> None:
+    """Its messages would go nowhere. What it sent is carried out."""
+    delivered: list[Row] = []
+    done: list[str] = []
+
+    async def work() -> None:
+        async with EmbeddedEngine(clock=HeldClock(1_700_000_000_000)) as engine:
+            engine.connect(delivered.extend)
+            await _opened(engine, TOPIC, "c")
+            await engine.submit(TOPIC, _subscribe("c", 1))
+            engine.post_run(TOPIC, _sends("c", 3), lambda count: done.append(f"{count} sent"))
+            flow = to_json(Flow(connection="c", consumer_id=1, messagePermits=1000))
+            engine.post("c", TOPIC, flow, lambda: done.append("flow"), answers=1000)
+            engine.post("c", None, to_json(ConnectionLost(connection="c")), lambda: done.append("lost"))
+            await engine.tick()
+            assert engine.broker.topic_stats(TOPIC)["stats"]["msgInCounter"] == 3
+
+    asyncio.run(work())
+    assert sorted(done) == ["3 sent", "flow", "lost"]
+    assert not any(isinstance(row.effect, Message) for row in delivered)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), _COSTS), max_size=30),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+def test_what_is_dropped_is_gone_and_all_else_stays(
+    items: list[tuple[int, int, float]], key: int, value: int
+) -> None:
+    queue: FairQueue[int, int] = FairQueue()
+    expected = defaultdict(list)
+    for of, item, cost in items:
+        queue.put(of, item, cost)
+        if (of, item) != (key, value):
+            expected[of].append(item)
+    assert queue.drop(key, lambda item: item == value) == [
+        item for of, item, _ in items if (of, item) == (key, value)
+    ]
+    found = defaultdict(list)
+    while len(queue):
+        taken = queue.take()
+        found[taken.key].append(taken.item)
+        queue.spent([(taken, 0.01)])
+    assert found == expected

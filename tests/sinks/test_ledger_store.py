@@ -3,18 +3,21 @@
 import pickle
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from schemas.effects import Effect, SendReceipt
+from schemas.effects import Effect, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound
 from schemas.outputs import ENTRY
-from sinks import segments
+from sinks import ledger_reader, segments
 from sinks.base import ForeignFiles
 from sinks.ledger_store import LedgerStore, TopicLedgers, read_entries
 from sinks.storage import Storage
+from streaming.server.engine import StoredEntry
+from streaming.server.entries import RecentEntries
 from tests.sinks.helpers import (
     TOPIC,
     Killed,
@@ -229,6 +232,43 @@ def test_what_was_read_is_read_once(url: str) -> None:
     for first in range(50):
         store.reader(0).read(TOPIC, 1, first, first + 50)
     assert filesystem.bytes_read == once
+
+
+def test_whoever_reads_on_reads_ahead(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, as a server sends them, from sealed files and segments, and no more bytes than fit."""
+    monkeypatch.setattr(ledger_reader, "_AHEAD", 10)
+    rows = [*receipts(1, 0, 24), closed(1, 25), *receipts(2, 0, 24)]
+    store = LedgerStore(url)
+    store.write(0, 0, output(rows))
+    reader = store.reader(0)
+    reads = 0
+    ahead = reader.ahead
+
+    def counted(*position: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return ahead(*position)
+
+    monkeypatch.setattr(reader, "ahead", counted)
+    entries = RecentEntries(reader)
+    for ledger in (1, 2):
+        for number, known in enumerate(expected(ledger, 0, 24)):
+            found = entries.get(TOPIC, ledger, number)
+            assert found == StoredEntry(
+                known.metadata, payload_of(TOPIC, ledger, number), known.size, known.broker_timestamp
+            )
+    assert reads == 6
+    assert len(ahead(TOPIC, 1, 20)) == 5
+    monkeypatch.setattr(ledger_reader, "_AHEAD_BYTES", sum(each.size for each in expected(1, 0, 1)))
+    assert len(ahead(TOPIC, 1, 0)) == 2
+    monkeypatch.setattr(ledger_reader, "_AHEAD_BYTES", 1)
+    assert [payload for _, payload in ahead(TOPIC, 1, 7)] == [payload_of(TOPIC, 1, 7)]
+    with pytest.raises(EntryNotFound):
+        entries.get(TOPIC, 2, 25)
+    entries.delete([Row(1, 0, 0, deleted(2))])
+    with pytest.raises(EntryNotFound):
+        RecentEntries(LedgerStore(f"{url}/none").reader(0)).get(TOPIC, 2, 24)
+    assert entries._ahead[-1] == []
 
 
 def test_a_store_made_anew_in_the_same_folder_is_not_served_from_the_cache(url: str) -> None:
