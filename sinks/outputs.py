@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from glob import escape
 from itertools import islice
@@ -122,9 +123,18 @@ def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Ite
             if durable:
                 os.fsync(file.fileno())
             _publish(draft, path, replace=replace)  # before its lock ends: others remove unlocked drafts
+    except OSError as error:
+        _name(error, path)
+        raise
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def _name(error: OSError, path: Path) -> None:
+    """A full disk does not say what it has no room for."""
+    if error.errno in (ENOSPC, EDQUOT) and error.filename is None:
+        error.filename = str(path)
 
 
 def _draft(folder: Path, name: str) -> tuple[Path, BinaryIO]:
@@ -165,10 +175,12 @@ def filling(folder: Path) -> Iterator[None]:
     before = {*folder.iterdir()}
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             for each in {*folder.iterdir()} - before:
                 each.unlink()
+        if isinstance(error, OSError):
+            _name(error, folder)
         raise
 
 

@@ -78,6 +78,9 @@ def check_whole(out: Path) -> None:
             )
 
 
-def damaged(path: Path) -> Damaged:
-    """The error for a file of a replay that is not what was written."""
-    return Damaged(f"{path} is damaged: make it again, with a replay of the same log into a new folder")
+REPLAY = "Make it again, with a replay of the same log into a new folder"
+
+
+def damaged(path: Path, restore: str = REPLAY) -> Damaged:
+    """The error for a file of a replay that is not what was written. `restore`: what to do about it."""
+    return Damaged(f"{path} is damaged. {restore}")

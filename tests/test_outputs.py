@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from sinks.lock import LOCK, Holder
-from sinks.outputs import InTheWay, check_folder, check_new_file, new_file, new_lines
+from sinks.outputs import InTheWay, check_folder, check_new_file, filling, new_file, new_lines
 from streaming.cli.app import app
 from streaming.cli.outputs import USES, CheckedCommand, Use, use
 from streaming.jobs.replay import replay_in_process
@@ -170,6 +172,16 @@ def test_what_is_new_may_be_written(tmp_path: Path) -> None:
     check_new_file(tmp_path / "new", [tmp_path / "log", "kafka://h:1/t", "s3://bucket/x"])
     check_folder(tmp_path / "new", ["file:///nowhere"])
     check_folder(tmp_path, own=lambda _: True)
+
+
+@pytest.mark.parametrize("written", [new_file, filling])
+def test_a_full_disk_is_told_with_what_has_no_room(written: Any, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as failed, written(tmp_path / "out"):
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+    assert failed.value.filename == str(tmp_path / "out")
+    with pytest.raises(OSError, match="Input/output") as failed, written(tmp_path / "out"):
+        raise OSError(EIO, os.strerror(EIO))
+    assert failed.value.filename is None
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:

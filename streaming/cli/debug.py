@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 300
 _CHANGES = 60
+_DIGITS = 18
 
 
 def debug_command(
@@ -119,8 +120,8 @@ class Shell(cmd.Cmd):
     def do_delete(self, argument: str) -> None:
         """delete N: remove the N-th breakpoint."""
         points = self._debugger.breakpoints
-        if argument.isdecimal() and 0 < int(argument) <= len(points):
-            del points[int(argument) - 1]
+        if 0 < (number := _number(argument)) <= len(points):
+            del points[number - 1]
         else:
             self._say(f"there are {len(points)} breakpoints")
 
@@ -159,11 +160,11 @@ class Shell(cmd.Cmd):
     # -- output
 
     def _move(self, argument: str, move: Callable[[int], None]) -> None:
-        if argument and not (argument.isdecimal() and int(argument) > 0):
-            self._say(f"{argument!r}: expected a number of commands")
+        if not (number := _number(argument or "1")):
+            self._say(f"{argument[:_SHOWN]!r}: expected a number of commands")
             return
         try:
-            move(int(argument or 1))
+            move(number)
         except IndexError:
             self._say(
                 f"the log has {len(self._timeline):,} commands, and this is after {self._debugger.moment:,}"
@@ -209,6 +210,11 @@ def _changes(rows: list[dict[str, Any]]) -> Iterator[str]:
                 f"{each['column']} {each['before'] or 'none'} → {each['after'] or 'none'}" for each in changed
             )
             yield f"  {view} {of}: " + ", ".join(values)
+
+
+def _number(text: str) -> int:
+    """A number from 1. 0: it is none, or larger than that of any command."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 def _cut(text: str) -> str:

@@ -13,7 +13,7 @@ The name and the columns of a file tell which of three forms it has:
 import gzip
 import os
 import zlib
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX
@@ -164,8 +164,13 @@ def appending(path: str | Path) -> Iterator[Callable[[pa.Table], None]]:
             lines = b"".join(_lines(records))
             if (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n":
                 lines = b"\n" + lines
-            while lines:  # once, unless the disk is full: who reads meanwhile gets whole lines
-                lines = lines[os.write(file, lines) :]
+            try:
+                while lines:  # once, unless the disk is full: who reads meanwhile gets whole lines
+                    lines = lines[os.write(file, lines) :]
+            except OSError as error:
+                os.ftruncate(file, size)
+                error.filename = str(path)
+                raise
 
         yield append
     finally:
@@ -259,6 +264,9 @@ def _lines_in(path: Path) -> Iterator[bytes]:
                 number += 1
                 if number == 1:
                     line = line.removeprefix(BOM_UTF8)  # Windows' editors begin files with it
+                    for begin, why in _NO_LINES.items():
+                        if line.startswith(begin):
+                            raise LogError(f"{path} {why}")
                 if len(line) > LONGEST_LINE:
                     raise LogError(
                         f"{path}, line {number} has more than {LONGEST_LINE >> 20} MiB: no command is that long"
@@ -268,6 +276,15 @@ def _lines_in(path: Path) -> Iterator[bytes]:
         raise LogError(
             f"{path} is damaged after line {number} ({error}): restore it from a backup"
         ) from error
+
+
+_NO_LINES = {
+    b"\x1f\x8b": "is gzip: give it a name that ends in .jsonl.gz",
+    b"PAR1": "is Parquet: give it a name that ends in .parquet",
+    BOM_UTF16_LE: "is UTF-16: save it as UTF-8",
+    BOM_UTF16_BE: "is UTF-16: save it as UTF-8",
+}
+"""What files begin with that are no lines of JSON, and what to do about it."""
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
@@ -347,12 +364,18 @@ def _read_parquet(path: Path) -> pa.Table:
 
 def _table(path: Path) -> pa.Table:
     names = pq.ParquetDataset(path).schema.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise LogError(f"{path}: column {twice[0]} occurs twice: remove one of them")
     if "value" in names:
         log = pq.read_table(
             path, columns=[name for name in RECORD.names if name in names], page_checksum_verification=True
         )
         with _column(path, log, "value", "text or binary"):
             value: Any = pc.fill_null(log["value"].cast(pa.binary()), b"")
+        if (pc.max(pc.binary_length(value)).as_py() or 0) > LONGEST_LINE:
+            raise LogError(
+                f"{path} has a value of more than {LONGEST_LINE >> 20} MiB: no command is that long"
+            )
     elif set(_SHORT) <= set(names):
         log = pq.read_table(path)
         value = pa.chunked_array(
@@ -396,6 +419,8 @@ def _column(path: Path, log: pa.Table, name: str, wanted: str) -> Iterator[None]
 
 
 def _integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_boolean(column.type):
+        raise pa.ArrowInvalid("a number has no truth value")
     return column if pa.types.is_integer(column.type) else column.cast(pa.int64())
 
 

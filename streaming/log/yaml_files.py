@@ -23,6 +23,8 @@ from sinks.small_files import read_small
 MOST_VALUES = 200_000
 """Names and values, each alias as what it stands for."""
 DEEPEST = 60
+_LONGEST_NUMBER = 100
+"""Characters of a whole number."""
 
 _TAGS = "tag:yaml.org,2002:"
 
@@ -101,7 +103,11 @@ def _check(text: str) -> None:
                 kind = str(yaml.resolver.resolve(ScalarNode, value, event.implicit)).removeprefix(_TAGS)
                 if kind == "timestamp":
                     raise NotYaml(f"line {line}: {value} is a date: put it in quotes")
-                if kind == "float" and not _is_finite(value):
+                if kind == "value":
+                    raise NotYaml(f"line {line}: {value} is not a value that can be used: put it in quotes")
+                if (kind == "int" and len(value) > _LONGEST_NUMBER) or (
+                    kind == "float" and not _is_finite(value)
+                ):
                     raise NotYaml(
                         f"line {line}: {value[:40]} is not a number that can be used: write another one"
                     )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinks.outputs import new_file
-from sinks.replayed import FILE, damaged
+from sinks.replayed import FILE, REPLAY, damaged
 from streaming.fold.records import StateRow
 
 _CHECKSUM = b"magnetar.crc32"
@@ -24,8 +24,8 @@ def write_states(folder: Path, states: list[StateRow]) -> None:
         pq.write_table(table, file, compression="zstd", row_group_size=1)
 
 
-def read_states(folder: Path) -> list[StateRow] | None:
-    """The states that `write_states` wrote, or None if there are none. Raises `Damaged`."""
+def read_states(folder: Path, *, restore: str = REPLAY) -> list[StateRow] | None:
+    """The states that `write_states` wrote, or None if there are none. Raises `Damaged`; `restore`: what to do about it."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -35,10 +35,10 @@ def read_states(folder: Path) -> list[StateRow] | None:
             table = pq.read_table(file)
         found = [StateRow(**row) for row in table.to_pylist()]
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
-        raise damaged(path) from error
+        raise damaged(path, restore) from error
     checksum = (table.schema.metadata or {}).get(_CHECKSUM)
     if checksum is not None and checksum != _sum(found):
-        raise damaged(path)
+        raise damaged(path, restore)
     return found
 
 

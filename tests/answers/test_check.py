@@ -288,6 +288,14 @@ def test_the_broker_of_a_world_gets_the_commands_of_the_log() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "meant"), [("2.10", "2.10"), ("4.0", "4.0"), ("'3.0'", "3.0"), ("4.x", "4.x")]
+)
+def test_a_profile_needs_no_quotes(written: str, meant: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"profile: {written}\nclients: {{a: [PUBLISH]}}\n")
+    assert read_scenario(tmp_path / "s.yaml").config.profile == meant
+
+
+@pytest.mark.parametrize(
     ("document", "said"),
     [
         ([], "expected names with values"),

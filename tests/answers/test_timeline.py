@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import InTheWay
+from sinks.storage import Damaged
 from streaming.answers.explain import life
 from streaming.answers.history.debugger import Breakpoint, Debugger
 from streaming.answers.history.folders import Folders, NotFound
@@ -189,9 +190,21 @@ def test_moments(tmp_path: Path) -> None:
         ("13", "12 commands"),
         ("9:9", "no record 9:9"),
         ("soon", "expected a number of commands"),
+        ("9" * 5000, "9: the log has 12 commands"),
     ):
         with pytest.raises(NotFound, match=text):
             timeline.moment(wrong)
+
+
+def test_a_damaged_snapshot_is_made_again_when_its_folder_is_gone(tmp_path: Path) -> None:
+    log = partition_log(story(), 1)
+    Timeline(log, tmp_path, every=5).states(12)
+    for each in tmp_path.glob("snapshots/*/states.parquet"):
+        each.write_bytes(each.read_bytes()[:-20])
+    with pytest.raises(
+        Damaged, match=f"states.parquet is damaged. Delete the folder {tmp_path}: it is made again"
+    ):
+        Timeline(log, tmp_path, every=5).states(12)
 
 
 def test_a_log_with_partitions_goes_by_time(tmp_path: Path) -> None:
@@ -268,6 +281,7 @@ def test_the_debugger_in_a_terminal(tmp_path: Path) -> None:
     for wrong, complaint in (
         ("back", "the log has 12 commands, and this is after 0"), ("step x", "expected a number of commands"),
         ("break topic", "expected topic, message"), ("break message 1", "expected LEDGER:ENTRY"), ("goto soon", "expected a number"),
+        (f"step {'9' * 5000}", "expected a number of commands"), (f"delete {'9' * 5000}", "there are 0 breakpoints"),
         ("fly away", "'fly' is not a command"),
     ):  # fmt: skip
         assert complaint in say(wrong)

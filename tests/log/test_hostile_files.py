@@ -81,6 +81,15 @@ def test_a_line_that_is_not_utf_8_is_a_record_to_refuse(field: str, tmp_path: Pa
     [
         (lambda path: path.symlink_to(path), "no such log"),
         (lambda path: path.mkdir(), "has no file of a log in it"),
+        (
+            lambda path: path.write_bytes(gzip.compress(b"{}")),
+            "is gzip: give it a name that ends in .jsonl.gz",
+        ),
+        (
+            lambda path: pq.write_table(pa.table({"a": [1]}), path),
+            "is Parquet: give it a name that ends in .parquet",
+        ),
+        (lambda path: path.write_text("{}", "utf-16"), "is UTF-16: save it as UTF-8"),
     ],
 )
 def test_what_is_no_log_is_told(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
@@ -119,6 +128,9 @@ def test_aliases_are_allowed(tmp_path: Path) -> None:
         ("!!set {a, b}", "!!set is not a supported type: remove it"),
         ("!mine [x]", "!mine is not a supported type: remove it"),
         ("{a: [.nan]}", ".nan is not a number"),
+        ("=", "= is not a value that can be used: put it in quotes"),
+        ("0x" + "f" * 20_000, "0xffff"),
+        ("9" * 6_000, "9999"),
     ],
 )
 def test_what_json_has_not_is_named_with_its_line(value: str, said: str, tmp_path: Path) -> None:
@@ -150,6 +162,25 @@ def test_a_line_that_no_command_is_long_enough_for(tmp_path: Path, monkeypatch: 
         read_log(path)
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
+
+
+def test_a_value_in_parquet_that_no_command_is_long_enough_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE", 1000)
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"value": [b"x" * 1000, None]}), path)
+    assert len(read_log(path)) == 2
+    pq.write_table(pa.table({"value": [b"x" * 1001, None]}), path)
+    with pytest.raises(LogError, match="a value of more than 0 MiB"):
+        read_log(path)
+
+
+def test_a_parquet_column_that_occurs_twice(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array([b"x"])] * 2, ["value", "value"]), path)
+    with pytest.raises(LogError, match="column value occurs twice: remove one of them"):
+        read_log(path)
 
 
 @pytest.mark.parametrize(
@@ -338,6 +369,7 @@ def test_a_small_file_that_is_no_text(tmp_path: Path) -> None:
         ("timestamp", [b"x"], "an integer (ms since the epoch) or a timestamp"),
         ("topic", [[1]], "text"),
         ("partition", ["x"], "an integer"),
+        ("partition", [True], "an integer"),
         ("value", [1.5], "text or binary"),
         ("value", [{"a": 1}], "text or binary"),
         ("offset", [[1]], "an integer"),

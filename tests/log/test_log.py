@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import zlib
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,27 @@ def test_a_folder_of_lines_is_one_log_in_the_order_of_its_files(tmp_path: Path) 
     (tmp_path / "09.jsonl").write_bytes(tick % (9, 1))
     assert read_log(tmp_path)["offset"].to_pylist() == [9, 10, 11]
     assert read_log(tmp_path)["timestamp"].to_pylist() == [1, 2, 3]
+
+
+def test_a_log_on_a_full_disk_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(before := b'{"command":"TICK"}')
+    records = log_table(LOGICAL, timestamp=[1], topic=pa.array(["t"]), value=[TICK])
+    write = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if len(data) > 20:
+            return write(file, data[:20])
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left") as failed, appending(path) as append:
+        append(records)
+    assert (path.read_bytes(), failed.value.filename) == (before, str(path))
+    monkeypatch.setattr(os, "write", write)
+    with appending(path) as append:
+        append(records)
+    assert len(read_log(path)) == 2
 
 
 def test_a_link_to_a_log_that_is_not_there_yet(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from schemas import commands as c
 from schemas.commands import AnyCommand, MessageIdData, Publish
 from schemas.errors import MagnetarError
 from streaming.broker import admin_requests
-from streaming.broker.config import BadSetting, configuration
+from streaming.broker.config import LINES, BadSetting, configuration
 from streaming.broker.names import is_topic_name
 from streaming.broker.position import Position
 from streaming.log.yaml_files import NotYaml, read_yaml
@@ -362,9 +362,12 @@ def _converted(place: str, fields: dict[str, Any], type_: type[_T]) -> _T:
 
 def _configuration(fields: Mapping[str, Any]) -> c.BrokerConfig:
     settings = _fields("settings", fields.get("settings", {}))
+    profile = fields.get("profile", "4.x")
+    if isinstance(profile, float):  # without quotes, YAML takes 2.10 for the number 2.1
+        profile = next((name for name in LINES if float(name) == profile), str(profile))
     found = _converted(
         "profile and settings",
-        {"profile": fields.get("profile", "4.x"), "settings": settings},
+        {"profile": profile, "settings": settings},
         c.BrokerConfig,
     )
     try:

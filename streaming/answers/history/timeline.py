@@ -59,6 +59,8 @@ _CACHED = 8
 
 _CLAIM, _USED, _FOLDING, _NEW, _FILES = "timeline.json", "_used", "_folding", "new", "tables.json"
 _LOCKS = {_USED, _FOLDING, "_temporary"}
+_DIGITS = 18
+"""Of a number of commands. Python refuses to read numbers of thousands of digits."""
 _AGAIN = "Delete the folder: it is recreated"
 _OWN = re.compile(
     rf"""{re.escape(_CLAIM)} | {_USED} | {_FOLDING}
@@ -138,9 +140,9 @@ class Timeline:
         """The moment after so many commands, after the record PARTITION:OFFSET, or after the last command up to an ISO 8601
         time (UTC unless it says otherwise). Raises `NotFound`."""
         if text.isascii() and text.isdigit():
-            if int(text) <= len(self):
+            if len(text) <= _DIGITS and int(text) <= len(self):
                 return int(text)
-            raise NotFound(f"{text}: the log has {len(self)} commands")
+            raise NotFound(f"{text[:_DIGITS]}: the log has {len(self)} commands")
         if (at := Coordinates.parse(text)) is not None:
             found = (self._column("partition") == at.partition) & (self._column("offset") == at.offset)
             if not found.any():
@@ -173,7 +175,7 @@ class Timeline:
         """The last snapshot up to a moment: when it was taken, and the states."""
         self._extend(moment)
         base = max(each for each in self._snapshots() if each <= moment)
-        return base, [] if base == 0 else read_states(self._path(base)) or []
+        return base, self._states(base)
 
     def folders(self, moment: int) -> Folders:
         """The outputs, entries and states at a moment, to explain them."""
@@ -217,7 +219,7 @@ class Timeline:
         tables = TableSink(str(self._folder / "tables"))
         while done < moment:
             batch, stop = done // self._every, min((done // self._every + 1) * self._every, len(self))
-            fold = Fold(self.store, [] if done == 0 else read_states(self._path(done)) or [])
+            fold = Fold(self.store, self._states(done))
             self.store.begin(batch)
             tables.begin(batch)
             written: list[str] = []
@@ -233,6 +235,10 @@ class Timeline:
             self._path(stop).parent.mkdir(exist_ok=True)
             new.rename(self._path(stop))
             done = stop
+
+    def _states(self, moment: int) -> list[StateRow]:
+        """The states of a snapshot. Raises `Damaged`."""
+        return [] if moment == 0 else read_states(self._path(moment), restore=self._again) or []
 
     def _snapshots(self) -> list[int]:
         folder = self._folder / _SNAPSHOTS
