@@ -31,7 +31,7 @@ def refusal(method: str, headers: Mapping[str, str], own: str | None = None) -> 
     Sec-Fetch-Site tells. A browser too old for both sends only forms.
     """
     host = headers.get("host", "")
-    if (name := name_of(host)) != own and not is_loopback(name):
+    if (name := name_of(host)) != (own and own.lower()) and not is_loopback(name):
         return f"Host {host}: without tokens, this is only for localhost"
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
     if origin is not None and urlsplit(origin).netloc != host:
@@ -46,5 +46,6 @@ def refusal(method: str, headers: Mapping[str, str], own: str | None = None) -> 
 
 
 def name_of(host: str) -> str:
-    """The name or the address in a Host header."""
+    """The name or the address in a Host header, in lower case."""
+    host = host.lower()
     return host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]

@@ -33,6 +33,7 @@ HARMLESS = [
     ("POST", {**OWN, "content-type": "application/json"}),
     ("POST", {**OWN, "origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}),
     ("GET", {**OWN, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}), ("GET", {"host": "pulsar.example:8080"}),
+    ("GET", {"host": "LOCALHOST:1"}), ("GET", {"host": "Pulsar.example"}),
 ]  # fmt: skip
 
 

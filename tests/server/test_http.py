@@ -15,7 +15,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streaming.server.admin import http
-from streaming.server.admin.application import _header
+from streaming.server.admin.application import MOST_BYTES, Bodies, _header
 from streaming.server.admin.http import HttpServer
 
 LARGE = 16 << 20
@@ -28,6 +28,10 @@ async def large(request: Request) -> Response:
 
 async def length(request: Request) -> Response:
     return Response(str(len(await request.body())))
+
+
+async def bounded(request: Request) -> Response:
+    return Response(str(len(await Bodies().of(request))))
 
 
 async def endless(request: Request) -> Response:
@@ -43,6 +47,7 @@ class Served:
         routes = [
             Route("/large", large),
             Route("/endless", endless),
+            Route("/bounded", bounded, methods=["POST"]),
             Route("/length", length, methods=["GET", "POST"]),
         ]
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -212,3 +217,35 @@ def test_what_is_cut_off_at_the_end_is_said_in_our_words(
     said = [each.getMessage() for each in caplog.records]
     assert "requests to the admin API that were not done 0.05 s after the stop, and are refused: 1" in said
     assert not any("task" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [
+        (b"2", b"200"),
+        (b"0002", b"200"),
+        (b"%d" % (MOST_BYTES + 1), b"413"),
+        (b"9" * 20, b"413"),
+        (b"9" * 5000, b"400"),
+    ],
+)
+def test_a_body_that_is_too_large_is_not_waited_for(length: bytes, status: bytes) -> None:
+    """Its client asks whether it may send it."""
+
+    async def work(served: Served) -> None:
+        head = (
+            b"POST /bounded HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: "
+            + length
+            + b"\r\n\r\n"
+        )
+        reader, writer = await served.open(head)
+        line = await reader.readline()
+        if status == b"200":
+            assert line.startswith(b"HTTP/1.1 100 ")
+            writer.write(b"{}")
+            await reader.readline()
+            line = await reader.readline()
+        assert line.startswith(b"HTTP/1.1 " + status)
+        writer.close()
+
+    run(work)

@@ -566,6 +566,9 @@ def _path(request: Request) -> str:
     return f"{path}?{asked}" if asked else path
 
 
+_TOO_LARGE = f"the body has more than {MOST_BYTES:,} bytes"
+
+
 class Bodies:
     """Reads the bodies of requests. Those that are being read or held have `MOST_BYTES` each and `MOST_BYTES_OF_ALL` together at most."""
 
@@ -581,12 +584,16 @@ class Bodies:
     async def held(self, request: Request) -> AsyncIterator[bytes]:
         """The body of a request, which counts until the context ends. Raises `HTTPException`."""
         body = b""
+        if (
+            int(request.headers.get("content-length", "0")) > MOST_BYTES
+        ):  # h11 takes numbers only, of at most 20 digits
+            raise HTTPException(413, _TOO_LARGE)
         try:
             async for chunk in request.stream():
                 body += chunk
                 self.read += len(chunk)
                 if len(body) > MOST_BYTES:
-                    raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes")
+                    raise HTTPException(413, _TOO_LARGE)
                 if self.read > MOST_BYTES_OF_ALL:
                     raise HTTPException(503, "other requests have too much in their bodies: try again")
             yield body
