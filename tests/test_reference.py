@@ -232,8 +232,9 @@ def test_settings_have_the_documented_defaults() -> None:
     for profile in PROFILES:
         given = configuration(profile, {})
         truth = {name: getattr(given, name) for name in given.__struct_fields__ if name != "profile"}
-        if calls := given.missingAdminCalls:
-            truth["missingAdminCalls"] = f"{calls.count(',') + 1} of them"
+        for name in ("missingAdminCalls", "missingAdminFields"):
+            if len(missing := truth[name]) > 80:
+                truth[name] = f"{missing.count(',') + 1} of them"
         assert said[profile] == json.loads(msgspec.json.encode(truth))
 
 

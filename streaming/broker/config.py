@@ -75,6 +75,53 @@ _MISSING_IN_4_0 = [
     ),
     f"GET {_TOPIC}/getMessageIdByIndex",
 ]
+_NO_FIELDS_IN_4_0 = [
+    "stats.subscriptions.consumers.keyHashRanges",
+    "internalStats.properties",
+    "namespace.is_allow_auto_update_schema_with_replicator",
+]
+_NO_FIELDS_IN_3_0 = [
+    *_NO_FIELDS_IN_4_0[1:],
+    *(
+        f"stats.{field}"
+        for field in (
+            "bytesOutInternalCounter",
+            "systemTopicBytesInCounter",
+            "oldestBacklogMessageSubscriptionName",
+        )
+    ),
+    *(
+        f"stats.subscriptions.dispatchThrottled{what}EventsBy{level}Limit"
+        for what in ("Msg", "Bytes")
+        for level in ("Subscription", "Topic", "Broker")
+    ),
+    "stats.subscriptions.consumers.keyHashRangeArrays",
+    "namespace.migrated",
+]
+_NO_FIELDS_IN_2_10 = [
+    *_NO_FIELDS_IN_3_0,
+    *(
+        f"stats.{field}"
+        for field in (
+            "ongoingTxnCount", "abortedTxnCount", "committedTxnCount", "backlogQuotaLimitSize", "backlogQuotaLimitTime",
+            "oldestBacklogMessageAgeSeconds", "ownerBroker", "delayedMessageIndexSizeInBytes",
+        )
+    ),
+    *(
+        f"stats.subscriptions.{field}"
+        for field in (
+            "msgInReplay", "delayedMessageIndexSizeInBytes", "filterProcessedMsgCount", "filterAcceptedMsgCount",
+            "filterRejectedMsgCount", "filterRescheduledMsgCount",
+        )
+    ),
+    *(
+        f"stats.subscriptions.consumers.{field}"
+        for field in ("lastAckedTime", "lastConsumedTime", "lastConsumedFlowTimestamp")
+    ),
+    "internalStats.cursors.active",
+    "partitions.deleted",
+    *(f"namespace.{field}" for field in ("allowed_clusters", "offload_threshold_in_seconds")),
+]  # fmt: skip
 _MISSING_IN_3_0 = [
     *_MISSING_IN_4_0,
     *(
@@ -427,8 +474,15 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     missingAdminCalls: str = ",".join(_MISSING_IN_4_0)
     """Calls that the admin API lacks, as ``METHOD /path``, separated by commas. Their answer is 404, or with ``=405`` behind the path 405,
     as the path has another call (2.10, 3.0)."""
+    missingAdminFields: str = ",".join(_NO_FIELDS_IN_4_0)
+    """Fields that answers of the admin API over HTTP lack, as ``call.path``, separated by commas. The call is `stats`, `internalStats`, `partitions`
+    or `namespace`; a list or map on the path stands for each of its values."""
     unsetNamespacePoliciesAre204: bool = False
-    """GET of a policy that the namespace does not set has the status 204 (2.10). If false, 200, without a body, too (3.0)."""
+    """GET of a policy that the namespace does not set, or of peers that a cluster does not have, has the status 204 (2.10). If false, 200,
+    without a body, too (3.0)."""
+    unsetAffinityIs204: bool = True
+    """GET of the bookie affinity or the anti-affinity of a namespace that has none has the status 204 (4.0). If false, 200, without a
+    body, too (later)."""
     adminMessageIdsNameBatch: bool = True
     """Message ids in answers of the admin API have a batch index and size (3.0). If false, they have neither (2.10)."""
     metadataWithoutAutoCreation: bool = True
@@ -540,6 +594,8 @@ _LONG = 80
 
 _FROM_4_2: dict[str, Any] = {
     "missingAdminCalls": "",
+    "missingAdminFields": ",".join((_NO_FIELDS_IN_4_0[0], _NO_FIELDS_IN_4_0[2])),
+    "unsetAffinityIs204": False,
     "acknowledgmentAtBatchIndexLevelEnabled": True,
     "removePendingAcksOnMarkDeleteMove": True,
     "moveCursorOverConsumedLedger": True,
@@ -559,6 +615,7 @@ def _beyond_defaults(profile: dict[str, Any]) -> dict[str, Any]:
 
 _BEFORE_4_0: dict[str, Any] = {
     "missingAdminCalls": ",".join(_MISSING_IN_3_0),
+    "missingAdminFields": ",".join(_NO_FIELDS_IN_3_0),
     "promotesBehindSharedProducers": False,
     "turnsCountMessages": True,
     "readsByLedgerSizes": False,
@@ -582,6 +639,7 @@ _BEFORE_4_0: dict[str, Any] = {
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "highestProtocolVersion": 19,
     "missingAdminCalls": ",".join((*_MISSING_IN_3_0, *_MISSING_IN_2_10)),
+    "missingAdminFields": ",".join(_NO_FIELDS_IN_2_10),
     "unsetNamespacePoliciesAre204": True,
     "refusedConsumerLeavesSubscription": True,
     "adminMessageIdsNameBatch": False,
@@ -614,6 +672,7 @@ PROFILES: dict[Profile, dict[str, Any]] = {
     "4.2": _FROM_4_2,
     "5.0": _FROM_4_2
     | {
+        "missingAdminFields": ",".join(_NO_FIELDS_IN_4_0[:2]),
         "refusedCumulativeAckIsAnError": True,
         "keySharedLookAheadMsgInReplayThresholdPerConsumer": 4000,
         "keySharedLookAheadMsgInReplayThresholdPerSubscription": 40_000,

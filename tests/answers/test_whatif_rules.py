@@ -127,6 +127,10 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/retention"})],
         "2.10", "3.0", {"answered_otherwise": "1"},
     ),
+    "unsetAffinityIs204": (
+        [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/antiAffinity"})],
+        "4.0", "4.2", {"answered_otherwise": "1"},
+    ),
     # The mark-delete position is in the middle of the messages, or before them.
     "readerStartsAtItsPosition": (
         [
@@ -147,6 +151,7 @@ ELSEWHERE = {
     "highestProtocolVersion": "no command of a log is answered with it",
     "keySharedLookAheadMsgInReplayThresholdPerConsumer": "tests/broker/test_key_shared_cases.py",
     "keySharedLookAheadMsgInReplayThresholdPerSubscription": "tests/broker/test_key_shared_cases.py",
+    "missingAdminFields": "the rows of a log have the fields of 4.0",
     "managedLedgerMaxUnackedRangesToPersist": "tests/broker/test_limits_of_stores.py",
     "messageExpiryPassesClosedLedgers": "tests/broker/random_lives.py",
     "passedBatchesAreForgotten": "tests/broker/test_profile_2_10.py",

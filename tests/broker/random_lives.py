@@ -126,6 +126,8 @@ SETTINGS: dict[str, list[Any]] = {
     "closesOnAckOfNoEntry": [True],
     "highestProtocolVersion": [19],
     "unsetNamespacePoliciesAre204": [True],
+    "unsetAffinityIs204": [False],
+    "missingAdminFields": ["stats.subscriptions.msgInReplay"],
     "missingAdminCalls": ["POST /{domain}/{tenant}/{namespace}/{topic}/trim"],
     "adminMessageIdsNameBatch": [False],
     "metadataWithoutAutoCreation": [False],

@@ -564,7 +564,7 @@ def test_waiting_reads_return_entries() -> None:
 
 
 @pytest.mark.feature("I2")
-@pytest.mark.parametrize("profile", ["2.10", "3.0"])
+@pytest.mark.parametrize("profile", ["2.10", "3.0", "4.0"])
 def test_what_a_missing_call_is_answered(profile: Any) -> None:
     """As 2.10.5 answers each of them. Below a namespace, DELETE of anything is that of a bundle."""
     run = Run(profile=profile)

@@ -140,6 +140,7 @@ def test_only_the_enabled_types_are_accepted() -> None:
     assert allowed(run, "f", "Failover", 2)
     assert not allowed(run, "x", "Shared", 3)
     assert run.topic.known_subscriptions() == ["f", "old"]
+    assert status(run.admin("GET", "/subscriptionTypesEnabled")) == 204
     run.admin("POST", "/subscriptionTypesEnabled", ["Shared", "Key_Shared"])
     assert sorted(response(run.admin("GET", "/subscriptionTypesEnabled"))) == ["Key_Shared", "Shared"]
     assert allowed(run, "x", "Shared", 4)

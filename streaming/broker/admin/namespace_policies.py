@@ -65,6 +65,7 @@ _KEPT = {
     "subscription_auth_mode": "subscriptionAuthMode",
     "schema_auto_update_compatibility_strategy": "schemaAutoUpdateCompatibilityStrategy",
     "dispatcherPauseOnAckStatePersistentEnabled": "dispatcherPauseOnAckStatePersistent",
+    "allowed_topic_property_keys_for_metrics": "allowedTopicPropertyKeysForMetrics",
 }
 """The same for policies without effect."""
 

@@ -11,6 +11,7 @@ from streaming.broker.admin.namespace_policies import SUBSCRIPTION_PERMISSIONS, 
 from streaming.broker.admin.permissions import call_permissions
 from streaming.broker.admin_requests import PARTITIONED, answered_from, refuse_as_unsupported, respond
 from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Table, decoded
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, is_namespace_name, partitions_of
@@ -165,17 +166,17 @@ def call_namespace(
             return namespace, action
         for handler in dict.fromkeys(row.handler for row in _BEFORE_POLICIES.calls):
             if (found := handler(ctx, namespace, command, call)) is not None:
-                _say(ctx, command, *found)
+                _say(ctx, command, call, *found)
                 return None
         policies = ctx.namespaces.get(namespace) or Policies()
         if (found := get_policy(policies, command, call)) is not None:
-            _say(ctx, command, *found)
+            _say(ctx, command, call, *found)
             return None
         if not is_policy(call):
             if (found := _bundle_call(ctx, namespace, command, call)) is None:
                 refuse_as_unsupported(ctx, None, command)
             else:
-                _say(ctx, command, *found)
+                _say(ctx, command, call, *found)
             return None
         touch(namespace)
         if not set_policy(policies, command, call, ctx.config):
@@ -190,14 +191,19 @@ def call_namespace(
     return namespace, policies_changed
 
 
-def _say(ctx: Context, command: Admin, status: int, response: Any) -> None:
-    if (
-        (status, response) == (200, None)
-        and command.method == "GET"
-        and ctx.config.unsetNamespacePoliciesAre204
-    ):
-        status = 204
+def _say(ctx: Context, command: Admin, call: str, status: int, response: Any) -> None:
+    if command.method == "GET" and response is None:
+        status = _unset(ctx.config, call, status)
     respond(ctx, None, command, status, response)
+
+
+def _unset(config: ServiceConfiguration, call: str, status: int) -> int:
+    """The status of the answer to a GET of what is not set, which is `status` in 4.0."""
+    if call in ("antiAffinity", "persistence/bookieAffinity") and not config.unsetAffinityIs204:
+        return 200
+    if status == 200 and config.unsetNamespacePoliciesAre204 and not call.startswith("property/"):
+        return 204
+    return status
 
 
 Delete = Callable[[str, bool], bool]

@@ -146,7 +146,8 @@ def _delete_cluster(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
 
 def _get_peers(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """The names of the cluster's peers."""
-    return 200, _known_cluster(ctx, names["cluster"]).get("peerClusterNames")
+    peers = _known_cluster(ctx, names["cluster"]).get("peerClusterNames")
+    return 204 if peers is None and ctx.config.unsetNamespacePoliciesAre204 else 200, peers
 
 
 def _post_peers(ctx: Context, command: Admin, names: Names) -> AdminAnswer:

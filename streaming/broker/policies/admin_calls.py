@@ -209,7 +209,8 @@ def set_policy(
         return False
     field, type_ = POLICY_CALLS[name]
     if command.method == "DELETE":
-        setattr(policies, field, None)
+        # quirk: a topic that had types has a list without any
+        setattr(policies, field, [] if field == "subscriptionTypesEnabled" else None)
         return True
     given = query(command.path)
     # quirk: two policies are query parameters of a topic, and bodies of a namespace

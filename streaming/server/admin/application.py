@@ -148,14 +148,14 @@ class _Api:
     async def _answer(self, call: Call[Any], command: Admin) -> Response:
         topic = topic_of(command.path)
         if topic is None:
-            return await self._response(merging.first_failure(await self._call(None, command)))
+            return await self._answer_to(None, command)
         partitions = await self._engine.partitions(topic)
         if partitions and call.refusal:
             return _reason(405, call.refusal)
         if (partitions and call.on_partitioned == "whole") or call[:2] == _NEW_PARTITIONS:
-            return await self._response(merging.first_failure(await self._call(None, command)))
+            return await self._answer_to(None, command)
         if not partitions or call.on_partitioned == "one":
-            return await self._response(merging.first_failure(await self._call(topic, command)))
+            return await self._answer_to(topic, command)
         answers = [answer for _, answer in await self._on_each(command, partitions)]
         return await self._response(merging.of_partitions(answers))
 
@@ -171,16 +171,24 @@ class _Api:
         found = await self._of_partitions(request, "GET", "/stats")
         if isinstance(found, Response):
             return found
-        parts = {partition: self._stats(partition, each, _path(request)) for partition, each in found.items()}
-        metadata = await self._partitioned_metadata(request)
+        metadata, missing = await self._partitioned_metadata(request)
+        path = _path(request)
+        parts = {
+            partition: merging.shown("stats", self._stats(partition, each, path), missing)
+            for partition, each in found.items()
+        }
         return _json(200, {**merging.sum_of([*parts.values()]), "metadata": metadata, "partitions": parts})
 
     async def _partitioned_internal_stats(self, request: Request) -> Response:
         found = await self._of_partitions(request, "GET", "/internalStats")
         if isinstance(found, Response):
             return found
-        parts = {partition: merging.internal_stats(each) for partition, each in found.items()}
-        return _json(200, {"metadata": await self._partitioned_metadata(request), "partitions": parts})
+        metadata, missing = await self._partitioned_metadata(request)
+        parts = {
+            partition: merging.shown("internalStats", merging.internal_stats(each), missing)
+            for partition, each in found.items()
+        }
+        return _json(200, {"metadata": metadata, "partitions": parts})
 
     async def _terminate_partitions(self, request: Request) -> Response:
         found = await self._of_partitions(request, "POST", "/terminate")
@@ -204,9 +212,13 @@ class _Api:
             if answer.fields.status == 200  # else the partition was deleted
         }
 
-    async def _partitioned_metadata(self, request: Request) -> Any:
+    async def _partitioned_metadata(self, request: Request) -> tuple[Any, str]:
+        """What a partitioned topic is, and the fields that are missing in the version."""
         asked = Admin(method="GET", path=f"{_topic_path(request)}/partitions")
-        return (await self._call(None, asked))[0].fields.response
+        answers, settings = await asyncio.gather(self._call(None, asked), self._settings())
+        missing = settings["missingAdminFields"]
+        found: Any = answers[0].fields.response
+        return merging.shown("partitions", found, missing), missing
 
     async def _internal_info(self, request: Request) -> Response:
         async with self._command("GET", request) as command:
@@ -235,13 +247,23 @@ class _Api:
             raise HTTPException(400, "; ".join(causes))
         return answers
 
+    async def _answer_to(self, topic: str | None, command: Admin) -> Response:
+        """The answer to a command, with the fields that the version has."""
+        call = merging.call_of(command.path) if command.method == "GET" else ""
+        if not call:
+            return await self._response(merging.first_failure(await self._call(topic, command)))
+        answers, settings = await asyncio.gather(self._call(topic, command), self._settings())
+        answer = merging.first_failure(answers)
+        found: Any = answer.fields.response
+        if answer.fields.status != 200 or found is UNSET:
+            return await self._response(answer)
+        if call == "stats":
+            found = self._stats(answer.topic or "", found, command.path)
+        elif call == "internalStats":
+            found = merging.internal_stats(found, answer.topic or "")
+        return _json(200, merging.shown(call, found, settings["missingAdminFields"]))
+
     async def _response(self, answer: AdminResponse) -> Response:
-        cause = answer.cause.partition("?")[0]
-        value = answer.fields.response
-        if answer.fields.status == 200 and value is not UNSET and cause.endswith("/stats"):
-            return _json(200, self._stats(answer.topic or "", value, answer.cause))
-        if answer.fields.status == 200 and value is not UNSET and cause.endswith("/internalStats"):
-            return _json(200, merging.internal_stats(value, answer.topic or ""))
         try:
             if answer.ledger_id is None:
                 found = http_response(answer, self._stored)
@@ -422,12 +444,16 @@ class _Api:
         )
         return _json(200, report)
 
-    async def _release(self) -> str:
-        """The version of Pulsar whose rules are in force."""
+    async def _settings(self) -> dict[str, str]:
+        """The settings in force."""
         call = Admin(method="GET", path="/brokers/configuration/runtime")
         settings = merging.first_failure(await self._call(None, call)).fields.response
         assert isinstance(settings, dict)
-        return RELEASES[PROFILE_OF[settings["profile"]]]
+        return settings
+
+    async def _release(self) -> str:
+        """The version of Pulsar whose rules are in force."""
+        return RELEASES[PROFILE_OF[(await self._settings())["profile"]]]
 
     async def _found(self, path: str) -> list[str]:
         found = merging.first_failure(await self._call(None, Admin(method="GET", path=path))).fields.response

@@ -1,6 +1,9 @@
 """One answer from those of several partitions, and the fields of statistics that are the same for every topic here."""
 
+import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -77,7 +80,8 @@ def internal_info(stats: Any) -> Json:
 
 _TOPIC: Json = {
     "msgRateIn": 0.0, "msgThroughputIn": 0.0, "msgRateOut": 0.0, "msgThroughputOut": 0.0, "averageMsgSize": 0.0,
-    "systemTopicBytesInCounter": 0, "bytesOutInternalCounter": 0, "msgChunkPublished": False, "storageSize": 0,
+    "systemTopicBytesInCounter": 0, "bytesOutInternalCounter": 0, "delayedMessageIndexSizeInBytes": 0,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0, "msgChunkPublished": False, "storageSize": 0,
     "backlogSize": 0, "publishRateLimitedTimes": 0, "earliestMsgPublishTimeInBacklogs": 0, "offloadedStorageSize": 0,
     "lastOffloadLedgerId": 0, "lastOffloadSuccessTimeStamp": 0, "lastOffloadFailureTimeStamp": 0, "ongoingTxnCount": 0,
     "abortedTxnCount": 0, "committedTxnCount": 0, "replication": {}, "compaction": {
@@ -92,6 +96,10 @@ _PUBLISHER: Json = {
 _SUBSCRIPTION: Json = {
     "msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0, "messageAckRate": 0.0,
     "chunkedMessageRate": 0.0, "msgRateExpired": 0.0, "isReplicated": False, "subscriptionProperties": {},
+    "earliestMsgPublishTimeInBacklog": 0, "nonContiguousDeletedMessagesRangesSerializedSize": 0, "delayedMessageIndexSizeInBytes": 0,
+    "dispatchThrottledMsgEventsBySubscriptionLimit": 0, "dispatchThrottledBytesEventsBySubscriptionLimit": 0,
+    "dispatchThrottledMsgEventsByTopicLimit": 0, "dispatchThrottledBytesEventsByTopicLimit": 0,
+    "dispatchThrottledMsgEventsByBrokerLimit": 0, "dispatchThrottledBytesEventsByBrokerLimit": 0,
 }  # fmt: skip
 _CONSUMER: Json = {
     "msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateRedeliver": 0.0, "messageAckRate": 0.0,
@@ -104,7 +112,7 @@ _CURSOR: Json = {
     "active": True, "subscriptionHavePendingRead": False, "subscriptionHavePendingReplayRead": False,
 }  # fmt: skip
 _INTERNAL: Json = {
-    "waitingCursorsCount": 0, "pendingAddEntriesCount": 0, "schemaLedgers": [],
+    "waitingCursorsCount": 0, "pendingAddEntriesCount": 0, "schemaLedgers": [], "properties": {},
     "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
 }  # fmt: skip
 """Fields of Pulsar's statistics of what Magnetar does not have. Clients expect them."""
@@ -113,7 +121,7 @@ _INTERNAL: Json = {
 def stats(found: Json) -> Json:
     """A topic's stats with all fields that clients expect."""
     subscriptions = {
-        name: _subscription(each) | {"consumers": [_CONSUMER | one for one in each["consumers"]]}
+        name: _subscription(each) | {"consumers": [_consumer(one) for one in each["consumers"]]}
         for name, each in found["subscriptions"].items()
     }
     publishers = [_PUBLISHER | each for each in found["publishers"]]
@@ -124,6 +132,64 @@ def _subscription(found: Json) -> Json:
     """quirk: Pulsar shows two of the fields by two names."""
     shown = _SUBSCRIPTION | found
     return shown | {"replicated": shown["isReplicated"], "durable": shown.get("isDurable", False)}
+
+
+def _consumer(found: Json) -> Json:
+    """Two of the times are shown as texts, too, and the ranges of hashes as numbers."""
+    shown = _CONSUMER | found
+    shown |= {f"{name}Time": _time(shown[f"{name}Timestamp"]) for name in ("lastAcked", "lastConsumed")}
+    if "keyHashRanges" in shown:
+        shown["keyHashRangeArrays"] = [msgspec.json.decode(each) for each in shown["keyHashRanges"]]
+    return shown
+
+
+def _time(ms: int) -> str:
+    """A time as Java's `Instant` writes it."""
+    parts = "milliseconds" if ms % 1000 else "seconds"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=parts).replace("+00:00", "Z")
+
+
+_OF_NAMESPACE: Json = {"is_allow_auto_update_schema_with_replicator": True}
+
+_NAMESPACE_PATH = re.compile("/namespaces/[^/]+/[^/]+")
+
+
+def call_of(path: str) -> str:
+    """Which of the calls a path is whose answers have other fields in other versions, see `ServiceConfiguration.missingAdminFields`; "":
+    none."""
+    path = path.partition("?")[0]
+    last = path.rpartition("/")[2]
+    if _NAMESPACE_PATH.fullmatch(path):
+        return "namespace"
+    return last if last in ("stats", "internalStats", "partitions") else ""
+
+
+def shown(call: str, found: Json, missing: str) -> Json:
+    """The answer to a call with the fields that the version has, of which `missing` says which it lacks."""
+    whole = _OF_NAMESPACE | found if call == "namespace" else dict(found)
+    for path in _paths(missing).get(call, ()):
+        _remove(whole, path)
+    return whole
+
+
+@lru_cache(maxsize=16)
+def _paths(missing: str) -> dict[str, list[list[str]]]:
+    found: dict[str, list[list[str]]] = {}
+    for each in missing.split(","):
+        call, *path = each.strip().split(".")
+        if path:
+            found.setdefault(call, []).append(path)
+    return found
+
+
+def _remove(found: Any, path: list[str]) -> None:
+    name, *rest = path
+    if not rest:
+        found.pop(name, None)
+    elif name in found:
+        below = found[name]
+        for each in below.values() if isinstance(below, dict) else below:
+            _remove(each, rest)
 
 
 _OF_NON_PERSISTENT = (
