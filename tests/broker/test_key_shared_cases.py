@@ -772,6 +772,20 @@ def test_classic_a_newcomer_waits_for_everything_older() -> None:
     assert sent(publish(run, [key], 3), 2) == [3]
 
 
+def test_classic_only_an_ack_that_moves_the_mark_delete_position_lets_a_newcomer_in() -> None:
+    """A skip does so, too, but tells nobody. Neither does the ack of an entry that it has passed."""
+    run = classic()
+    publish(run, ["a", "b"])
+    join(run, 2)
+    key = key_of_second(run)
+    assert sent(publish(run, [key, key], 2)) == []
+    assert run.admin("POST", "/subscription/s/skip/2")
+    assert run.mark_delete("s") == (1, 1)
+    assert sent(ack(run, 1, 1), 2) == []
+    assert sent(ack(run, 1, 0), 2) == []
+    assert sent(publish(run, ["a"], 4), 2) == [2, 3]
+
+
 def test_classic_the_first_to_join_restricts_those_after_it() -> None:
     run = classic()
     publish(run, ["a"])

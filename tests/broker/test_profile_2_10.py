@@ -583,3 +583,22 @@ def test_what_a_missing_call_is_answered(profile: Any) -> None:
             expected, f"Invalid bundle range: {path.rpartition('/')[2]}"
         )
         assert (found.status, found.response) == (expected, {"reason": reason}), call
+
+
+@pytest.mark.feature("D7", "I2")
+@pytest.mark.parametrize(("limit", "late"), [(1, []), (2, [2]), (3, [3])])
+def test_a_consumer_is_unblocked_one_ack_late(limit: int, late: list[int]) -> None:
+    """It gets the next message with the ack that leaves at most half of the limit, in 3.0 with the one after that: never, if there is none."""
+
+    def log(run: Run) -> list[int]:
+        run.fill(limit + 3)
+        run.subscribe("s", "Shared", permits=10)
+        acks = [received(run.ack("s", (1, number))) for number in range(limit)]
+        return [number + 1 for number, got in enumerate(acks) if got]
+
+    in_4_0 = [limit - limit // 2]
+    assert older(log, maxUnackedMessagesPerConsumer=limit, dispatcherMaxReadBatchSize=1) == (
+        in_4_0,
+        late,
+        in_4_0,
+    )

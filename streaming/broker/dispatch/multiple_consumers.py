@@ -328,7 +328,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         freed = self._unacked(sub, owner, position)
         self._release(sub, owner, position)
         stays_blocked = (
-            sub.ctx.config.unblocksConsumerOneAckLate and 0 < sub.consumer_limit // 2 < owner.unacked
+            sub.ctx.config.unblocksConsumerOneAckLate and 0 < sub.consumer_limit < 2 * owner.unacked
         )
         owner.unacked -= freed
         self.total_unacked -= freed
