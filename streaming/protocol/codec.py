@@ -179,6 +179,10 @@ def send_receipt(producer_id: int, sequence_id: int, ledger_id: int, entry_id: i
     return _SIZES.pack(4 + len(body), len(body)) + body
 
 
+CHECKSUM_BYTES = 6
+"""Bytes of an entry that are its checksum and say that it has one."""
+
+
 def entry(metadata: Mapping[str, Any], payload: bytes) -> bytes:
     """The tail of a frame: a message as ledgers store it and consumers get it. Integers wrap around. Raises `FrameError`."""
     try:

@@ -36,6 +36,7 @@ from streaming.broker.names import is_namespace_name
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.metrics.server import Gauges, ServerMetrics
 from streaming.protocol.codec import (
+    CHECKSUM_BYTES,
     HEADROOM,
     LARGEST_FRAME,
     Frame,
@@ -78,8 +79,9 @@ TRANSACTIONS = frozenset(
 _NOTHING = frozenset({"PONG"})
 
 _WATCHES = ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE")
-_KNOWS_BATCHES, _KNOWS_ACTIVE_CONSUMER = 4, 12
-"""The first protocol version of clients that take a batch, and of those that take ACTIVE_CONSUMER_CHANGE."""
+_KNOWS_BATCHES, _KNOWS_CHECKSUMS, _KNOWS_ACTIVE_CONSUMER = 4, 11, 12
+"""The first protocol version of clients that take a batch, of those that take a message with its checksum, and of those that take
+ACTIVE_CONSUMER_CHANGE."""
 
 _WRITE_AT_ONCE = 1 << 18
 
@@ -547,11 +549,14 @@ class Connection(asyncio.Protocol):
                         run.append(command)
                         size += len(each)
                         left -= 1
-                    elif each == _PING_FRAME:  # those of a turn are answered at once
+                    elif each == _PING_FRAME:  # those that follow each other are answered together
                         pings += 1
                         left -= 1
                     else:
                         left -= _COST
+                        if pings:
+                            self._pong(pings)
+                            pings = 0
                         if not self._receive(decode(each, self.name), len(each)):
                             return False
                     if left <= 0 or self._flow is not None or not self._may_take():
@@ -560,9 +565,12 @@ class Connection(asyncio.Protocol):
                 if run:
                     self._post_run(run, size)
                 if pings:
-                    self._metrics.commands["PING"] += pings
-                    self._write(_PONG * pings)
+                    self._pong(pings)
         return False
+
+    def _pong(self, pings: int) -> None:
+        self._metrics.commands["PING"] += pings
+        self._write(_PONG * pings)
 
     def _post_run(self, commands: list[Send | Ack], size: int) -> None:
         first, each = commands[0], size // len(commands)
@@ -1207,7 +1215,11 @@ class Connection(asyncio.Protocol):
             log.info("connection %s is closed: its protocol version has no batches", self.name)
             self._closing = True
             return b""
-        return encode("MESSAGE", message_fields(effect), tail)
+        return encode(
+            "MESSAGE",
+            message_fields(effect),
+            tail[CHECKSUM_BYTES if self._version < _KNOWS_CHECKSUMS else 0 :],
+        )
 
 
 _Due = e.Effect | _Spooled | _WithSchema

@@ -13,7 +13,7 @@ import pytest
 from streaming.broker.config import configuration
 from streaming.jobs.replay import load
 from streaming.log.table import LogError
-from streaming.protocol.codec import FrameError, encode
+from streaming.protocol.codec import CHECKSUM_BYTES, FrameError, encode, entry
 from streaming.traces.conform import compare_trace
 from streaming.traces.trace import read_trace
 from tests.parity.admin import Admin
@@ -77,6 +77,13 @@ def test_a_field_that_a_recording_would_lack_is_an_error() -> None:
         read(b"\0\0\0\2\x08\x63")
     with pytest.raises(FrameError, match="PONG has fields that the codec does not have"):
         read(b"\0\0\0\x07\x08\x13\x9a\x01\x02\x48\x01")
+    message = encode(
+        "MESSAGE",
+        {"consumer_id": 1, "message_id": {"ledgerId": 1, "entryId": 0}},
+        (tail := entry({"producer_name": "p", "sequence_id": 1, "publish_time": 1}, b"x")),
+    )[4:]
+    head = message[: -len(tail)]
+    assert read(head + tail) == read(head + tail[CHECKSUM_BYTES:])
 
 
 def test_what_affects_the_whole_broker_runs_alone() -> None:

@@ -697,6 +697,23 @@ def test_nothing_more_is_sent_to_a_client_that_has_gone(monkeypatch: pytest.Monk
     run(work, Limits())
 
 
+@pytest.mark.parametrize("version", [0, 10, 11, 21])
+def test_clients_before_version_11_get_messages_without_checksums(version: int) -> None:
+    async def work(server: BinaryServer) -> None:
+        await publish(server, TOPIC, [b"x"])
+        wire = Wire(server)
+        connect = encode("CONNECT", {"client_version": "test", "protocol_version": version})
+        wire.protocol.data_received(connect + consumers(TOPIC, [2], 1))
+        await rest(server)
+        *_, frame = FrameReader().feed(wire.read())
+        message = decode(frame)
+        assert (message.cmd, message.payload, message.intact) == ("MESSAGE", b"x", True)
+        head = 4 + int.from_bytes(frame[:4], "big")
+        assert (frame[head : head + 2] == b"\x0e\x01") == (version >= 11)
+
+    run(work)
+
+
 def test_a_transport_that_goes_on_is_not_written_to_meanwhile() -> None:
     """asyncio's closes a connection twice if a write fails that was made from within `resume_writing`."""
 
