@@ -251,7 +251,10 @@ def read(data: bytes) -> Record:
     # 5.0 greets with features that no scenario asks for. Old clients get messages without checksums.
     if frame.cmd != "CONNECTED" and more and not (frame.cmd == "MESSAGE" and more == CHECKSUM_BYTES):
         raise FrameError(f"{frame.cmd} has fields that the codec does not have")
-    return frame_record(frame)
+    found = frame_record(frame)
+    if frame.cmd == "MESSAGE":
+        found["entry_size"] += more
+    return found
 
 
 def _greeted(record: Record) -> bool:
