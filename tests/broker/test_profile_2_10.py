@@ -585,7 +585,7 @@ def test_what_a_missing_call_is_answered(profile: Any) -> None:
         assert (found.status, found.response) == (expected, {"reason": reason}), call
 
 
-@pytest.mark.feature("D7", "I2")
+@pytest.mark.feature("D5", "I2")
 @pytest.mark.parametrize(("limit", "late", "in_time"), [(1, [], [1]), (2, [2], [1, 2]), (3, [3], [2])])
 def test_a_consumer_is_unblocked_one_ack_late(limit: int, late: list[int], in_time: list[int]) -> None:
     """It gets the next message with the ack that leaves at most half of the limit, in 3.0 with the one after that: never, if there is none."""
