@@ -381,7 +381,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     counts all entries after the mark-delete position."""
     removePendingAcksOnMarkDeleteMove: bool = False
     """If TTL, a skip or an eviction moves a mark-delete position, the entries it passes no longer count as unacknowledged
-    by consumers (later than 4.0)."""
+    by consumers, and Key_Shared reads again. An ack that moves it does neither (later than 4.0). If false, Key_Shared reads again after an
+    ack that moves it (4.0)."""
     moveCursorOverConsumedLedger: bool = False
     """At a rollover, and when its topic is loaded, a cursor that is acknowledged to the end of its ledger moves to before
     the next one (later than 4.0). If false, it stays."""
