@@ -489,6 +489,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     readsByLedgerSizes: bool = True
     """How many entries a read returns at most for dispatcherMaxReadSizeBytes: by the average entry of each ledger (4.0). If false, by the
     average of the entries published in the last interval of stats, else of those that the cursor has read, else one (3.0)."""
+    readsWithoutLedgers: bool = False
+    """A read on a terminated topic that has no ledger left tells consumers that they have reached the end (4.2). If false, it fails without
+    a word where `readsByLedgerSizes` is true (4.0); where that is false, it tells them (3.0)."""
     trimMovesToNextLedger: bool = False
     """A cursor in a ledger that is trimmed moves to before the first entry of the next one (2.10). If false, to the last entry of the
     ledgers that are trimmed (3.0)."""
@@ -550,6 +553,7 @@ _FROM_4_2: dict[str, Any] = {
     "countsEntriesOfDeletedLedgers": False,
     "seekCountsConsumedAnew": True,
     "waitingReadsReturnEntries": True,
+    "readsWithoutLedgers": True,
 }
 
 

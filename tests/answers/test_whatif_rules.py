@@ -15,7 +15,7 @@ from streaming.broker.config import LINES, changes
 from streaming.cli.app import app
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
-from tests.answers.test_whatif import FIVE, Record, T, publish, subscribe, table, tick
+from tests.answers.test_whatif import FIVE, Record, T, flow, publish, subscribe, table, tick
 from tools.versions import recordings
 
 RECORDINGS = {
@@ -126,6 +126,17 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
     "unsetNamespacePoliciesAre204": (
         [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/retention"})],
         "2.10", "3.0", {"answered_otherwise": "1"},
+    ),
+    # A terminated topic that never had a message is loaded again.
+    "readsWithoutLedgers": (
+        [
+            producer(0, "p", 1, "Shared"),
+            *((1, T, {"command": "ADMIN", "method": method, "path": f"/persistent/a/b/t/{call}"})
+              for method, call in (("POST", "terminate"), ("PUT", "unload"))),
+            subscribe(2, initialPosition="Latest"),
+            flow(2, 1),
+        ],
+        "4.0", "4.2", {"open_loop_baseline": "nothing"},
     ),
     # The mark-delete position is in the middle of the messages, or before them.
     "readerStartsAtItsPosition": (

@@ -148,6 +148,7 @@ SETTINGS: dict[str, list[Any]] = {
     "waitingReadsReturnEntries": [True],
     "readerStartsAtItsPosition": [True],
     "readsByLedgerSizes": [False],
+    "readsWithoutLedgers": [True],
     "deduplicationReplayCounts": [False],
     "messageExpiryPassesClosedLedgers": [False],
     "nonPersistentCountsUnacked": [True],
