@@ -466,6 +466,12 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     opensLedgerAtOnce: bool = True
     """When a ledger is full, the next one opens at once (3.0). If false, it opens with the next message: until then the full one stays,
     whatever retention says (2.10)."""
+    backlogSizeOfMissingLedgerIsAll: bool = False
+    """A subscription whose mark-delete position is in a ledger that is gone has the size of the topic as its backlogSize (2.10). If false,
+    the size of what is behind that ledger (3.0)."""
+    opensLedgerOfTerminated: bool = True
+    """A terminated topic that is loaded again takes its last ledger for the open one (4.0). If false, none is open: no ledger is trimmed any
+    more, a skip passes the last one like any other, and no search by time succeeds (3.0). Takes effect when a topic is loaded."""
     trimsLedgerOfSlowestPosition: bool = True
     """Trimming may delete the ledger of the slowest mark-delete position if that is its last entry (3.0). If false, such a ledger stays
     until the next one opens or the topic is loaded (2.10)."""
@@ -582,6 +588,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "passedEntriesStayPending": True,
     "closesOnAckOfNoEntry": True,
     "passedBatchesAreForgotten": True,
+    "opensLedgerOfTerminated": False,
 }
 
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
@@ -610,6 +617,7 @@ _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "unblocksConsumerOneAckLate": False,
     "deduplicationChecksLastChunkOnly": False,
     "backlogQuotaSparesProducersForDedupCursor": False,
+    "backlogSizeOfMissingLedgerIsAll": True,
 }
 
 PROFILES: dict[Profile, dict[str, Any]] = {

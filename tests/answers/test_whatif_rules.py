@@ -76,6 +76,20 @@ def acked(second: int, entry: int) -> Record:
                        "message_id": [{"ledgerId": 1, "entryId": entry}]}  # fmt: skip
 
 
+def called(second: int, call: str, method: str = "POST") -> Record:
+    return second, T, {"command": "ADMIN", "method": method, "path": f"/persistent/a/b/t/{call}"}
+
+
+TERMINATED = [
+    subscribe(),
+    publish(1, 0),
+    called(2, "unload", "PUT"),
+    called(3, "terminate"),
+    called(4, "unload", "PUT"),
+    called(5, "subscription/s/skip_all"),
+]
+"""Its end is in a ledger without entries."""
+
 LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
     # Nobody holds the entry, and its ack counts nonetheless.
     "ackOfAnyEntryLowersUnacked": ([subscribe(), publish(1, 0), acked(2, 0)], "2.10", "3.0", {"other_stats": "unackedMessages"}),
@@ -127,12 +141,15 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/retention"})],
         "2.10", "3.0", {"answered_otherwise": "1"},
     ),
+    # A terminated topic is loaded again, and nobody needs its messages any more.
+    "opensLedgerOfTerminated": (TERMINATED, "3.0", "4.0", {"other_stats": "numberOfEntries"}),
+    "backlogSizeOfMissingLedgerIsAll": (TERMINATED, "2.10", "3.0", {"other_stats": "backlogSize"}),
     # A terminated topic that never had a message is loaded again.
     "readsWithoutLedgers": (
         [
             producer(0, "p", 1, "Shared"),
-            *((1, T, {"command": "ADMIN", "method": method, "path": f"/persistent/a/b/t/{call}"})
-              for method, call in (("POST", "terminate"), ("PUT", "unload"))),
+            called(1, "terminate"),
+            called(1, "unload", "PUT"),
             subscribe(2, initialPosition="Latest"),
             flow(2, 1),
         ],

@@ -138,6 +138,8 @@ SETTINGS: dict[str, list[Any]] = {
     "keySharedPassesEntriesThatWait": [False],
     "refusedConsumerLeavesSubscription": [True],
     "passedBatchesAreForgotten": [True],
+    "backlogSizeOfMissingLedgerIsAll": [True],
+    "opensLedgerOfTerminated": [False],
     "keySharedRemembersHashes": [True],
     "ackOfAnyEntryLowersUnacked": [True],
     "keepsChunksTogether": [False],
