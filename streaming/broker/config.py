@@ -428,7 +428,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     counts all entries after the mark-delete position."""
     removePendingAcksOnMarkDeleteMove: bool = False
     """If TTL, a skip or an eviction moves a mark-delete position, the entries it passes no longer count as unacknowledged
-    by consumers (later than 4.0)."""
+    by consumers, and Key_Shared reads again. An ack that moves it does neither (later than 4.0). If false, Key_Shared reads again after an
+    ack that moves it (4.0)."""
     moveCursorOverConsumedLedger: bool = False
     """At a rollover, and when its topic is loaded, a cursor that is acknowledged to the end of its ledger moves to before
     the next one (later than 4.0). If false, it stays."""
@@ -519,6 +520,12 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     opensLedgerAtOnce: bool = True
     """When a ledger is full, the next one opens at once (3.0). If false, it opens with the next message: until then the full one stays,
     whatever retention says (2.10)."""
+    backlogSizeOfMissingLedgerIsAll: bool = False
+    """A subscription whose mark-delete position is in a ledger that is gone has the size of the topic as its backlogSize (2.10). If false,
+    the size of what is behind that ledger (3.0)."""
+    opensLedgerOfTerminated: bool = True
+    """A terminated topic that is loaded again takes its last ledger for the open one (4.0). If false, none is open: no ledger is trimmed any
+    more, a skip passes the last one like any other, and no search by time succeeds (3.0). Takes effect when a topic is loaded."""
     trimsLedgerOfSlowestPosition: bool = True
     """Trimming may delete the ledger of the slowest mark-delete position if that is its last entry (3.0). If false, such a ledger stays
     until the next one opens or the topic is loaded (2.10)."""
@@ -542,6 +549,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     readsByLedgerSizes: bool = True
     """How many entries a read returns at most for dispatcherMaxReadSizeBytes: by the average entry of each ledger (4.0). If false, by the
     average of the entries published in the last interval of stats, else of those that the cursor has read, else one (3.0)."""
+    readsWithoutLedgers: bool = False
+    """A read on a terminated topic that has no ledger left tells consumers that they have reached the end (4.2). If false, it fails without
+    a word where `readsByLedgerSizes` is true (4.0); where that is false, it tells them (3.0)."""
     trimMovesToNextLedger: bool = False
     """A cursor in a ledger that is trimmed moves to before the first entry of the next one (2.10). If false, to the last entry of the
     ledgers that are trimmed (3.0)."""
@@ -605,6 +615,7 @@ _FROM_4_2: dict[str, Any] = {
     "countsEntriesOfDeletedLedgers": False,
     "seekCountsConsumedAnew": True,
     "waitingReadsReturnEntries": True,
+    "readsWithoutLedgers": True,
 }
 
 
@@ -634,6 +645,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "passedEntriesStayPending": True,
     "closesOnAckOfNoEntry": True,
     "passedBatchesAreForgotten": True,
+    "opensLedgerOfTerminated": False,
 }
 
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
@@ -663,6 +675,7 @@ _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "unblocksConsumerOneAckLate": False,
     "deduplicationChecksLastChunkOnly": False,
     "backlogQuotaSparesProducersForDedupCursor": False,
+    "backlogSizeOfMissingLedgerIsAll": True,
 }
 
 PROFILES: dict[Profile, dict[str, Any]] = {

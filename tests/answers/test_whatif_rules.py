@@ -15,7 +15,7 @@ from streaming.broker.config import LINES, changes
 from streaming.cli.app import app
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
-from tests.answers.test_whatif import FIVE, Record, T, publish, subscribe, table, tick
+from tests.answers.test_whatif import FIVE, Record, T, flow, publish, subscribe, table, tick
 from tools.versions import recordings
 
 RECORDINGS = {
@@ -76,6 +76,20 @@ def acked(second: int, entry: int) -> Record:
                        "message_id": [{"ledgerId": 1, "entryId": entry}]}  # fmt: skip
 
 
+def called(second: int, call: str, method: str = "POST") -> Record:
+    return second, T, {"command": "ADMIN", "method": method, "path": f"/persistent/a/b/t/{call}"}
+
+
+TERMINATED = [
+    subscribe(),
+    publish(1, 0),
+    called(2, "unload", "PUT"),
+    called(3, "terminate"),
+    called(4, "unload", "PUT"),
+    called(5, "subscription/s/skip_all"),
+]
+"""Its end is in a ledger without entries."""
+
 LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
     # Nobody holds the entry, and its ack counts nonetheless.
     "ackOfAnyEntryLowersUnacked": ([subscribe(), publish(1, 0), acked(2, 0)], "2.10", "3.0", {"other_stats": "unackedMessages"}),
@@ -130,6 +144,20 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
     "unsetAffinityIs204": (
         [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/antiAffinity"})],
         "4.0", "4.2", {"answered_otherwise": "1"},
+    ),
+    # A terminated topic is loaded again, and nobody needs its messages any more.
+    "opensLedgerOfTerminated": (TERMINATED, "3.0", "4.0", {"other_stats": "numberOfEntries"}),
+    "backlogSizeOfMissingLedgerIsAll": (TERMINATED, "2.10", "3.0", {"other_stats": "backlogSize"}),
+    # A terminated topic that never had a message is loaded again.
+    "readsWithoutLedgers": (
+        [
+            producer(0, "p", 1, "Shared"),
+            called(1, "terminate"),
+            called(1, "unload", "PUT"),
+            subscribe(2, initialPosition="Latest"),
+            flow(2, 1),
+        ],
+        "4.0", "4.2", {"open_loop_baseline": "nothing"},
     ),
     # The mark-delete position is in the middle of the messages, or before them.
     "readerStartsAtItsPosition": (

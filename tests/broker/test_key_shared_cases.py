@@ -24,6 +24,7 @@ from schemas.commands import (
     KeySharedMeta,
     MessageIdData,
     MessageMetadata,
+    Profile,
     Publish,
     RedeliverUnacknowledgedMessages,
     Subscribe,
@@ -639,6 +640,27 @@ def test_a_waiting_read_is_given_up_for_what_has_drained() -> None:
     assert dispatcher(run).pending_read == 0
     publish(run, [MOVES], 2)
     assert run.cursor("s").read_position == Position(1, 2)
+
+
+@pytest.mark.parametrize(("profile", "waits", "replays"), [("4.0", 0, [1]), ("4.2", 9, [1, 2])])
+def test_an_ack_that_moves_the_mark_delete_position_gives_up_a_waiting_read_in_4_0(
+    profile: Profile, waits: int, replays: list[int]
+) -> None:
+    """c2 leaves an entry behind, and nobody has permits. Recorded from 4.2.4 and 5.0.0-M1: the read that waits stays, and takes the next
+    entry."""
+    run = Run(profile=profile)
+    join(run, 1, permits=1)
+    publish(run, ["k0"])
+    join(run, 2, permits=10)
+    publish(run, [MOVES], 1)
+    run.close_consumer("s", id_=2)
+    assert (replay(run), dispatcher(run).pending_read) == ([1], 9)
+    ack(run, 1, 0)
+    later(run)
+    assert dispatcher(run).pending_read == waits
+    publish(run, [MOVES], 2)
+    assert replay(run) == replays
+    assert run.cursor("s").read_position == Position(1, 1 + len(replays))
 
 
 def test_any_order_replays_whatever_comes_first() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import MessageIdData
+from schemas.commands import MessageIdData, Profile, SubType
 from schemas.effects import (
     AdminResponse,
     CloseConsumer,
@@ -134,6 +134,17 @@ def test_without_ledgers_nothing_is_read_and_nothing_starts_at_the_first_one() -
     assert [one(effects, Error).error for effects in refused] == ["UnknownError"] * 3
     assert status(run.admin("GET", "/subscription/f/position/1")) == 500
     assert list(run.topic.cursors) == ["a", "b", "r"]
+
+
+@pytest.mark.parametrize(("profile", "tells"), [("2.10", 1), ("3.0", 1), ("4.0", 0), ("4.2", 1), ("5.0", 1)])
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_without_ledgers_only_4_0_does_not_tell_the_end(profile: Profile, tells: int, type_: SubType) -> None:
+    run = Run(profile=profile)
+    run.create_producer()
+    run.admin("POST", "/terminate")
+    run.unload()
+    assert len(of(run.subscribe("s", type_, earliest=False, permits=3), ReachedEndOfTopic)) == tells
+    assert not of(run.flow("s", 3), ReachedEndOfTopic)
 
 
 # -- the end of a terminated topic --------------------------------------------------------------------------------

@@ -110,6 +110,52 @@ def test_passed_batches_are_forgotten() -> None:
     assert found == ([2, 0], [2, 0], [2, 1])
 
 
+@pytest.mark.feature("C2", "I2")
+def test_opens_ledger_of_terminated() -> None:
+    """A terminated topic with two entries, and an empty ledger at its end, is loaded again. Nobody needs the entries, and they stay: in 2.10 the
+    backlogSize is all of them, as the mark-delete position is in the empty ledger, which is gone."""
+
+    def log(run: Run) -> tuple[list[int], int, int, list[str]]:
+        run.publish(0)
+        run.subscribe("s")
+        run.publish(1)
+        run.unload()
+        run.admin("POST", "/terminate")
+        run.unload()
+        gone = [each.ledger_id for each in of(run.admin("POST", "/subscription/s/skip_all"), LedgerDeleted)]
+        shown = response(run.admin("GET", "/stats"))
+        kept = run.broker.retention(run.topic.name)
+        return (
+            gone,
+            shown["storageSize"],
+            shown["subscriptions"]["s"]["backlogSize"],
+            [e.reason for e in kept.ledgers],
+        )
+
+    found = older(log, managedLedgerMaxEntriesPerLedger=5)
+    size = found[0][1]
+    assert size > 0
+    assert found == (([], size, size, ["terminated"]), ([], size, 0, ["terminated"]), ([1], 0, 0, []))
+
+
+@pytest.mark.feature("C2", "I2")
+def test_without_an_open_ledger_a_skip_passes_the_last_one_and_searches_fail() -> None:
+    def log(run: Run) -> tuple[tuple[int, int], int]:
+        run.subscribe("s")
+        for sequence_id in range(3):
+            run.publish(sequence_id)
+            run.wait(1)
+        run.admin("POST", "/terminate")
+        run.unload()
+        run.admin("POST", "/subscription/s/skip/2")
+        skipped = run.mark_delete("s")
+        reset = one(run.admin("POST", f"/subscription/s/resetcursor/{run.now}"), AdminResponse)
+        return (skipped.ledger, skipped.entry), reset.fields.status
+
+    found = older(log, managedLedgerMaxEntriesPerLedger=50)
+    assert found == (((1, 1), 500), ((1, 1), 500), ((1, -1), 500))
+
+
 @pytest.mark.feature("D5", "I2")
 def test_leaving_consumer_counts_redelivery() -> None:
     def log(run: Run) -> list[tuple[int, int, int]]:

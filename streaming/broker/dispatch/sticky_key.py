@@ -311,8 +311,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def after_acks(
         self, sub: SubscriptionContext, owners: list[Consumer], *, mark_delete_moved: bool
     ) -> None:
-        """Dispatch at once if hashes are due to be unblocked, else only what the acks allow."""
-        if mark_delete_moved and not self._waits_for_entries(sub):
+        """Dispatch at once if hashes are due to be unblocked, else only what the acks allow. In 4.0, acks that move the mark-delete
+        position schedule a dispatch, too; later versions tell the dispatcher of the broker's own moves instead."""
+        tells = not sub.ctx.config.removePendingAcksOnMarkDeleteMove
+        if tells and mark_delete_moved and not self._waits_for_entries(sub):
             self._read_soon(sub)
         super().after_acks(sub, owners, mark_delete_moved=mark_delete_moved)
         if 0 <= self.unblocks_at <= sub.ctx.clock:

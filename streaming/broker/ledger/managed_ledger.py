@@ -27,11 +27,12 @@ class LedgerInfo(msgspec.Struct, array_like=True):
 
 
 class ManagedLedger(msgspec.Struct, array_like=True):
-    """`ledgers` is ascending by id, and the last one is open. Ids start at 1 in each topic and may have gaps.
+    """`ledgers` is ascending by id, and the last one, `current`, is open. Ids start at 1 in each topic and may have gaps.
 
     `whole_ledgers`: the setting backlogSizeWholeLedgers at the time of the last entry. `counts_deleted`: the setting
     countsEntriesOfDeletedLedgers when the last ledger opened, as `reads_on` is readsOnInClosedLedger. `closed`: the last ledger is full,
-    and the next one opens with the next entry.
+    and the next one opens with the next entry. `without_open`: the topic is terminated and no ledger is open (opensLedgerOfTerminated);
+    no ledger has the id `current` then.
     """
 
     ledgers: dict[int, LedgerInfo] = {}
@@ -51,6 +52,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     counts_deleted: bool = True
     reads_on: bool = False
     closed: bool = False
+    without_open: bool = False
 
     @classmethod
     def create(cls, now: int, after: int = 0) -> "ManagedLedger":
@@ -76,9 +78,10 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.created = now
         self.rollover_checked = False
 
-    def reopen(self, now: int) -> None:
-        """Recover after an unload: close the open ledger, or drop it if empty, and open a new one
-        (docs/rules/ledgers.md §3)."""
+    def reopen(self, now: int, *, opens_last: bool = True) -> None:
+        """Recover after an unload: close the open ledger, or drop it if empty, and open a new one (docs/rules/ledgers.md §3).
+
+        `opens_last`: see opensLedgerOfTerminated."""
         if self.current_entries and not self.closed:
             self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
         self.closed = False
@@ -95,6 +98,9 @@ class ManagedLedger(msgspec.Struct, array_like=True):
                 self.last_confirmed = Position(older, self.ledgers[older].entries - 1)
         else:
             self.current_entries = self.current_size = 0
+            self.without_open = not opens_last
+            if self.without_open and self.current in self.ledgers:
+                self.current += 1
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
@@ -205,7 +211,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
                 # quirk: nothing was written to the last ledger of a terminated topic since it was loaded again, so
                 # behind its end its first entry comes next
                 last = self.last_confirmed
-                written = bool(self.current_entries) and last.ledger == self.current
+                written = self.without_open or (bool(self.current_entries) and last.ledger == self.current)
                 written = written or (self.reads_on and position <= last and last.ledger in self.ledgers)
                 return last.next() if written else Position(self.current, 0)
             candidate = Position(following, 0)
@@ -293,7 +299,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             n -= left
             following = self.next_ledger(ledger)
             if following is None:
-                if ledger == self.current:
+                if ledger == self.current or not stored:
                     entry = stored
                 else:
                     entry = (n - 1) % stored + 1
@@ -364,12 +370,15 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             )
         return size - consumed_size(info.size, info.entries, entry, whole=self.whole_ledgers)
 
-    def estimate_backlog_from(self, mark_delete: Position) -> int:
-        """`backlog_size_from` as the stats of a subscription show it (estimateBacklogFromPosition).
+    def estimate_backlog_from(self, mark_delete: Position, *, all_if_missing: bool = False) -> int:
+        """`backlog_size_from` as the stats of a subscription show it (estimateBacklogFromPosition). `all_if_missing`: see
+        backlogSizeOfMissingLedgerIsAll.
 
         quirk: when a terminated topic is loaded again, its last ledger is the open one, of which nothing was written since.
         So all of it counts, whatever is acked.
         """
+        if all_if_missing and mark_delete.ledger not in self.ledgers:
+            return self.total_size
         last = self.ledgers.get(self.current)
         if mark_delete.ledger == self.current and last is not None and last.entries and not self.closed:
             return last.size

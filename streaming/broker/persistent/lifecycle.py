@@ -204,7 +204,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     (docs/rules/ledgers.md §3, docs/rules/cursors.md §3, docs/rules/retention.md §4)."""
     ledger = topic.ledger
     topic.last_active = ctx.clock
-    ledger.reopen(ctx.clock)
+    ledger.reopen(ctx.clock, opens_last=ctx.config.opensLedgerOfTerminated)
     ledger.configure(ctx.config)
     ctx.wake(topic.name, rollover_due(ctx, topic))
     for cursor in topic.cursors.values():

@@ -173,7 +173,9 @@ def _backlog(
         "backlogSize": (
             cursor.backlog_size(topic.ledger)
             if config.subscriptionBacklogSizeWithoutAcked
-            else topic.ledger.estimate_backlog_from(cursor.mark_delete)
+            else topic.ledger.estimate_backlog_from(
+                cursor.mark_delete, all_if_missing=config.backlogSizeOfMissingLedgerIsAll
+            )
         ),
         "msgBacklogNoDelayed": backlog - delayed,
         "msgDelayed": delayed,

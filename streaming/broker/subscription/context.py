@@ -140,11 +140,13 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
 
         On a terminated topic it fails instead, which tells the consumers that they have reached the end. quirk: the cursor
         takes the read that failed for one that waits, so later reads do nothing until the topic is loaded again or a
-        redelivery to an active consumer cancels it. Another quirk: without any ledger, no read gets that far.
+        redelivery to an active consumer cancels it. Another quirk: without any ledger, no read of 4.0 gets that far.
         """
         if not self.ledger.terminated:
             return wanted
-        if self.ledger.ledgers and not self.subscription.end_reached:
+        config = self.ctx.config
+        gets_there = self.ledger.ledgers or config.readsWithoutLedgers or not config.readsByLedgerSizes
+        if gets_there and not self.subscription.end_reached:
             self.subscription.end_reached = True
             self.check_end_of_topic()
         return 0

@@ -97,7 +97,7 @@ def find_newest(
     """Pulsar's binary search (OpFindNewest), with the same probes, from `start` to `end` (None: the last entry).
 
     A result with entry −1 means that the search failed: `ManagedLedger.position_after` led before the first entry, as in a
-    terminated topic that was loaded again with one ledger.
+    terminated topic that was loaded again with one ledger. quirk: without an open ledger, Pulsar fails to read any single entry.
 
     `last_index`: how far from `start` the search goes; None: a cursor's search, one further than the entries in the range.
     """
@@ -105,6 +105,8 @@ def find_newest(
     end = last if end is None else min(end, last)
     if start > end:
         return None
+    if ledger.without_open:
+        return Position(start.ledger, -1)
     size = last_index
     if size is None:
         size = ledger.count(start, end, include_start=True, include_end=True)

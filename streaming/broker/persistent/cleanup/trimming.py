@@ -16,8 +16,9 @@ from streaming.broker.position import Position
 
 P = ParamSpec("P")
 
-KeptBecause = Literal["open", "cursor", "retention", "older ledger", "not checked yet"]
-"""Why a ledger is there. ``older ledger``: ledgers go oldest first, and retention keeps an older one."""
+KeptBecause = Literal["open", "cursor", "retention", "older ledger", "not checked yet", "terminated"]
+"""Why a ledger is there. ``older ledger``: ledgers go oldest first, and retention keeps an older one. ``terminated``: see
+opensLedgerOfTerminated."""
 
 
 class KeptLedger(msgspec.Struct):
@@ -75,8 +76,10 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
 
 
 def _consumed_up_to(ctx: Context, topic: PersistentTopic) -> int:
-    """The first ledger that a cursor still needs. Retention decides which older ones are deleted."""
+    """The first ledger that a cursor still needs. Retention decides which older ones are deleted. 0: none is."""
     ledger = topic.ledger
+    if ledger.without_open:
+        return 0  # quirk: Pulsar compares each ledger with the open one, and fails if there is none
     slowest = topic.slowest_cursor()
     if slowest is None:
         return ledger.current
@@ -210,7 +213,9 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
             cursors = [
                 each.name for each in topic.cursors.values() if each.durable and each.key.ledger <= id_
             ]
-            if id_ >= boundary:
+            if ledger.without_open:
+                reason, text = "terminated", "the topic was terminated and loaded again: nothing is trimmed"
+            elif id_ >= boundary:
                 reason, text = "cursor", _held(topic, cursors)
             elif keeper is not None:
                 reason, text = "older ledger", f"ledgers go oldest first, and {keeper} stays"
