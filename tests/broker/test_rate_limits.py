@@ -21,7 +21,7 @@ from tests.broker.kit import QUIET, TOPIC, Run, Stored, feed, of, one, response,
 
 pytestmark = pytest.mark.feature("I3")
 
-CLASSIC = {"dispatchRateLimiterFactoryClassName": CLASSIC_RATE_LIMITER}
+CLASSIC: dict[str, Any] = {"dispatchRateLimiterFactoryClassName": CLASSIC_RATE_LIMITER}
 OTHER = "persistent://public/default/other"
 TYPES: list[SubType] = ["Exclusive", "Failover", "Shared", "Key_Shared"]
 
@@ -386,7 +386,7 @@ def test_dispatchers_that_share_a_rate_find_permits_as_if_all_of_them_looked(
     joins: list[tuple[int, int, int]],
 ) -> None:  # fmt: skip
     """Whose turn it is to look is computed. A dispatcher that gets permits from its consumer looks as well."""
-    stored, settings = Stored(), CLASSIC if classic else {}
+    stored, settings = Stored(), (CLASSIC if classic else {})
     run = Run(reader=stored, **settings)
     topics = [TOPIC, OTHER] if level == "broker" else [TOPIC]
     for topic in topics:
