@@ -148,6 +148,15 @@ _MISSING_IN_2_10 = [
 ]  # fmt: skip
 
 
+CLASSIC_RATE_LIMITER = "org.apache.pulsar.broker.service.persistent.DispatchRateLimiterFactoryClassic"
+"""See dispatchRateLimiterFactoryClassName."""
+
+RateLimiterFactory = Literal[
+    "org.apache.pulsar.broker.service.persistent.DispatchRateLimiterFactoryAsyncTokenBucket",
+    "org.apache.pulsar.broker.service.persistent.DispatchRateLimiterFactoryClassic",
+]
+
+
 class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The broker's settings, by Pulsar's names. Defaults are those of profile ``4.x``."""
 
@@ -330,6 +339,12 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     limit."""
     dispatchThrottlingRatePerSubscriptionInByte: Annotated[int, between(-1, 10**15, "bytes/s")] = 0
     """How many bytes per second the consumers of a subscription get, unless a policy sets it. 0 or less: no limit."""
+    dispatchRateLimiterFactoryClassName: RateLimiterFactory = (
+        "org.apache.pulsar.broker.service.persistent.DispatchRateLimiterFactoryAsyncTokenBucket"
+    )
+    """What gives the permits of dispatch rates. AsyncTokenBucket: when somebody looks for some, and as many as the time since the last look
+    is worth; all of them when a policy changes (4.0). Classic: when a window of the period begins, the first one with the
+    first message; a change of any policy begins a window without giving permits (3.0)."""
     dispatchThrottlingOnBatchMessageEnabled: bool = False
     """Whether a batch counts as one message in the dispatch rates. If not, its messages count."""
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = True
@@ -646,6 +661,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "closesOnAckOfNoEntry": True,
     "passedBatchesAreForgotten": True,
     "opensLedgerOfTerminated": False,
+    "dispatchRateLimiterFactoryClassName": CLASSIC_RATE_LIMITER,
 }
 
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
@@ -744,7 +760,7 @@ def changes(before: Profile, after: Profile) -> dict[str, tuple[Any, Any]]:
 
 def abbreviated(text: str) -> str:
     """The text of a setting. Of a long list, how many items it has."""
-    return text if len(text) <= _LONG else f"{text.count(',') + 1} of them"
+    return text if len(text) <= _LONG or "," not in text else f"{text.count(',') + 1} of them"
 
 
 def setting_text(value: Any) -> str:

@@ -116,7 +116,7 @@ class Spread:
             for moment, dispatchers in limiter.waiting.items():
                 for dispatcher in dispatchers:
                     own = piece(dispatcher[0]).limits
-                    own.dispatch = own.dispatch or DispatchRateLimiter(limiter.rate)
+                    own.dispatch = own.dispatch or DispatchRateLimiter(limiter.rate, windows=limiter.windows)
                     own.dispatch.waiting.setdefault(moment, {})[dispatcher] = None
         users: dict[str, list[str]] = {}
         deleted = [*state.deleted, *(name for names in state.deleted_partitions.values() for name in names)]
@@ -254,11 +254,14 @@ def _unused(counting: Sequence[_Whole]) -> DispatchRateLimiter | None:
     if not limiters:
         return None
     looked = max(each.looked for each in limiters)
+    first = limiters[0]
     messages, size = (
         None if bucket is None else msgspec.structs.replace(bucket)
-        for bucket in (limiters[0].messages, limiters[0].bytes)
+        for bucket in (first.messages, first.bytes)
     )
-    return DispatchRateLimiter(limiters[0].rate, messages, size, {}, looked)
+    return DispatchRateLimiter(
+        first.rate, messages, size, {}, looked, windows=first.windows, following=first.following
+    )
 
 
 def _named(part: str) -> str:

@@ -145,6 +145,20 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/antiAffinity"})],
         "4.0", "4.2", {"answered_otherwise": "1"},
     ),
+    # A policy changes after the first of two messages, of which a minute allows one.
+    "dispatchRateLimiterFactoryClassName": (
+        [
+            (0, None, {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/dispatchRate",
+                       "body": {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 60}}),
+            subscribe(1),
+            flow(1, 9),
+            publish(2, 0),
+            publish(2, 1),
+            (3, None, {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/maxConsumersPerTopic", "body": 5}),
+            publish(6, 2),
+        ],
+        "3.0", "4.0", {"open_loop_baseline": "nothing"},
+    ),
     # A terminated topic is loaded again, and nobody needs its messages any more.
     "opensLedgerOfTerminated": (TERMINATED, "3.0", "4.0", {"other_stats": "numberOfEntries"}),
     "backlogSizeOfMissingLedgerIsAll": (TERMINATED, "2.10", "3.0", {"other_stats": "backlogSize"}),

@@ -50,7 +50,7 @@ from schemas.commands.client import (
 from schemas.effects import Effect, Message, Row, SendReceipt
 from streaming.broker import entry_filters
 from streaming.broker.broker import Broker
-from streaming.broker.config import ServiceConfiguration
+from streaming.broker.config import CLASSIC_RATE_LIMITER, ServiceConfiguration
 from streaming.broker.periodic_checks import CHECKS
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
 from tests.broker.kit import START, Stored, feed
@@ -185,6 +185,7 @@ SETTINGS: dict[str, list[Any]] = {
     "dispatchThrottlingRatePerTopicInByte": [100, 250],
     "dispatchThrottlingRatePerSubscriptionInMsg": [1, 2],
     "dispatchThrottlingRatePerSubscriptionInByte": [100, 250],
+    "dispatchRateLimiterFactoryClassName": [CLASSIC_RATE_LIMITER],
     "dispatchThrottlingOnBatchMessageEnabled": [True],
     "dispatchThrottlingOnNonBacklogConsumerEnabled": [False],
     "managedLedgerCursorBackloggedThreshold": [0, 1, 3],

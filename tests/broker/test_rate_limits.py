@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from schemas.commands import AnyCommand, BrokerConfig, Flow, SubType, Tick, to_json
 from schemas.effects import AdminResponse, Effect, Error, Message, SendReceipt, Success
 from streaming.broker.broker import Broker
+from streaming.broker.config import CLASSIC_RATE_LIMITER
 from streaming.broker.policies.admin_calls import policy_of
 from streaming.broker.rates.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.rates.token_bucket import TokenBucket
@@ -20,6 +21,7 @@ from tests.broker.kit import QUIET, TOPIC, Run, Stored, feed, of, one, response,
 
 pytestmark = pytest.mark.feature("I3")
 
+CLASSIC: dict[str, Any] = {"dispatchRateLimiterFactoryClassName": CLASSIC_RATE_LIMITER}
 OTHER = "persistent://public/default/other"
 TYPES: list[SubType] = ["Exclusive", "Failover", "Shared", "Key_Shared"]
 
@@ -195,6 +197,43 @@ def test_a_change_of_any_policy_gives_all_permits() -> None:
     assert by_second(run, 2) == [16, 0]
 
 
+@pytest.mark.parametrize(("classic", "second"), [(False, 3), (True, 2)])
+def test_windows_of_the_classic_limiter_begin_whether_or_not_anybody_looks(
+    classic: bool, second: int
+) -> None:
+    run = backlog_of(20, **CLASSIC if classic else {})
+    run.namespace("POST", "subscriptionDispatchRate", rate(2, seconds=3))
+    run.wait(1)
+    assert sent(run.subscribe("s", "Shared", permits=2)) == [0, 1]  # the first window begins
+    run.wait(4.5)
+    assert sent(run.flow("s", 1000)) == [2, 3]  # looks at 5.5, 6.5, 7.5
+    assert by_second(run, 3).index(2) + 1 == second
+
+
+def test_with_the_classic_limiter_a_change_of_any_policy_begins_a_window() -> None:
+    """Recorded from 3.0.7 and 2.10.5."""
+    run = backlog_of(20, **CLASSIC)
+    run.namespace("POST", "dispatchRate", rate(2, seconds=3))
+    assert sent(run.subscribe("s", "Shared", permits=1000)) == [0, 1]
+    run.wait(1.5)
+    run.namespace("POST", "maxConsumersPerTopic", 7)  # the next window begins at 4.5
+    assert by_second(run, 5, 0.5) == [0, 0, 0, 0, 0, 0, 2, 0, 0, 0]  # found at 5.0
+    run.namespace("POST", "dispatchRate", rate(5, seconds=60))  # 2 of them are used
+    assert by_second(run, 2, 0.5) == [3, 0, 0, 0]
+    run.unload()
+    assert len(sent(run.subscribe("s", "Shared", permits=1000))) == 5
+
+
+def test_a_classic_rate_that_is_relative_to_the_publish_rate_changes_with_the_next_window() -> None:
+    run = Run(statsUpdateFrequencyInSecs=10, activeConsumerFailoverDelayTimeMillis=0, **CLASSIC)
+    run.namespace("POST", "dispatchRate", rate(1, seconds=10, relative=True))
+    run.fill(40, 100)
+    run.subscribe("s", "Shared", permits=1)
+    run.wait(11)  # 4 messages a second were published, so that the window at 10 has 5 permits
+    assert len(sent(run.flow("s", 1000))) == 1
+    assert by_second(run, 10)[-2:] == [5, 0]
+
+
 def test_a_rate_of_a_subscription_that_limits_nothing_changes_no_policy() -> None:
     """Recorded by parity: kind rates, seed 13."""
     run = backlog_of(20)
@@ -272,12 +311,37 @@ def test_looks_that_were_left_out_are_made_up_for(
     assert abs(at_once.remainder - each.remainder) <= looks  # ns, from rounding
 
 
+class Windows:
+    """What the classic limiter has of one kind, with a timer for each window."""
+
+    def __init__(self, rate: int, period: int) -> None:
+        self.rate, self.period = rate, period
+        self.used = self.now = 0
+        self.next_one: int | None = None
+
+    def renew(self, now: int, period: int) -> int:
+        while self.next_one is not None and self.next_one <= now:
+            self.used = max(self.used - self.rate, 0)
+            self.next_one += period
+        self.now = now
+        return self.rate - self.used
+
+    def use(self, tokens: int) -> None:
+        self.used += tokens
+        self.next_one = self.next_one or self.now + self.period
+
+
 class Everyone:
     """Dispatchers that look for permits of one rate themselves, each of them every second, as those of Pulsar do."""
 
-    def __init__(self, messages: int, size: int, seconds: int, now: int) -> None:
+    def __init__(self, messages: int, size: int, seconds: int, now: int, *, classic: bool) -> None:
         self.period, self.rates = seconds * 1000, (messages, size)
-        self.buckets = [TokenBucket.full(each, self.period, now) if each > 0 else None for each in self.rates]
+        self.buckets: list[TokenBucket | Windows | None] = [
+            (Windows(each, self.period) if classic else TokenBucket.full(each, self.period, now))
+            if each > 0
+            else None
+            for each in self.rates
+        ]
         self.looks: list[tuple[int, int, tuple[str, str]]] = []
         self.waiting: set[tuple[str, str]] = set()
         self.left: dict[tuple[str, str], int] = {}
@@ -314,16 +378,16 @@ NUMBERS = count()
 
 @given(
     level=st.sampled_from(["topic", "broker"]), messages=st.integers(0, 5), size=st.integers(-1, 600), seconds=st.integers(1, 3),
-    backlog=st.integers(1, 12), cut=st.booleans(),
+    backlog=st.integers(1, 12), cut=st.booleans(), classic=st.booleans(),
     joins=st.lists(st.tuples(st.sampled_from([0, 1, 300, 999, 1000, 1700]), st.integers(0, 5), st.integers(1, 7)), min_size=1, max_size=9),
 )  # fmt: skip
 def test_dispatchers_that_share_a_rate_find_permits_as_if_all_of_them_looked(
-    level: str, messages: int, size: int, seconds: int, backlog: int, cut: bool,
+    level: str, messages: int, size: int, seconds: int, backlog: int, cut: bool, classic: bool,
     joins: list[tuple[int, int, int]],
 ) -> None:  # fmt: skip
     """Whose turn it is to look is computed. A dispatcher that gets permits from its consumer looks as well."""
-    stored = Stored()
-    run = Run(reader=stored)
+    stored, settings = Stored(), (CLASSIC if classic else {})
+    run = Run(reader=stored, **settings)
     topics = [TOPIC, OTHER] if level == "broker" else [TOPIC]
     for topic in topics:
         for number in range(3):
@@ -335,8 +399,8 @@ def test_dispatchers_that_share_a_rate_find_permits_as_if_all_of_them_looked(
         run.admin("POST", "/dispatchRate", rate(messages, size, seconds))
     else:
         seconds = 1
-        run.configure(dispatchThrottlingRateInMsg=messages, dispatchThrottlingRateInByte=size)
-    everyone = Everyone(messages, size, seconds, run.now)
+        run.configure(dispatchThrottlingRateInMsg=messages, dispatchThrottlingRateInByte=size, **settings)
+    everyone = Everyone(messages, size, seconds, run.now, classic=classic)
     everyone.left = {(topic, f"s{number}"): backlog for topic in topics for number in range(3)}
     got: list[tuple[int, str, str]] = []
 

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 from streaming.log.table import LogError
@@ -23,7 +23,7 @@ from streaming.runtime.java import JavaNotFoundError
 from streaming.traces.conform import TraceComparison
 from tests.parity.log import run_log, settings_of
 from tests.parity.loopback import enter_namespace
-from tests.parity.plan import KINDS, drawn, plan
+from tests.parity.plan import KINDS, drawn
 from tests.parity.pulsar import (
     VERSION,
     LocalPulsar,
@@ -32,9 +32,8 @@ from tests.parity.pulsar import (
     pulsar_jars,
     settings,
 )
-from tests.parity.scenario import attempt, held_to, judge, record, shape, shrink, word
+from tests.parity.scenario import attempt, held_to, judge, shape, shrink, warm, word
 
-_WARM = [*islice(plan("subscriptions", 0), 10)]
 _SHOWN = 3
 """How many differences of a scenario to print. Later ones mostly follow from the first."""
 
@@ -168,8 +167,7 @@ class _Run:
     def _pulsar(self, config: dict[str, str]) -> Iterator[LocalPulsar]:
         """A warm broker."""
         with LocalPulsar(self._scratch / "pulsar", config, self._version) as pulsar:
-            # The result is ignored: the first responses of a fresh JVM take longer than the silence that ends a step.
-            record(pulsar, "subscriptions", 0, self._scratch / "pulsar" / "warm.jsonl", _WARM)
+            warm(pulsar)
             yield pulsar
 
     def _try(self, pulsar: LocalPulsar, kind: str, seed: int) -> tuple[str, str]:

@@ -48,8 +48,9 @@ class Kind(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it does something to the whole broker, so that no other scenario may run at the same time."""
-        return not self.operations.keys().isdisjoint({"restart", "check_quota"})
+        """Whether it does something to the whole broker, so that no other scenario may run at the same time. A broker that cannot delete a
+        terminated topic is started again."""
+        return not self.operations.keys().isdisjoint({"restart", "check_quota", "terminate"})
 
 
 _LEDGERS: dict[str, list[Any]] = {"managedLedgerMaxEntriesPerLedger": [2, 3, 5, 7, 50000],

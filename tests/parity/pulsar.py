@@ -117,10 +117,18 @@ class LocalPulsar:
 
     def __enter__(self) -> Self:
         """Start it on an empty folder. Raises as `start` does."""
+        self._start_empty()
+        return self
+
+    def renew(self) -> None:
+        """Start it again without its data. Raises as `start` does."""
+        self.stop()
+        self._start_empty()
+
+    def _start_empty(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         self.start()
-        return self
 
     def start(self) -> None:
         """Start it and wait until it serves clients. Raises `PulsarError`, `JarsUnavailableError`, `JavaNotFoundError`."""

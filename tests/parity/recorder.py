@@ -170,15 +170,17 @@ class Recorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(each) + "\n" for each in (header, *self.records)))
 
-    def close(self) -> None:
-        """Close every connection without recording it, and delete the namespace for the next scenario of this name."""
+    def close(self) -> bool:
+        """Close every connection without recording it, and delete the namespace for the next scenario of this name. Returns whether the
+        broker could: it fails to delete a terminated topic that was loaded without an open ledger."""
         for connection in self._open.values():
             connection.socket.close()
         self._open.clear()
         for _ in range(5):  # also of its policies; the first try may meet a topic that is loading
             if self._admin.call("DELETE", f"/namespaces/{self.namespace}?force=true")["status"] in (204, 404):
-                break
+                return True
             time.sleep(1)
+        return False
 
     # -- the wire -------------------------------------------------------------------------------------------------
 

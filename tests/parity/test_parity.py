@@ -90,10 +90,12 @@ def test_what_affects_the_whole_broker_runs_alone() -> None:
     assert [name for name, kind in KINDS.items() if kind.alone] == [
         "quotas",
         "restarts",
+        "terminated",
         "partitions",
         "holes",
         "policies",
         "settings",
+        "old_clients",
     ]
 
 
@@ -150,6 +152,17 @@ def test_a_recording_is_gated(
     ]  # fmt: skip
     assert heard == ["CONNECTED", "SUCCESS", "_TCP_CLOSE"]
     assert got == ["CONNECT", "PONG", "SUBSCRIBE", "FLOW", "SEEK"]
+
+
+@pytest.mark.parametrize(("statuses", "deleted"), [([204], True), ([500, 404], True), ([500] * 5, False)])
+def test_a_recorder_says_whether_its_namespace_is_gone(
+    monkeypatch: pytest.MonkeyPatch, statuses: list[int], deleted: bool
+) -> None:
+    left = [204, *statuses]  # the first one creates it
+    monkeypatch.setattr(Admin, "call", lambda *_: {"status": left.pop(0)})
+    monkeypatch.setattr("tests.parity.recorder.time.sleep", lambda _: None)
+    assert Recorder(Ports(0, 0, 0), "x", {}).close() == deleted
+    assert left == []
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
             )
     topic.subscribe_buckets.clear()
     topic.publish_rates = 0.0, 0.0
+    topic.dispatch_limiter = None
     rate_limits.apply(ctx, topic)
     topic.dedup.status = "Initialized"
     deduplication_snapshots.check_status(ctx, topic)

@@ -1,10 +1,12 @@
 """The rate limits of a topic: they begin, they change, and subscriptions wait for them (mirrors what `PersistentTopic` does
 with its `DispatchRateLimiter` and `SubscribeRateLimiter`).
 
-quirk: each change of any policy gives all permits at once, even if no rate changed.
+quirk: each change of any policy gives all permits at once, even if no rate changed. Before 4.0, it begins a new window instead
+(dispatchRateLimiterFactoryClassName).
 """
 
 from schemas.commands import Subscribe
+from streaming.broker.config import CLASSIC_RATE_LIMITER
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent.subscription import PersistentSubscription
@@ -26,9 +28,27 @@ def configure_broker(ctx: Context) -> None:
 def _configured(
     ctx: Context, limiter: DispatchRateLimiter | None, rate: DispatchRate | None
 ) -> DispatchRateLimiter | None:
-    if limiter is not None and limiter.rate == rate:
+    windows = _has_windows(ctx)
+    if limiter is not None and (limiter.rate, limiter.windows) == (rate, windows):
         return limiter
-    return _limiter(ctx, rate)
+    return _changed(ctx, limiter, rate)
+
+
+def _has_windows(ctx: Context) -> bool:
+    return ctx.config.dispatchRateLimiterFactoryClassName == CLASSIC_RATE_LIMITER
+
+
+def _changed(
+    ctx: Context,
+    limiter: DispatchRateLimiter | None,
+    rate: DispatchRate | None,
+    published: tuple[float, float] = (0.0, 0.0),
+) -> DispatchRateLimiter | None:
+    """What a change of a policy makes of a limiter."""
+    if limiter is None or rate is None or not (limiter.windows and _has_windows(ctx)):
+        return _limiter(ctx, rate, published)
+    limiter.change(rate, ctx.clock)
+    return limiter
 
 
 def _limiter(
@@ -36,7 +56,8 @@ def _limiter(
 ) -> DispatchRateLimiter | None:
     if rate is None:
         return None
-    return DispatchRateLimiter.of(rate, ctx.clock, (int(published[0]), int(published[1])))
+    rates = int(published[0]), int(published[1])
+    return DispatchRateLimiter.of(rate, ctx.clock, rates, windows=_has_windows(ctx))
 
 
 def configured(ctx: Context, topic: PersistentTopic) -> None:
@@ -54,13 +75,14 @@ def configured(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def apply(ctx: Context, topic: PersistentTopic) -> None:
-    """The topic was loaded, or a policy changed: every limiter starts with all permits."""
+    """The topic was loaded, or a policy changed: every limiter starts with all permits, or with a new window."""
     policies = ctx.policies_of(topic)
-    topic.dispatch_limiter = _limiter(ctx, policies.dispatchRate, topic.publish_rates)
+    topic.dispatch_limiter = _changed(ctx, topic.dispatch_limiter, policies.dispatchRate, topic.publish_rates)
     topic.publish_limiter = PublishRateLimiter.of(policies.publishRate, ctx.clock)
     for subscription in topic.subscriptions.values():
-        limiter = _limiter(ctx, policies.dispatch_rate_of(subscription.name), topic.publish_rates)
-        _set_limiter(ctx, topic, subscription, limiter)
+        former = None if subscription.throttle is None else subscription.throttle.limiter
+        rate = policies.dispatch_rate_of(subscription.name)
+        _set_limiter(ctx, topic, subscription, _changed(ctx, former, rate, topic.publish_rates))
     _check_subscribe_rate(ctx, topic)
 
 

@@ -214,7 +214,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             published = int(self.publish_rates[0]), int(self.publish_rates[1])
             for limiter in (self.dispatch_limiter, throttle.limiter):
                 if limiter is not None and limiter.rate.relativeToPublishRate:
-                    limiter.follow(published)
+                    limiter.follow(published, ctx.clock)
                     ctx.wake_waiting(limiter)
             limiters = tuple(
                 limiter

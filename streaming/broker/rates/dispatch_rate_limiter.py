@@ -1,4 +1,5 @@
-"""How many messages and bytes dispatchers may read (mirrors `DispatchRateLimiterAsyncTokenBucketImpl` of Pulsar 4.0.7).
+"""How many messages and bytes dispatchers may read (mirrors `DispatchRateLimiterAsyncTokenBucketImpl` of Pulsar 4.0.7, and
+`DispatchRateLimiterClassicImpl`, which is the only one before).
 
 A limiter limits the dispatchers of the partition, of a topic, or of a subscription. A dispatcher that finds no permits
 looks again every second. Here it looks again when there are some, so that the wait costs nothing. Of many that wait for the same
@@ -26,6 +27,10 @@ class DispatchRateLimiter(msgspec.Struct, array_like=True, gc=False):
 
     `waiting`: the dispatchers that wait for permits that they share, by the millisecond of the second at which they look, those of the
     same one in the order in which they began. `looked`: when one of them looked last (ms).
+
+    `windows`: it is the classic one. Permits come when a window of the period begins. The first window begins when permits are first used
+    (`TokenBucket.last` is −1 before), or when a policy changes, which gives no permits. `following`: the messages and bytes of the next
+    window.
     """
 
     rate: DispatchRate
@@ -33,12 +38,19 @@ class DispatchRateLimiter(msgspec.Struct, array_like=True, gc=False):
     bytes: TokenBucket | None = None
     waiting: dict[int, dict[Waiting, None]] = msgspec.field(default_factory=dict)
     looked: int = 0
+    windows: bool = False
+    following: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, rate: DispatchRate, now: int, published: tuple[int, int] = (0, 0)) -> "DispatchRateLimiter":
+    def of(
+        cls, rate: DispatchRate, now: int, published: tuple[int, int] = (0, 0), *, windows: bool = False
+    ) -> "DispatchRateLimiter":
         """A limiter with all permits at `now` (ms). `published`: see `follow`."""
-        limiter = cls(rate)
-        period = max(rate.ratePeriodInSecond, 1) * 1000
+        limiter = cls(rate, windows=windows)
+        if windows:
+            limiter.change(rate, now)
+            return limiter
+        period = _period(rate)
         messages, size = _rates(rate, published)
         if rate.dispatchThrottlingRateInMsg > 0:
             limiter.messages = TokenBucket.full(messages, period, now)
@@ -46,9 +58,22 @@ class DispatchRateLimiter(msgspec.Struct, array_like=True, gc=False):
             limiter.bytes = TokenBucket.full(size, period, now)
         return limiter
 
-    def follow(self, published: tuple[int, int]) -> None:
-        """A rate that is relative to the publish rate: messages and bytes `published` per second now."""
+    def change(self, rate: DispatchRate, now: int) -> None:
+        """A policy changed at `now` (ms), and the rate may be another one: new windows begin. What had no limit before has all permits."""
+        self.renew(now, None)
+        self.rate, self.following, period = rate, _rates(rate, (0, 0)), _period(rate)
+        self.messages, self.bytes = (
+            _window(bucket, most, period, now)
+            for bucket, most in zip((self.messages, self.bytes), self.following, strict=True)
+        )
+
+    def follow(self, published: tuple[int, int], now: int) -> None:
+        """A rate that is relative to the publish rate: messages and bytes `published` per second at `now` (ms)."""
         messages, size = _rates(self.rate, published)
+        if self.windows:
+            self.renew(now, None)
+            self.following = messages, size
+            return
         if self.messages is not None:
             self.messages.rate = messages
         if self.bytes is not None:
@@ -66,12 +91,28 @@ class DispatchRateLimiter(msgspec.Struct, array_like=True, gc=False):
 
     def renew(self, now: int, tick: int | None) -> None:
         """Add permits. `tick`: when a dispatcher that waits for them looks next (ms), or None."""
+        if self.windows:
+            for bucket, following in self._windows():
+                bucket.renew_windows(now, following)
+            return
         for bucket in self.buckets:
             bucket.renew_each_period(now, tick, BACKOFF)
 
     def due(self, tick: int) -> int:
         """When one who looks at `tick` (ms) and every second before and after finds permits (ms)."""
+        if self.windows:
+            begins = self._begins()
+            return begins + (tick - begins) % BACKOFF
         return max(bucket.due_each_period(tick, BACKOFF) for bucket in self.buckets)
+
+    def _windows(self) -> list[tuple[TokenBucket, int]]:
+        """What is limited, and how much of it the next window has."""
+        both = zip((self.messages, self.bytes), self.following, strict=True)
+        return [(bucket, following) for bucket, following in both if bucket is not None]
+
+    def _begins(self) -> int:
+        """When there are permits of everything (ms)."""
+        return max(bucket.next_window(following) for bucket, following in self._windows())
 
     def enter(self, dispatcher: Waiting, tick: int) -> None:
         """A dispatcher waits, which looks at `tick` (ms) and every second after. One that waits already keeps its place."""
@@ -97,16 +138,41 @@ class DispatchRateLimiter(msgspec.Struct, array_like=True, gc=False):
         if not self.waiting:
             return None
         empty = self.is_empty
-        since = max(bucket.last + bucket.period for bucket in self.buckets) if empty else self.looked
+        since = self.looked
+        if empty:
+            since = (
+                self._begins()
+                if self.windows
+                else max(bucket.last + bucket.period for bucket in self.buckets)
+            )
         look = since + min([(moment - since) % BACKOFF for moment in self.waiting])
         return self.due(look) if empty else look, next(iter(self.waiting[look % BACKOFF]))
 
-    def use(self, messages: int, size: int) -> None:
-        """Take the permits of messages that were sent."""
+    def use(self, messages: int, size: int, now: int) -> None:
+        """Take the permits of messages that were sent at `now` (ms)."""
+        if self.windows:
+            self.renew(now, None)
+            for bucket in self.buckets:
+                bucket.last = bucket.last if bucket.last >= 0 else now
         if self.messages is not None:
             self.messages.use(messages)
         if self.bytes is not None:
             self.bytes.use(size)
+
+
+def _period(rate: DispatchRate) -> int:
+    """The period of a rate (ms)."""
+    return max(rate.ratePeriodInSecond, 1) * 1000
+
+
+def _window(bucket: TokenBucket | None, most: int, period: int, now: int) -> TokenBucket | None:
+    """What a change of a policy makes of a bucket."""
+    if most <= 0:
+        return None
+    if bucket is None:
+        return TokenBucket(most, period, -1, most)
+    bucket.restart(most, period, now)
+    return bucket
 
 
 def _rates(rate: DispatchRate, published: tuple[int, int]) -> tuple[int, int]:

@@ -74,6 +74,27 @@ class TokenBucket(msgspec.Struct, array_like=True, gc=False):
         missing = -((self.tokens - 1) * period // self.rate) - self.remainder - (first - self.last) * _NANOS
         return first + max(-(-missing // period), 0) * self.period
 
+    # -- windows that begin with the first use ----------------------------------------------------------------------------
+
+    def renew_windows(self, now: int, following: int) -> None:
+        """Add the tokens of the windows of a period that have begun by `now` (ms), whether or not anybody looks (mirrors `RateLimiter`,
+        which Pulsar used before 4.0). The next ones have `following` tokens."""
+        windows = (now - self.last) // self.period
+        if self.last < 0 or windows <= 0:
+            return
+        over = max(max(-self.tokens, 0) - (windows - 1) * following, 0)
+        self.rate, self.tokens = following, following - over
+        self.last += windows * self.period
+
+    def next_window(self, following: int) -> int:
+        """When a window begins in which there are tokens (ms)."""
+        return self.last if self.tokens > 0 else self.last + (-self.tokens // following + 1) * self.period
+
+    def restart(self, rate: int, period: int, now: int) -> None:
+        """A window with another rate or period begins at `now` (ms). What was used of the last one still counts."""
+        self.tokens += rate - self.rate
+        self.rate, self.period, self.last = rate, period, now
+
     def _first_look(self, tick: int, interval: int) -> int:
         """The first look at which a period is over. The period must be a multiple of the interval."""
         due = self.last + self.period

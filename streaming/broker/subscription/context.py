@@ -124,7 +124,7 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
         if self.ctx.config.dispatchThrottlingOnBatchMessageEnabled:
             messages = entries
         for limiter in self.limiters:
-            limiter.use(messages, size)
+            limiter.use(messages, size, self.ctx.clock)
 
     def check_end_of_topic(self) -> None:
         """Send REACHED_END_OF_TOPIC to the consumers if the topic is terminated and there is no backlog.
