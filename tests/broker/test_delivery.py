@@ -38,12 +38,9 @@ def check(broker: Broker, store: Stored) -> None:
         for subscription in broker.topic(name).subscriptions:
             found = Broker.decode(state, store).delivery(name, subscription)
             dispatcher = broker.topic(name).subscriptions[subscription].dispatcher
-            blocking = [verdict for verdict in found.verdicts if verdict.blocks]
-            # A read also waits while a command has had as many effects as it may.
-            if getattr(dispatcher, "pending_read", 0) and "maxEffectsPerCommand" not in {
-                each.decider for each in blocking
-            }:
+            if getattr(dispatcher, "pending_read", 0):
                 assert found.unread == 0, "a read waits only at the end of the topic"
+            blocking = [verdict for verdict in found.verdicts if verdict.blocks]
             if found.state == "held back":
                 assert blocking, found
             if found.sends:

@@ -148,6 +148,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
 
     def _take_over(self, sub: SubscriptionContext) -> None:
         self.redeliver_at.clear()
+        self.pending_read = 0  # a retry may have left one since the former consumer was active
         sub.cursor.rewind(sub.ledger)
         active = self.active_consumer(sub.consumers)
         if self.failover:
