@@ -130,10 +130,9 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
     ) -> None:
         """Dispatch at once, unlike Key_Shared since 4.0."""
         super().after_acks(sub, owners, mark_delete_moved=False)
+        # Acks of waiting entries may make room for more reads.
         passed = self.replay and self.replay.first(1)[0] <= sub.cursor.mark_delete
-        if (
-            mark_delete_moved and self._admit(sub)
-        ) or passed:  # acks of waiting entries may make room for more reads
+        if (mark_delete_moved and self._admit(sub)) or passed:
             self.dispatch(sub)
 
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
