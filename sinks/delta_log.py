@@ -34,6 +34,8 @@ READABLE_HOURS = 1
 """How long files that compaction or retention replaced stay for readers that opened the table before."""
 
 _LOG = "_delta_log"
+_ACTIONS = frozenset({"add", "remove", "txn", "commitInfo", "metaData", "protocol", "cdc", "domainMetadata"})
+"""What the lines of a commit are, by Delta's protocol."""
 _COMMIT = re.compile(rf"{_LOG}/\d+\.json")
 _TO_DO = (
     "Restore it from a backup, or move the folder of the table away: the query then starts a new one, "
@@ -292,10 +294,23 @@ class DeltaLog:
                 # A power failure may leave an empty file. The library takes it for a commit that changed nothing.
                 if _COMMIT.fullmatch(name) and name > checkpoint and not size:
                     raise Damaged(f"{self._storage.url}/{name} is empty. {_TO_DO}")
+            for name in sorted(filter(_COMMIT.fullmatch, found))[-1:]:
+                self._check(name)
             try:
                 return DeltaTable(self._uri, storage_options=self._options)
             except TableNotFoundError as error:
                 raise NotATable(f"{self._storage.url} has no output table of a live query") from error
+
+    def _check(self, name: str) -> None:
+        """The library passes over what is no action, and so over the rows of a commit that is none."""
+        try:
+            with self._storage.open(name) as file:
+                lines = bytes(file.read()).splitlines()
+            known = all(_ACTIONS.issuperset(json.loads(line)) for line in lines)
+        except (FileNotFoundError, ValueError, TypeError):
+            return  # the library says what is wrong
+        if not known:
+            raise Damaged(f"{self._storage.url}/{name} is no commit. {_TO_DO}")
 
     @contextmanager
     def _damage(self, others: str = "") -> Iterator[None]:

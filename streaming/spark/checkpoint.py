@@ -7,12 +7,16 @@ itself checks its state files when it reads them, see `streaming.spark.failure`.
 import json
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
+from uuid import UUID
 
 from sinks.storage import RESTORE, Storage
 from streaming.runtime.clock import FoldClock
 from streaming.spark.failure import QueryFailed
 
 _S3A = "s3a://"
+_STATE = "state/0/_metadata/metadata"
+"""Where Spark says how many partitions the state has."""
+
 _SCHEMA, _TIMEOUT = "state/0/0/_metadata/schema", b'"timeoutTimestamp"'
 """Where Spark says what it keeps with a state, and a field of it."""
 
@@ -76,7 +80,11 @@ def check(checkpoint: str | Path, topic: str | None) -> None:
         return
     if storage.info("metadata") is None:
         raise BadCheckpoint(f"The checkpoint's file {storage.url}/metadata is missing. {RESTORE}")
-    _lines(storage, "metadata", 1)
+    metadata = _lines(storage, "metadata", 1)[0]
+    try:
+        UUID(metadata["id"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadCheckpoint(f"The checkpoint's file {storage.url}/metadata is damaged. {RESTORE}") from error
     *_, last = _lines(storage, f"offsets/{offsets}", 3)
     of_kafka = isinstance(last, dict) and all(isinstance(each, dict) for each in last.values())
     if topic is not None and not of_kafka:
@@ -110,6 +118,24 @@ def check_clock(checkpoint: str | Path, clock: FoldClock) -> None:
             f"{checkpoint} is the checkpoint of a query with the clock {before!r}, not {clock!r}: start it with the clock {before!r}, or "
             "give this query a new checkpoint and a new store"
         )
+
+
+def check_state(checkpoint: str | Path) -> None:
+    """Whether the folder of each partition of the state is there: Spark's source of states reads those that it finds, and says nothing of
+    the others. Does nothing if there is no state yet, or only Spark can open it. Raises `BadCheckpoint`."""
+    storage = opened(checkpoint)
+    if storage is None or _latest(storage, "commits") is None or storage.info(_STATE) is None:
+        return
+    (found,) = _lines(storage, _STATE, 2)
+    try:
+        count = int(found["stateStoreInfo"][0]["numPartitions"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise BadCheckpoint(f"The checkpoint's file {storage.url}/{_STATE} is damaged. {RESTORE}") from error
+    for partition in range(count):
+        if not storage.files(folder := f"state/0/{partition}"):
+            raise BadCheckpoint(
+                f"The checkpoint's folder {storage.url}/{folder} is empty or missing. {RESTORE}"
+            )
 
 
 class Committed(NamedTuple):

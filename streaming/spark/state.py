@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sinks.storage import plain
 from streaming.fold.records import StateRow
+from streaming.spark.checkpoint import check_state
 
 _POLL_SECONDS = 0.05
 
@@ -25,7 +26,9 @@ _NOT_BEGUN = (
 
 
 def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
-    """The state after micro-batch `batch_id` (default: the last): partition, and the columns of `schema.STATE`."""
+    """The state after micro-batch `batch_id` (default: the last): partition, and the columns of `schema.STATE`. Raises `BadCheckpoint` if
+    some of it is missing."""
+    check_state(checkpoint)
     # Creates Spark's coordinator of state stores, which a session otherwise has only after it ran a streaming query.
     # Spark can't load a store that starts with a snapshot without it.
     spark.streams.active  # noqa: B018

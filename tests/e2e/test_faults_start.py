@@ -11,7 +11,7 @@ from sinks.storage import RESTORE, Damaged
 from streaming.kafka.ingress import IngressChanged, TopicInUse, claim, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
-from streaming.spark.checkpoint import BadCheckpoint, check
+from streaming.spark.checkpoint import BadCheckpoint, check, check_state
 
 pytestmark = pytest.mark.feature("J2")
 
@@ -58,9 +58,39 @@ def test_metadata(checkpoint: Path) -> None:
     (checkpoint / "metadata").write_text("")
     with pytest.raises(BadCheckpoint, match=r"metadata \(0 bytes\) is damaged"):
         check(checkpoint, "commands")
+    for text in ('{"a": 1}', '{"id":"4(8b1f5a"}', '{"id":5}', "[]", "5"):
+        (checkpoint / "metadata").write_text(text)
+        with pytest.raises(BadCheckpoint, match="metadata is damaged"):
+            check(checkpoint, "commands")
     (checkpoint / "metadata").unlink()
     with pytest.raises(BadCheckpoint, match="metadata is missing"):
         check(checkpoint, "commands")
+
+
+def test_a_state_without_one_of_its_folders(checkpoint: Path) -> None:
+    """Spark reads the others, and says nothing."""
+    check_state(checkpoint)
+    about = checkpoint / "state/0/_metadata/metadata"
+    about.parent.mkdir(parents=True)
+    about.write_text(
+        VERSION + '{"operatorInfo":{},"stateStoreInfo":[{"storeName":"default","numPartitions":2}]}'
+    )
+    for partition in ("0", "1"):
+        with pytest.raises(BadCheckpoint, match=f"state/0/{partition} is empty or missing. {RESTORE}"):
+            check_state(checkpoint)
+        (checkpoint / "state/0" / partition).mkdir()
+        (checkpoint / "state/0" / partition / "1.delta").write_text("x")
+    check_state(checkpoint)
+    for text in (
+        "",
+        VERSION,
+        VERSION + "{}",
+        VERSION + '{"stateStoreInfo":[]}',
+        VERSION + '{"stateStoreInfo":[{"numPartitions":"x"}]}',
+    ):
+        about.write_text(text)
+        with pytest.raises(BadCheckpoint, match="state/0/_metadata/metadata .*damaged"):
+            check_state(checkpoint)
 
 
 @pytest.mark.parametrize(

@@ -366,8 +366,13 @@ def test_pandas_reads_it(url: str) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("commit", "damage"),
-    # Without its last commit, a table is what it was before.
-    [(c, d) for c in (3, 21, 23) for d in ("empty", "half", "nuls", "missing") if (c, d) != (23, "missing")],
+    # Without its last commit, a table is what it was before. Of the others, nobody looks whether they are commits.
+    [
+        (c, d)
+        for c in (3, 21, 23)
+        for d in ("empty", "half", "nuls", "missing", "foreign")
+        if (c, d) not in ((23, "missing"), (21, "foreign"))
+    ],
 )
 def test_a_damaged_log_is_named_or_makes_no_difference(
     commit: int, damage: str, url: str, tmp_path: Path
@@ -381,12 +386,18 @@ def test_a_damaged_log_is_named_or_makes_no_difference(
     if damage == "missing":
         file.unlink()
     else:
-        left = {"empty": b"", "half": whole[: len(whole) // 2], "nuls": whole[:-40] + bytes(40)}
+        left = {
+            "empty": b"",
+            "half": whole[: len(whole) // 2],
+            "nuls": whole[:-40] + bytes(40),
+            "foreign": b'{"a": 1}\n',
+        }
         file.write_bytes(left[damage])
     if commit > 20:
         for attempt in (lambda: run(DeltaSink(url), 23), lambda: read_table(url), lambda: compact(url)):
             with pytest.raises(
-                Damaged, match=r"/_delta_log.* is (damaged: .+|empty)\. Restore it from a backup, or"
+                Damaged,
+                match=r"/_delta_log.* is (damaged: .+|empty|no commit)\. Restore it from a backup, or",
             ):
                 attempt()
     else:
