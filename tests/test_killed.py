@@ -334,6 +334,7 @@ WRITERS = {
     "streaming/kafka/ingress.py:ensure_dataframe": _ONE,
     "streaming/kafka/ingress.py:ensure_ingress": _ONE,
     "streaming/kafka/local.py:start": "two files, each whole; the next start makes both again",
+    "streaming/log/files.py:append": "back to the end that the file had, if the disk is full",
     "streaming/log/files.py:appending": _APPENDS,
     "streaming/log/files.py:write_log": "write a log",
     "streaming/quality/data_docs.py:write": _MARKS,

@@ -252,7 +252,9 @@ def test_every_policy_can_be_pinned(scope: str, method: str) -> None:
     log = recorded()
     topic = None if scope == NAMESPACE else f"{TOPIC} u" if "%" in scope else TOPIC
     if topic is not None:
-        log = partition_log(log_of((5, topic, {"producer": "p", "sequence_id": 1})), 2)
+        # Topics have all of them since 4.2.
+        config = {"command": "BROKER_CONFIG", "profile": "4.2"}
+        log = partition_log(log_of((4, None, config), (5, topic, {"producer": "p", "sequence_id": 1})), 2)
     for name, (_, type_) in POLICY_CALLS.items():
         if name in KEPT:
             continue
