@@ -58,10 +58,6 @@ def test_metadata(checkpoint: Path) -> None:
     (checkpoint / "metadata").write_text("")
     with pytest.raises(BadCheckpoint, match=r"metadata \(0 bytes\) is damaged"):
         check(checkpoint, "commands")
-    for text in ('{"a": 1}', '{"id":"4(8b1f5a"}', '{"id":5}', "[]", "5"):
-        (checkpoint / "metadata").write_text(text)
-        with pytest.raises(BadCheckpoint, match="metadata is damaged"):
-            check(checkpoint, "commands")
     (checkpoint / "metadata").unlink()
     with pytest.raises(BadCheckpoint, match="metadata is missing"):
         check(checkpoint, "commands")
