@@ -101,3 +101,25 @@ def test_answers_have_the_fields_of_the_version(profile: str) -> None:
         for known in (MISSING, OF_CONNECTIONS, SOMETIMES):
             lacking = {each for each in lacking if not is_one(known, each)}
         assert ({each for each in unknown if not is_one(SOMETIMES, each)}, lacking) == (set(), set())
+
+
+def test_names_that_calls_have_are_names_like_others() -> None:
+    """A tenant, a cluster and a namespace may be called as what has fields of a version."""
+
+    async def ask(api: Api) -> list[int]:
+        found = []
+        for name in ("stats", "internalStats", "partitions"):
+            await api.call("PUT", f"/tenants/{name}", {"allowedClusters": ["standalone"]})
+            await api.call("PUT", f"/clusters/{name}", {"serviceUrl": "http://h:8080"})
+            await api.call("PUT", f"/namespaces/public/{name}")
+            paths = (
+                f"/tenants/{name}",
+                f"/clusters/{name}",
+                f"/namespaces/{name}",
+                f"/persistent/public/{name}",
+                f"/namespaces/public/{name}",
+            )
+            found += [(await api.call("GET", path)).status for path in paths]
+        return found
+
+    assert on_api(ask) == [200] * 15

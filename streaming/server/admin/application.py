@@ -148,14 +148,14 @@ class _Api:
     async def _answer(self, call: Call[Any], command: Admin) -> Response:
         topic = topic_of(command.path)
         if topic is None:
-            return await self._answer_to(None, command)
+            return await self._answer_to(call, None, command)
         partitions = await self._engine.partitions(topic)
         if partitions and call.refusal:
             return _reason(405, call.refusal)
         if (partitions and call.on_partitioned == "whole") or call[:2] == _NEW_PARTITIONS:
-            return await self._answer_to(None, command)
+            return await self._answer_to(call, None, command)
         if not partitions or call.on_partitioned == "one":
-            return await self._answer_to(topic, command)
+            return await self._answer_to(call, topic, command)
         answers = [answer for _, answer in await self._on_each(command, partitions)]
         return await self._response(merging.of_partitions(answers))
 
@@ -247,21 +247,21 @@ class _Api:
             raise HTTPException(400, "; ".join(causes))
         return answers
 
-    async def _answer_to(self, topic: str | None, command: Admin) -> Response:
+    async def _answer_to(self, call: Call[Any], topic: str | None, command: Admin) -> Response:
         """The answer to a command, with the fields that the version has."""
-        call = merging.call_of(command.path) if command.method == "GET" else ""
-        if not call:
+        name = merging.VERSIONED.get(call.path) if call.method == "GET" else None
+        if name is None:
             return await self._response(merging.first_failure(await self._call(topic, command)))
         answers, settings = await asyncio.gather(self._call(topic, command), self._settings())
         answer = merging.first_failure(answers)
         found: Any = answer.fields.response
         if answer.fields.status != 200 or found is UNSET:
             return await self._response(answer)
-        if call == "stats":
+        if name == "stats":
             found = self._stats(answer.topic or "", found, command.path)
-        elif call == "internalStats":
+        elif name == "internalStats":
             found = merging.internal_stats(found, answer.topic or "")
-        return _json(200, merging.shown(call, found, settings["missingAdminFields"]))
+        return _json(200, merging.shown(name, found, settings["missingAdminFields"]))
 
     async def _response(self, answer: AdminResponse) -> Response:
         try:
@@ -610,9 +610,8 @@ class Bodies:
     async def held(self, request: Request) -> AsyncIterator[bytes]:
         """The body of a request, which counts until the context ends. Raises `HTTPException`."""
         body = b""
-        if (
-            int(request.headers.get("content-length", "0")) > MOST_BYTES
-        ):  # h11 takes numbers only, of at most 20 digits
+        # h11 takes numbers only, of at most 20 digits.
+        if int(request.headers.get("content-length", "0")) > MOST_BYTES:
             raise HTTPException(413, _TOO_LARGE)
         try:
             async for chunk in request.stream():

@@ -1,6 +1,5 @@
 """One answer from those of several partitions, and the fields of statistics that are the same for every topic here."""
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -10,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from schemas.effects import AdminResponse
+from streaming.broker.admin_table import NAMESPACE, TOPIC
 from streaming.server.clients import Json
 
 
@@ -151,17 +151,11 @@ def _time(ms: int) -> str:
 
 _OF_NAMESPACE: Json = {"is_allow_auto_update_schema_with_replicator": True}
 
-_NAMESPACE_PATH = re.compile("/namespaces/[^/]+/[^/]+")
-
-
-def call_of(path: str) -> str:
-    """Which of the calls a path is whose answers have other fields in other versions, see `ServiceConfiguration.missingAdminFields`; "":
-    none."""
-    path = path.partition("?")[0]
-    last = path.rpartition("/")[2]
-    if _NAMESPACE_PATH.fullmatch(path):
-        return "namespace"
-    return last if last in ("stats", "internalStats", "partitions") else ""
+VERSIONED = {
+    **{f"{TOPIC}/{name}": name for name in ("stats", "internalStats", "partitions")},
+    NAMESPACE: "namespace",
+}
+"""The GETs whose answers have other fields in other versions, by path, as `ServiceConfiguration.missingAdminFields` names them."""
 
 
 def shown(call: str, found: Json, missing: str) -> Json:
