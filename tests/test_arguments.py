@@ -543,11 +543,13 @@ def folder(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Wrong, Any]:
-    """Of each case: exit code, output, errors, the heavy modules that it loads, all in one process."""
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Wrong, Any]:
+    """Of each case that is drawn: exit code, output, errors, the heavy modules that it loads, all in one process."""
     where = folder(tmp_path_factory.mktemp("arguments"))
     before = sorted(where.rglob("*"))
-    every = [case for cases in CASES.values() for case in cases]
+    parameters = (getattr(item, "callspec", None) for item in request.session.items)
+    every = [found.params["case"] for found in parameters if found and "case" in found.params]
+    every = [case for case in every if isinstance(case, Wrong)]
     lines = [[word.replace("{w}", str(where)) for word in case.arguments] for case in every]
     ran = subprocess.run(
         [sys.executable, "-c", HARNESS],

@@ -101,6 +101,7 @@ def variants(cmd: str) -> Iterator[bytes]:
         yield partial(cmd, fields, tail[:length])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cmd", COMMANDS)
 def test_frames_that_lack_something(cmd: str) -> None:
     failures: list[dict[str, Any]] = []
