@@ -12,6 +12,7 @@ from streaming.kafka.ingress import IngressChanged, TopicInUse, claim, ensure_in
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
 from streaming.spark.checkpoint import BadCheckpoint, check, check_state
+from tests.e2e.processes import wait_until
 
 pytestmark = pytest.mark.feature("J2")
 
@@ -145,7 +146,9 @@ def test_the_topic_is_another(
     url = KafkaUrl(kafka.bootstrap, topic)
     assert ensure_ingress(url, str(tmp_path), 3) == 3
     assert ensure_ingress(url, str(tmp_path), 4) == 3  # it stays unchanged
+    before = admin.describe_topics([topic])
     change(admin, kafka, topic)
+    wait_until(lambda: admin.describe_topics([topic]) != before, "a description of the other topic")
     with pytest.raises(IngressChanged, match=said.format(topic=topic)):
         ensure_ingress(url, str(tmp_path), 3)
     assert (topic in admin.list_topics()) == ("no longer" not in said)  # and it is not created
