@@ -1,10 +1,17 @@
 """CONNECTION_LOST: one connection is gone, or all of a server's former lives."""
 
+import sys
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
 import pytest
 
-from schemas.commands import ConnectionLost
-from schemas.effects import Message
+from schemas.commands import ConnectionLost, IntRange, KeySharedMeta, Profile, SubType
+from schemas.effects import ActiveConsumerChange, Effect, Message
 from streaming.broker.broker import Broker
+from streaming.broker.persistent import leaving
 from tests.broker.kit import TOPIC, Run, Stored, of
 
 pytestmark = pytest.mark.feature("C1")
@@ -88,3 +95,97 @@ def test_the_owner_of_chunks_that_left_is_something_until_the_last_chunk() -> No
     assert run.broker.connections == ["client", "s", "t"]
     run.send(1, uuid="u", chunk_id=1, num_chunks_from_msg=2)
     assert run.broker.connections == ["client", "t"]
+
+
+FIXED = "fixed"
+"""Key_Shared with ranges that consumers ask for."""
+
+
+def crowd(run: Run, type_: str, draw: Random, topic: str, consumers: int) -> list[Effect]:
+    """Consumers of two connections, with messages that they have and have not acknowledged."""
+    effects: list[Effect] = []
+    for id_ in range(consumers):
+        fields: dict[str, Any] = {}
+        if type_ == FIXED:
+            fields["keySharedMeta"] = KeySharedMeta(
+                keySharedMode="STICKY", hashRanges=[IntRange(id_ * 9, id_ * 9 + 8)]
+            )
+        kind: SubType = "Key_Shared" if type_ == FIXED else type_  # type: ignore[assignment]
+        effects += run.subscribe(
+            "s", kind, id_=id_, connection=draw.choice("ab"), topic=topic, permits=draw.choice([0, 1, 3]),
+            consumer_name=draw.choice("xyz"), **fields,
+        )  # fmt: skip
+        for number in range(draw.choice([0, 0, 2])):
+            effects += run.publish(id_ * 2 + number, topic=topic, key=str(draw.randrange(20)))
+            run.now += draw.choice([1, 2000])
+        sent = of(effects, Message)
+        if sent and topic == TOPIC and draw.random() < 0.5:
+            one = draw.choice(sent)
+            effects += run.ack("a", (one.ledger_id, one.entry_id), id_=one.consumer_id)
+    return effects
+
+
+@pytest.mark.parametrize("topic", [TOPIC, f"{TOPIC}-partition-3", "non-persistent://public/default/t"])
+@pytest.mark.parametrize("profile", ["4.0", "3.0"])
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared", FIXED])
+def test_many_leave_together_as_they_would_one_by_one(
+    type_: str, profile: Profile, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But that those of the connection aren't told who of them is active meanwhile."""
+    for seed in range(12):
+        found = []
+        for many in (10**9, 1):
+            monkeypatch.setattr(leaving, "MANY", many)
+            draw, run = Random(seed), Run(profile=profile, maxUnackedMessagesPerSubscription=draw_limit(seed))
+            crowd(run, type_, draw, topic, draw.choice([2, 7, 30]))
+            effects = run.lose("a") + run.wait(5)
+            told = [
+                each
+                for each in effects
+                if not (isinstance(each, ActiveConsumerChange) and each.connection == "a")
+            ]
+            effects = run.publish(1000, topic=topic, key="k") + run.lose("b") + run.wait(60)
+            found.append(
+                (
+                    told,
+                    [each for each in effects if not isinstance(each, ActiveConsumerChange)],
+                    run.broker.encode(),
+                )
+            )
+        assert found[0] == found[1], seed
+
+
+def draw_limit(seed: int) -> int:
+    """maxUnackedMessagesPerSubscription: of a third of the seeds, one that blocks."""
+    return 3 if seed % 3 == 0 else 0
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/t"])
+@pytest.mark.parametrize("type_", ["Failover", "Shared", "Key_Shared"])
+def test_the_loss_of_many_takes_in_proportion(type_: SubType, topic: str) -> None:
+    """Four times as many take less than eight times as many calls of functions."""
+    took = []
+    for consumers in (500, 2000):
+        run = Run()
+        for id_ in range(consumers):
+            run.subscribe("s", type_, id_=id_, connection="a", topic=topic, permits=1)
+        run.subscribe("s", type_, id_=consumers, connection="b", topic=topic)
+        took.append(calls(partial(run.lose, "a")))
+        assert run.broker.connections == ["b"]
+    assert took[1] < 8 * took[0]
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many calls of functions some work takes, also of those that yield."""
+    count = 0
+
+    def seen(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count

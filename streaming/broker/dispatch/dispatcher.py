@@ -5,7 +5,7 @@ commands. Each call passes in the subscription, its cursor and its ledger.
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -60,6 +60,13 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def closed_active(self) -> Handle | None:
         """A consumer that an earlier seek closed, and which Pulsar still takes for the active one."""
         return None
+
+    def remove_together(self, sub: SubscriptionContext, consumers: Sequence[Consumer]) -> bool:
+        """`remove_consumer` for many that leave at once. It takes as long as if each were alone."""
+        reads = False
+        for consumer in consumers:
+            reads |= self.remove_consumer(sub, consumer)
+        return reads
 
     def remembered(self) -> Collection[str]:
         """The connections of consumers that left and may still be sent something."""

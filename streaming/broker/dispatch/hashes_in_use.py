@@ -34,7 +34,10 @@ class UnackedHashes:
 
     def outlives(self, leaving: int) -> bool:
         """Whether it takes less to remove so many entries than to make it anew without them."""
-        return 2 * leaving < self._most - _KEPT_FOR
+        return not leaving or 2 * leaving < self._most - _KEPT_FOR
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
 
     def entries(self, handle: Handle, hash_: int) -> int:
         """How many a consumer has."""
@@ -83,6 +86,9 @@ class WaitingHashes:
         self._by_consumer = {handle: Positions(sorted(each)) for handle, each in by_consumer.items()}
         self._by_hash = {hash_: set(each) for hash_, each in by_hash.items() if hash_ is not None}
         self._slots = Slots(sorted(self._by_hash))
+
+    def __bool__(self) -> bool:
+        return bool(self._by_hash)
 
     @property
     def by_consumer(self) -> Mapping[Handle | None, Positions]:

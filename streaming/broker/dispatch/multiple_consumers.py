@@ -47,7 +47,7 @@ What it costs
 """
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -127,7 +127,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Move the consumer's pending entries to the replay set. If none goes there, the other consumers get no read
         (4.0.7)."""
-        sub.consumers.remove(consumer)
+        if sub.consumers[-1] is consumer:
+            sub.consumers.pop()
+        else:
+            sub.consumers.remove(consumer)
         self.chunk_owners.leaves(consumer)
         was_blocked = self.blocked
         self._add_unacked(sub, -consumer.unacked)
@@ -144,10 +147,16 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self._count([each for each in consumer.pending if each > mark_delete and each not in acked], 1)
         return replays or (was_blocked and not self.blocked)
 
+    def remove_together(self, sub: SubscriptionContext, consumers: Sequence[Consumer]) -> bool:
+        """See `Dispatcher`. Nobody is sent anything meanwhile, so the order of consumers does not matter."""
+        leaving = {consumer.handle for consumer in consumers}
+        sub.consumers[:] = [each for each in sub.consumers if each.handle not in leaving]
+        sub.consumers.extend(reversed(consumers))  # who leaves next is the last one
+        return super().remove_together(sub, consumers)
+
     def after_seek(self, sub: SubscriptionContext) -> None:
         """Remove all consumers. Delayed entries are kept until the next consumer joins (4.0.7)."""
-        for consumer in list(sub.consumers):
-            self.remove_consumer(sub, consumer)
+        self.remove_together(sub, list(sub.consumers))
         self.rescheduled.clear()
         self.asleep.clear()
 

@@ -85,6 +85,16 @@ class Ring:
                 del self._members[slot]
                 self._slots.discard(slot)
 
+    def leave_together(self, gone: set[Member]) -> None:
+        """Remove many members, in one pass over all points."""
+        for slot, members in list(self._members.items()):
+            others = tuple(each for each in members if each not in gone)
+            if not others:
+                del self._members[slot]
+                self._slots.discard(slot)
+            elif len(others) < len(members):
+                self._members[slot] = others
+
 
 class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
     """A hash ring with `points` per consumer. `members`: (consumer, its name, name index) in joining order.
@@ -122,6 +132,18 @@ class ConsistentHashing(msgspec.Struct, array_like=True, tag="ring", dict=True):
         del self._handles[gone]
         self._indexes[gone[0]].discard(gone[1])
         self.members.remove((consumer, *gone))
+
+    def remove_together(self, consumers: set[Handle]) -> None:
+        """Remove many consumers."""
+        gone = {self._joined[each] for each in consumers}
+        self._own_ring.leave_together(gone)
+        self.members = [each for each in self.members if each[0] not in consumers]
+        for name in ("_indexes", "_joined", "_handles"):
+            self.__dict__.pop(name, None)
+
+    def has(self, consumer: Handle) -> bool:
+        """Whether the consumer has joined."""
+        return consumer in self._joined
 
     def reach(self, consumer: Consumer) -> list[tuple[int, int]]:
         """Ranges of slots (both ends inclusive) in which all are that change their owner when a consumer joins or leaves."""
@@ -204,7 +226,7 @@ def _ring(members: tuple[Member, ...], points: int, size: int, *, by_name: bool)
     return ring
 
 
-class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
+class AutoSplit(msgspec.Struct, array_like=True, tag="split", dict=True):
     """Each new consumer splits the widest range in half. `bounds`: ascending (highest slot of a range, its consumer)."""
 
     size: int = RANGE_SIZE
@@ -219,10 +241,9 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
 
     def add(self, consumer: Consumer) -> None:
         """Give the new consumer the lower half of the widest range. Ties go to the lowest range."""
-        if not self.bounds:
-            self.bounds.append((self.size, consumer.handle))
-            return
-        insort(self.bounds, (self._half()[1], consumer.handle))
+        bound = self._half()[1] if self.bounds else self.size
+        self._bound_of[consumer.handle] = bound
+        insort(self.bounds, (bound, consumer.handle))
 
     def _half(self) -> tuple[int, int]:
         """The lower half of the widest range: its bounds, of which the first is not in it."""
@@ -235,9 +256,26 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
 
     def remove(self, consumer: Handle) -> None:
         """Merge the consumer's range into the next higher one, or the highest range into the next lower one."""
-        self.bounds = [entry for entry in self.bounds if entry[1] != consumer]
+        bound = self._bound_of.pop(consumer, None)
+        if bound is None:
+            return
+        del self.bounds[bisect_left(self.bounds, (bound, consumer))]
         if self.bounds and self.bounds[-1][0] != self.size:
-            self.bounds[-1] = (self.size, self.bounds[-1][1])
+            last = self.bounds[-1][1]
+            self.bounds[-1], self._bound_of[last] = (self.size, last), self.size
+
+    def remove_together(self, consumers: set[Handle]) -> None:
+        """Remove many consumers."""
+        for consumer in consumers:
+            self.remove(consumer)
+
+    def has(self, consumer: Handle) -> bool:
+        """Whether the consumer has joined."""
+        return consumer in self._bound_of
+
+    @cached_property
+    def _bound_of(self) -> dict[Handle, int]:
+        return {handle: bound for bound, handle in self.bounds}
 
     def reach(self, consumer: Consumer) -> list[tuple[int, int]]:
         """As `ConsistentHashing.reach`."""
@@ -261,7 +299,7 @@ class AutoSplit(msgspec.Struct, array_like=True, tag="split"):
         return _ranges(0, self.bounds)
 
 
-class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
+class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky", dict=True):
     """Each consumer asks for fixed slots. `ranges`: ascending (first slot, last slot, consumer), both inclusive. No two
     overlap."""
 
@@ -291,12 +329,30 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky"):
 
     def add(self, consumer: Consumer) -> None:
         """Give a consumer the ranges it asks for. Call `check` first."""
-        wanted = ((given.start, given.end, consumer.handle) for given in consumer.hash_ranges)
+        wanted = [(given.start, given.end, consumer.handle) for given in consumer.hash_ranges]
+        self._ranges_of.setdefault(consumer.handle, []).extend(wanted)
         self.ranges = sorted([*self.ranges, *wanted])
 
     def remove(self, consumer: Handle) -> None:
         """Remove a consumer. Nobody owns its slots until another consumer asks for them."""
-        self.ranges = [entry for entry in self.ranges if entry[2] != consumer]
+        for entry in self._ranges_of.pop(consumer, ()):
+            del self.ranges[bisect_left(self.ranges, entry)]
+
+    def remove_together(self, consumers: set[Handle]) -> None:
+        """Remove many consumers."""
+        for consumer in consumers:
+            self.remove(consumer)
+
+    def has(self, consumer: Handle) -> bool:
+        """Whether the consumer has joined."""
+        return consumer in self._ranges_of
+
+    @cached_property
+    def _ranges_of(self) -> dict[Handle, list[HashSlots]]:
+        found: dict[Handle, list[HashSlots]] = {}
+        for entry in self.ranges:
+            found.setdefault(entry[2], []).append(entry)
+        return found
 
     def reach(self, consumer: Consumer) -> list[tuple[int, int]]:
         """As `ConsistentHashing.reach`."""

@@ -2,7 +2,7 @@
 rules: docs/rules/subscriptions.md §12–§16)."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -82,6 +82,20 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self._forget_departed(sub)
             self._nobody_reads()
         return False
+
+    def remove_together(self, sub: SubscriptionContext, consumers: Sequence[Consumer]) -> bool:
+        """See `Dispatcher`. Nobody needs to know which of those that leave would have been active for a moment, but that one was: so
+        the last to leave leaves after the active one."""
+        active, last = self.active_consumer(sub.consumers), consumers[-1]
+        leaving = {consumer.handle for consumer in consumers}
+        sub.consumers[:] = [
+            each for each in sub.consumers if each is active or each is last or each.handle not in leaving
+        ]
+        if active is not None:
+            self.active = next(place for place, each in enumerate(sub.consumers) if each is active)
+            if active is not last and active.handle in leaving:
+                self.remove_consumer(sub, active)
+        return self.remove_consumer(sub, last)
 
     def closed_by_seek(self, consumers: list[Consumer]) -> list[Consumer]:
         """The active consumer."""

@@ -52,7 +52,7 @@ What it costs
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from sys import maxsize
@@ -161,9 +161,15 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Give the consumer's hash slots to the others. None of its hashes drain any more."""
-        self._give_up(sub, consumer)
+        if self.selector.has(consumer.handle):
+            self._give_up(sub, consumer)
         self.stuck = False
         return super().remove_consumer(sub, consumer) or self._polls
+
+    def remove_together(self, sub: SubscriptionContext, consumers: Sequence[Consumer]) -> bool:
+        """See `Dispatcher`. What became of each hash in between does not matter: who stays only gains hashes."""
+        self._give_up_together(sub, consumers)
+        return super().remove_together(sub, consumers)
 
     @property
     def _polls(self) -> bool:  # whether Pulsar may be retrying: not while a read waits or is not allowed
@@ -171,7 +177,9 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     def _take_over(self, sub: SubscriptionContext, joining: Consumer) -> None:
         """Add a consumer to the selector. A hash with unacked entries drains once its consumer loses it."""
-        for hash_, former in self._moved(sub, joining, lambda: self.selector.add(joining)):
+        for hash_, former in self._moved(
+            sub, self.selector.reach(joining), lambda: self.selector.add(joining)
+        ):
             if (
                 former is not None
                 and self._drains
@@ -183,7 +191,25 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         """Remove a consumer from the selector. None of its hashes drain any more. The others only gain: a hash no longer drains once
         its consumer gets it back."""
         self.draining.forget(leaving.handle, leaving.hashes.values())
-        moved = self._moved(sub, leaving, lambda: self.selector.remove(leaving.handle))
+        self._come_back(sub, self._moved(sub, self.selector.reach(leaving), lambda: self.selector.remove(leaving.handle)))  # fmt: skip
+        if self._index is not None:
+            if self._index.outlives(len(leaving.hashes)):
+                for hash_ in leaving.hashes.values():
+                    self._index.remove(leaving.handle, hash_)
+            else:
+                self.__dict__["_index"] = None
+
+    def _give_up_together(self, sub: SubscriptionContext, consumers: Sequence[Consumer]) -> None:
+        """`_give_up` for many."""
+        for leaving in consumers:
+            self.draining.forget(leaving.handle, leaving.hashes.values())
+        leaving_now = {consumer.handle for consumer in consumers}
+        everywhere = [(0, maxsize)]
+        self._come_back(sub, self._moved(sub, everywhere, lambda: self.selector.remove_together(leaving_now)))
+        self.__dict__["_index"] = None
+
+    def _come_back(self, sub: SubscriptionContext, moved: list[tuple[int, Handle | None]]) -> None:
+        """Hashes have new consumers, since others left. They no longer drain from these."""
         for hash_, _ in moved:
             owner = self.selector.select(hash_)
             draining = self.draining.hashes.get(hash_)
@@ -192,22 +218,14 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             entries = self._unacked_hashes(sub).entries(owner, hash_)
             if entries and self.draining.reduce(owner, hash_, entries):
                 self._read_soon(sub)
-        if self._index is not None:
-            if self._index.outlives(len(leaving.hashes)):
-                for hash_ in leaving.hashes.values():
-                    self._index.remove(leaving.handle, hash_)
-            else:
-                self.__dict__["_index"] = None
 
     def _moved(
-        self, sub: SubscriptionContext, consumer: Consumer, change: Callable[[], None]
+        self, sub: SubscriptionContext, reach: list[tuple[int, int]], change: Callable[[], None]
     ) -> list[tuple[int, Handle | None]]:
-        """Let the consumer join or leave. The hashes in use that belong to another consumer then, and the former one."""
+        """Let consumers join or leave. The hashes in use that belong to another consumer then, and the former one. `reach`: ranges in
+        which these hashes are."""
         select, queues = self.selector.select, self.__dict__.get("_queues")
-        in_use = [
-            each for each in (self._unacked_hashes(sub) if self._drains else None, queues) if each is not None
-        ]
-        reach = self.selector.reach(consumer) if in_use else []
+        in_use = [each for each in (self._unacked_hashes(sub) if self._drains else None, queues) if each]
         had = {hash_: select(hash_) for range_ in reach for each in in_use for hash_ in each.between(*range_)}
         change()
         moved = [(hash_, former) for hash_, former in had.items() if select(hash_) != former]

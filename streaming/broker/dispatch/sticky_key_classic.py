@@ -10,12 +10,13 @@ lower.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE, ConsistentHashing
 from streaming.broker.dispatch.sending import Found, read
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
@@ -90,6 +91,10 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         self.__dict__.pop("_older", None)
         self._choose(sub)
         return True
+
+    def remove_together(self, sub: SubscriptionContext, consumers: Sequence[Consumer]) -> bool:
+        """See `MultipleConsumers`. The first one's leaving depends on who owns the hashes then."""
+        return MultipleConsumers.remove_together(self, sub, consumers)
 
     def _reads_ahead(self, sub: SubscriptionContext) -> bool:
         unread = sub.cursor.read_position <= sub.ledger.last_confirmed

@@ -102,13 +102,15 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
 
 
 def detach(
-    ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, consumer: Consumer
+    ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, *consumers: Consumer
 ) -> None:
-    """A consumer leaves, for whatever reason. The last one takes its subscription with it, unless that stays."""
-    topic.remove_handle(ctx, topic.consumer_handles, consumer.handle)
-    subscription.consumers.remove(consumer)
+    """Consumers leave, for whatever reason. The last one takes its subscription with it, unless that stays."""
+    leaving = {consumer.handle for consumer in consumers}
+    for consumer in consumers:
+        topic.remove_handle(ctx, topic.consumer_handles, consumer.handle)
+    subscription.consumers[:] = [each for each in subscription.consumers if each.handle not in leaving]
     if subscription.consumers:
-        subscription.dispatcher.consumer_removed(ctx, topic.name, subscription.consumers, consumer)
+        subscription.dispatcher.consumers_removed(ctx, topic.name, subscription.consumers, consumers)
     elif ctx.config.nonPersistentSubscriptionsStay and subscription.durable:
         subscription.dispatcher = new_dispatcher(subscription.type, None, ctx.config)
     else:
@@ -130,13 +132,11 @@ def disconnect_all(
     ctx: Context, topic: NonPersistentTopic, subscription: NonPersistentSubscription, cause: str
 ) -> None:
     """Close every consumer of a subscription, which deletes it, unless it stays without them."""
-    for consumer in list(subscription.consumers):
-        ctx.emit(
-            effects.CloseConsumer(
-                topic.name, consumer.connection, consumer.consumer_id, subscription.name, cause
-            )
-        )
-        detach(ctx, topic, subscription, consumer)
+    closed = list(subscription.consumers)
+    for consumer in closed:
+        ctx.emit(effects.CloseConsumer(topic.name, *consumer.handle, subscription.name, cause))
+    if closed:
+        detach(ctx, topic, subscription, *closed)
 
 
 def remove(
@@ -150,9 +150,10 @@ def remove(
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
     """The consumers of a connection leave."""
-    for id_, name in topic.consumer_handles.of(connection).items():
+    for name in dict.fromkeys(topic.consumer_handles.of(connection).values()):
         subscription = topic.subscriptions[name]
-        detach(ctx, topic, subscription, subscription.consumer(connection, id_))
+        lost = [consumer for consumer in subscription.consumers if consumer.connection == connection]
+        detach(ctx, topic, subscription, *lost)
 
 
 def close(ctx: Context, topic: NonPersistentTopic, command: CloseConsumer) -> None:

@@ -6,6 +6,7 @@ A dispatcher names the consumer for one message. If that consumer cannot take it
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import chain
 from typing import ClassVar
 
@@ -50,10 +51,10 @@ class NonPersistentDispatcher(msgspec.Struct, array_like=True):
         """Append a consumer to `consumers`."""
 
     @abstractmethod
-    def consumer_removed(
-        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    def consumers_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], gone: Sequence[Consumer]
     ) -> None:
-        """A consumer left; `consumers` are the others, at least one."""
+        """Some left; `consumers` are the others, at least one."""
 
     def permits_changed(self, permits: int) -> None:
         """The permits of a consumer grew by a FLOW, or shrank by a message (then `permits` is negative)."""
@@ -83,8 +84,8 @@ class NonPersistentSingleActiveConsumer(NonPersistentDispatcher, tag="single"):
             fields = ActiveConsumerChangeFields(is_active=False)
             ctx.emit(ActiveConsumerChange(topic, *consumer.handle, fields))
 
-    def consumer_removed(
-        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    def consumers_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], gone: Sequence[Consumer]
     ) -> None:
         """Pick the active consumer again."""
         self._pick(ctx, topic, consumers)
@@ -120,11 +121,11 @@ class NonPersistentMultipleConsumers(NonPersistentDispatcher, tag="multiple"):
         """Append the consumer, which has no permits yet."""
         consumers.append(consumer)  # quirk: not sorted by priority, unlike on a persistent topic
 
-    def consumer_removed(
-        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    def consumers_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], gone: Sequence[Consumer]
     ) -> None:
-        """Subtract the consumer's permits from the total."""
-        self.total_permits -= consumer.permits
+        """Subtract their permits from the total."""
+        self.total_permits -= sum(consumer.permits for consumer in gone)
 
     def permits_changed(self, permits: int) -> None:
         """Add to the total of permits, in messages. Negative when messages are sent."""
@@ -195,11 +196,14 @@ class NonPersistentStickyKeyMultipleConsumers(NonPersistentDispatcher, tag="stic
         consumers.append(consumer)  # quirk: not sorted by priority, unlike on a persistent topic
         self.selector.add(consumer)
 
-    def consumer_removed(
-        self, ctx: Context, topic: str, consumers: list[Consumer], consumer: Consumer
+    def consumers_removed(
+        self, ctx: Context, topic: str, consumers: list[Consumer], gone: Sequence[Consumer]
     ) -> None:
-        """Give the consumer's hash slots to the others."""
-        self.selector.remove(consumer.handle)
+        """Give their hash slots to the others."""
+        if len(gone) > 1:
+            self.selector.remove_together({consumer.handle for consumer in gone})
+        else:
+            self.selector.remove(gone[0].handle)
 
     def consumer_for(
         self, consumers: list[Consumer], metadata: MessageMetadata, *, spreads_keyless: bool

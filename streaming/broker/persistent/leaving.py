@@ -10,6 +10,9 @@ from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.subscription.consumer import Consumer
 
+MANY = 64
+"""So many consumers leave one by one. More would take long to find among each other."""
+
 
 def detach(
     ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, *consumers: Consumer
@@ -22,9 +25,14 @@ def detach(
     dispatcher = subscription.dispatcher
     assert dispatcher is not None
     sub, reads = topic.context_of(ctx, subscription), False
-    for consumer in consumers:
-        _forget(ctx, topic, subscription, consumer)
-        reads |= dispatcher.remove_consumer(sub, consumer)
+    if len(consumers) > MANY:
+        for consumer in consumers:
+            _forget(ctx, topic, subscription, consumer)
+        reads = dispatcher.remove_together(sub, consumers)
+    else:
+        for consumer in consumers:
+            _forget(ctx, topic, subscription, consumer)
+            reads |= dispatcher.remove_consumer(sub, consumer)
     if not subscription.consumers:
         subscription.caught_up = False
         if not subscription.durable:
