@@ -81,7 +81,7 @@ class TokenAuthentication:
         """When a valid token expires (seconds since the epoch); None: never. Raises `NotAuthenticated`."""
         try:
             claims = jwt.decode(token, self._key, self._algorithms, options=_UNCHECKED)  # type: ignore[arg-type]
-        except (jwt.InvalidTokenError, ValueError) as error:
+        except (jwt.PyJWTError, ValueError) as error:
             raise NotAuthenticated(str(error)) from None
         return claims.get("exp")
 

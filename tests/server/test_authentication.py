@@ -163,6 +163,25 @@ def test_a_key_pair(tmp_path: Path) -> None:
                 tokens.expiry(_signed_with(file.read_bytes()))
 
 
+@pytest.mark.parametrize("alg", ["none", "HS256", "HS512", "RS256", "RS512", "PS384", "ES256", "ES384", "ES512", "ES256K", "EdDSA", "x", 7])  # fmt: skip
+@pytest.mark.parametrize("size", [0, 64, 96, 132, 256])
+def test_whatever_a_token_says_of_its_signature_it_is_refused(alg: object, size: int, tmp_path: Path) -> None:
+    header = json.dumps({"alg": alg}).encode()
+    forged = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in (header, b"{}", bytes(size)))
+    known = [TokenAuthentication.with_secret(secret())]
+    for private in (
+        rsa.generate_private_key(65537, 2048),
+        ec.generate_private_key(ec.SECP256R1()),
+        ec.generate_private_key(ec.SECP521R1()),
+    ):
+        file = tmp_path / "key"
+        file.write_bytes(private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+        known.append(TokenAuthentication.with_public_key(f"file://{file}"))
+    for tokens in known:
+        with pytest.raises(NotAuthenticated):
+            tokens.expiry(forged)
+
+
 def _signed_with(public_key: bytes) -> str:
     """A token whose HMAC key is the public key, which is the classic attack."""
     import hashlib
