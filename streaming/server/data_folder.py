@@ -29,6 +29,7 @@ import msgspec
 
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
 from sinks.ledger_store import LedgerStore
+from sinks.lock import LOCK
 from sinks.outputs import new_file
 from sinks.rows import to_tables
 from sinks.sums import SUM, sealed
@@ -130,8 +131,26 @@ class DataFolder:
         self._rows: list[Row] = []
 
     def __enter__(self) -> "DataFolder":
+        self._check_ours()
         self._commands.mkdir(exist_ok=True)
         return self
+
+    def _check_ours(self) -> None:
+        """Raises `BadData` if the folder has files, but no log. They belong to somebody else, such as the entries of a replay, of which
+        the store's files have the names.
+        """
+        if next(self._segments(), None) is not None:
+            return
+        theirs = (
+            each.name
+            for each in sorted(self._folder.iterdir())
+            if not (each.name.startswith((".", LOCK)) or each.name == "lost+found")
+            and (not each.is_dir() or any(path.is_file() for path in each.rglob("*")))
+        )
+        if (name := next(theirs, None)) is not None:
+            raise BadData(
+                f"it has {name}, and no command log: choose another folder. If it is that of a server, restore it from a backup"
+            )
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()

@@ -165,9 +165,9 @@ class EmbeddedEngine:
                 self._fold = LiveFold(PARTITION, self._entries, None, set_aside=self._set_aside)
             else:
                 stack.enter_context(exclusive([str(self._data)], "magnetar serve"))
-                self._log = stack.enter_context(DataFolder(self._data, fsync=self._fsync))
-                self._log.say = self._say or self._log.say
                 try:
+                    self._log = stack.enter_context(DataFolder(self._data, fsync=self._fsync))
+                    self._log.say = self._say or self._log.say
                     self._entries, self._fold, self._offset = self._log.recover(
                         self._set_aside, first=1 + len(self._begins_with)
                     )

@@ -329,6 +329,40 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
     run(tmp_path, again)
 
 
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        "store/ledgers/t/000000001.parquet",
+        "checkpoint/commits/0",
+        "store/_x",
+        "tables/a",
+        "thesis.txt",
+        "commands.jsonl",
+    ],
+)
+def test_a_folder_of_somebody_else_stays_as_it_is(theirs: str, tmp_path: Path) -> None:
+    path = tmp_path / theirs
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("theirs")
+    with pytest.raises(
+        BadData, match=f"it has {Path(theirs).parts[0]}, and no command log: choose another folder"
+    ):
+        run(tmp_path, publish)
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
+    assert not (tmp_path / COMMANDS).exists()
+
+
+@pytest.mark.parametrize("there", [".gitkeep", "lost+found/x", "commands/", "store/"])
+def test_a_folder_with_nothing_in_it_is_a_new_one(there: str, tmp_path: Path) -> None:
+    path = tmp_path / there
+    (path if there.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+    if not there.endswith("/"):
+        path.touch()
+    assert run(tmp_path, lambda engine: publish(engine, 0))
+    (tmp_path / "notes.txt").touch()  # and from then on it is its own
+    assert run(tmp_path, stats)
+
+
 def _without_checkpoint(folder: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
     """Change the lines of the first segment, of which no checkpoint has anything."""
     (folder / CHECKPOINT).unlink()
