@@ -201,7 +201,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
             "give either --from or --clients reactive",
         ),
     ],
-    ("whatif", "store"): [Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--store", "{w}/full"), "give --from and --store together")],
+    ("whatif", "store"): [Wrong(("whatif", "{w}/log.jsonl", "--from", "{w}/checkpoint", "--store", "{w}/none"), "/none: there is no store; name the --store of the query"), Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--store", "{w}/full"), "give --from and --store together")],
     ("whatif", "with_spark"): [
         Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--processes", "2"), "give either --spark or --processes"),
         Wrong(("whatif", "{w}/nope.jsonl", "--profile", "2.x", "--spark"), NO_LOG),

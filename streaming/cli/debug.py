@@ -6,13 +6,13 @@ import cmd
 import json
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from schemas.units import moment
 from streaming.cli.console import one_line
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import SnapshotsFolder
@@ -222,4 +222,4 @@ def _cut(text: str) -> str:
 
 
 def _time(clock: int) -> str:
-    return datetime.fromtimestamp(clock / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{clock % 1000:03d}"
+    return moment(clock).strftime("%Y-%m-%d %H:%M:%S.") + f"{clock % 1000:03d}"

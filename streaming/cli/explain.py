@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from schemas.units import moment
 from streaming.cli.console import printable, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import AT, LARGEST, SnapshotsFolder, opened_folders, position
@@ -262,5 +262,4 @@ def _until(until: int | None) -> str:
 
 
 def _time(clock: int) -> str:
-    moment = datetime.fromtimestamp(clock / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{clock % 1000:03d}"
+    return moment(clock).strftime("%Y-%m-%d %H:%M:%S.") + f"{clock % 1000:03d}"

@@ -93,8 +93,9 @@ def whatif_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """What would other policies have done? Fold a log under its own and under other policies, in one pass."""
+    from schemas.entries import EntryNotFound
     from sinks.ledger_store import LedgerStore
-    from sinks.storage import BadUrl
+    from sinks.storage import BadUrl, Damaged, NotStored, Storage
     from streaming.answers.history.folders import NotFound
     from streaming.answers.history.inspection import check_batches, states_at
     from streaming.answers.whatif.clients.made_log import ClientSettings
@@ -131,7 +132,7 @@ def whatif_command(
             JarsUnavailableError,
             LogError,
             NotFound,
-            failed=(QueryFailed,),
+            failed=(Damaged, EntryNotFound, NotStored, QueryFailed),
         ),
         progress() as bar,
     ):
@@ -146,8 +147,10 @@ def whatif_command(
             from streaming.spark.checkpoint import is_on_s3
             from streaming.spark.session import spark_session
 
-            if from_ is not None:
+            if from_ is not None and store is not None:
                 check_batches(from_)
+                if not Storage(store).has_folders():
+                    raise NotFound(f"--store {store}: there is no store; name the --store of the query")
             session = spark_session(
                 "magnetar whatif",
                 shuffle_partitions=1,

@@ -11,7 +11,7 @@ them first. What the broker would refuse it asks the broker, by folding the pinn
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -44,7 +44,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
 from streaming.broker.policies.kept import KEPT
 from streaming.log.files import line_numbers, read_log
-from streaming.log.policy_files import ENDINGS, read_policy_file
+from streaming.log.policy_files import ENDINGS, SHOWN, mistakes, read_policy_file
 from streaming.log.table import LogError
 
 
@@ -64,8 +64,7 @@ class PolicyError(LogError):
     """Some policies can't take effect. `problems` has one text per mistake, which begins with its place."""
 
     def __init__(self, name: str, problems: Sequence[str]) -> None:
-        mistakes = f"{len(problems)} mistakes" if len(problems) > 1 else "a mistake"
-        super().__init__("\n  ".join([f"{name} has {mistakes}, so nothing was replayed:", *problems]))
+        super().__init__(mistakes(name, problems))
         self.problems = tuple(problems)
 
 
@@ -109,8 +108,11 @@ def read_policies(
         else:
             found = [command.cause if isinstance(command, Refused) else _OTHER]
         problems += [(row, f"{place}: {problem}") for problem in found]
+        if len(problems) > SHOWN:
+            break
     rows, pins = list(policies), list(policies.values())
-    problems += [(rows[i], f"{pins[i].place}: {text}") for i, text in _refusals(records, pins).items()]
+    if len(problems) <= SHOWN:
+        problems += [(rows[i], f"{pins[i].place}: {text}") for i, text in _refusals(records, pins).items()]
     if not len(table):
         problems.append((0, "it has no policies: write one ADMIN or BROKER_CONFIG command per line"))
     if problems:
@@ -183,9 +185,14 @@ def _no_policy(call: str) -> str:
     )
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+_COMPARED = 10_000
+"""The most names among which the one that is most like another is looked for: that takes 10 µs each."""
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
     """What the log doesn't have, and what it has that is most like it."""
-    near = get_close_matches(name, sorted(known), 1) or sorted(known)[:1]
+    names = sorted(known) if len(known) <= _COMPARED else []
+    near = get_close_matches(name, names, 1) or [min(known)] * bool(known)
     return f"{what} {name}" + (f": it has {near[0]}" if near else "")
 
 

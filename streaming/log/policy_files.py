@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,22 @@ def setting_descriptions() -> dict[str, str]:
     return {name: each.get("description", "") for name, each in settings.items()}
 
 
+SHOWN = 20
+"""The most mistakes of a file that are told."""
+
+
+def mistakes(name: str, found: Sequence[str]) -> str:
+    """What is wrong with a file of policies."""
+    count = (
+        "a mistake"
+        if len(found) == 1
+        else f"more than {SHOWN} mistakes"
+        if len(found) > SHOWN
+        else f"{len(found)} mistakes"
+    )
+    return "\n  ".join([f"{name} has {count}, so nothing was replayed:", *found[:SHOWN]])
+
+
 class PolicyFile(NamedTuple):
     """The policies of a file as a log of ADMIN and BROKER_CONFIG commands (columns `LOGICAL`), and the line of each."""
 
@@ -73,13 +89,10 @@ def read_policy_file(path: Path) -> PolicyFile:
         raise LogError(f"{path}: {error}") from error
     if not isinstance(document, CommentedMap):
         raise LogError(f"{path}: expected some of {', '.join(SECTIONS)} at the top")
-    mistakes: list[str] = []
-    commands = list(_commands(document, mistakes))
-    if mistakes:
-        lines = "\n  ".join(mistakes)
-        raise LogError(
-            f"{path} has {'mistakes' if len(mistakes) > 1 else 'a mistake'}, so nothing was replayed:\n  {lines}"
-        )
+    found: list[str] = []
+    commands = list(_commands(document, found))
+    if found:
+        raise LogError(mistakes(str(path), found))
     table = log_table(
         LOGICAL,
         timestamp=[0] * len(commands),

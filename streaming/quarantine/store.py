@@ -16,7 +16,6 @@ import base64
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -27,6 +26,7 @@ import pyarrow.compute as pc
 
 from schemas.effects import SET_ASIDE, TOPIC_SET_ASIDE, Quarantined
 from schemas.records import Coordinates
+from schemas.units import moment
 from sinks.lock import exclusive
 from sinks.quarantine import QUARANTINE, read_quarantine
 from sinks.replayed import check_whole
@@ -344,11 +344,7 @@ def _value(value: bytes) -> bytes:
 
 def iso(milliseconds: int) -> str:
     """``2026-01-01T00:00:00.000Z``."""
-    return (
-        datetime.fromtimestamp(milliseconds / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    return moment(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _listed(names: Iterable[str]) -> str:

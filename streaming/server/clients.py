@@ -1,10 +1,10 @@
 """What a server knows of its producers and consumers that is no state of the broker: it shows in the stats of topics."""
 
 from collections import defaultdict
-from datetime import UTC, datetime
 from typing import Any
 
 from schemas.effects import ProducerSuccess
+from schemas.units import moment
 from streaming.protocol.frames import unsigned
 
 Json = dict[str, Any]
@@ -118,7 +118,7 @@ class Clients:
 
 def connection(address: Any, client_version: str, now: int) -> Json:
     """What the stats show of a connection that came at `now` (ms)."""
-    since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    since = moment(now).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     shown = f"/{address[0]}:{address[1]}" if address else ""
     # quirk: Pulsar keeps the version as an HTTP agent, whose parts have no blanks
     return {"address": shown, "connectedSince": since, "clientVersion": client_version.replace(" ", "-")}

@@ -419,6 +419,29 @@ def test_mistakes_in_a_file_are_named_by_line(text: str, says: str, tmp_path: Pa
         whatif(table(FIVE), [policies], partitions=2)
 
 
+@pytest.mark.parametrize("form", ["yaml", "jsonl"])
+def test_of_many_mistakes_the_first_are_named(form: str, tmp_path: Path) -> None:
+    """The file of another cluster has thousands. What each could mean is looked for among the topics of the log."""
+    policies = tmp_path / f"p.{form}"
+    names = [f"persistent://a/b/other-{number}" for number in range(500)]
+    if form == "yaml":
+        policies.write_text("topics:\n" + "".join(f"  {name}:\n    messageTTL: 5\n" for name in names))
+    else:
+        calls = [
+            {"command": "ADMIN", "topic": name, "method": "POST", "path": f"/{name.replace('://', '/')}/messageTTL?messageTTL=5"}
+            for name in names
+        ]  # fmt: skip
+        policies.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    with pytest.raises(PolicyError, match="more than 20 mistakes") as error:
+        whatif(table(FIVE), [policies], partitions=2)
+    lines = str(error.value).splitlines()
+    assert len(lines) == 21
+    assert all(
+        "the log has no records of the topic" in line and "it has persistent://a/b/t" in line
+        for line in lines[1:]
+    )
+
+
 @pytest.mark.parametrize("section", ["namespaces:\n  a/b", "topics:\n  persistent://a/b/t"])
 @pytest.mark.parametrize("name", ["deduplication", "deduplicationEnabled"])
 def test_a_policy_has_each_of_its_names_in_the_admin_api(section: str, name: str, tmp_path: Path) -> None:

@@ -67,6 +67,20 @@ def test_yaml_is_bounded(name: str, command: str, tmp_path: Path) -> None:
     assert peak < 200 << 20
 
 
+@pytest.mark.parametrize("time", [-(2**63), -62_135_596_800_001, 253_402_300_800_000, 10**14, 2**63 - 1])
+@pytest.mark.parametrize(
+    "words",
+    [["whatif", "{log}", "--profile", "4.2"], ["advise", "{log}"], ["debug", "{log}"], ["explain", "{log}"]],
+)
+def test_a_time_that_is_in_no_calendar(words: list[str], time: int, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(
+        f'{{"timestamp":{time},"topic":"persistent://public/default/t","producer":"p","sequence_id":0}}\n'
+    )
+    ran = CliRunner().invoke(app, [word.format(log=log) for word in words], input="step\nlog\n")
+    assert ran.exit_code == 0, ran.exception
+
+
 @pytest.mark.parametrize("field", ["topic", "timestamp", "partition", "producer"])
 def test_a_line_that_is_not_utf_8_is_a_record_to_refuse(field: str, tmp_path: Path) -> None:
     good = b'{"topic":"persistent://public/default/t","producer":"p","sequence_id":1}'

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from html import escape
+
+from schemas.units import moment
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fcfcfb; --card: #ffffff; --ink: #1d1d1b; --soft: #62615c; --line: #e4e3de;
@@ -68,7 +69,7 @@ def short_name(topic: str) -> str:
 
 def clock_text(ms: int) -> str:
     """A time (ms since the epoch) in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return moment(ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def size_text(size: float) -> str:

@@ -1,7 +1,6 @@
 """One answer from those of several partitions, and the fields of statistics that are the same for every topic here."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from schemas.effects import AdminResponse
+from schemas.units import moment
 from streaming.broker.admin_table import NAMESPACE, TOPIC
 from streaming.server.clients import Json
 
@@ -146,7 +146,7 @@ def _consumer(found: Json) -> Json:
 def _time(ms: int) -> str:
     """A time as Java's `Instant` writes it."""
     parts = "milliseconds" if ms % 1000 else "seconds"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=parts).replace("+00:00", "Z")
+    return moment(ms).isoformat(timespec=parts).replace("+00:00", "Z")
 
 
 _OF_NAMESPACE: Json = {"is_allow_auto_update_schema_with_replicator": True}
