@@ -1,5 +1,6 @@
 """The HTTP endpoint of a running query: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever runs it."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -121,18 +122,34 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._silent: dict[Any, None] = {}  # connections that have sent no request yet, the oldest first
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, or close it at once if there are too many."""
-        if self._free.acquire(blocking=False):
+        """Serve a connection in a thread. If there are too many, the oldest that has sent no request makes room; if all have, it is
+        closed at once."""
+        if self._free.acquire(blocking=False) or (self._close_silent() and self._free.acquire(timeout=5)):
+            self._silent[request] = None
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def heard(self, request: Any) -> None:
+        """A connection has sent a request, or ends."""
+        self._silent.pop(request, None)
+
+    def _close_silent(self) -> bool:
+        for request in list(self._silent):
+            self.heard(request)
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            return True
+        return False
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.heard(request)
             self._free.release()
 
 
@@ -144,6 +161,7 @@ class _Quiet(WSGIRequestHandler):
         """Answer a request."""
         with suppress(OSError):  # the client sends nothing for too long, or hangs up
             self.raw_requestline = self.rfile.readline(_LONGEST_LINE + 1)
+            self.server.heard(self.connection)  # type: ignore[attr-defined]
             if len(self.raw_requestline) > _LONGEST_LINE:
                 self.requestline = self.request_version = self.command = ""
                 self.send_error(414)

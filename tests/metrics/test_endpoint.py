@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -123,27 +127,53 @@ def test_progress_of_spark() -> None:
 def test_no_more_connections_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beyond it are closed at once, and those that end make room."""
     monkeypatch.setattr("streaming.metrics.endpoint.CONNECTIONS", 2)
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def slow(environ: Any, start_response: Any) -> list[bytes]:
+        begun.release()
+        end.wait(30)
+        start_response("200 OK", [])
+        return [b"ok"]
+
+    endpoint = Endpoint("0")
+    endpoint.start(slow)
+    address = ("127.0.0.1", int(endpoint.url.rpartition(":")[2]))
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            under_way = [pool.submit(_is_served, address) for _ in range(2)]
+            for _ in under_way:
+                assert begun.acquire(timeout=30)
+            assert not _is_served(address)
+            end.set()
+            assert [each.result() for each in under_way] == [True, True]
+        wait_until(partial(_is_served, address), "room for a connection")
+    finally:
+        end.set()
+        endpoint.close()
+
+
+def test_connections_that_ask_nothing_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probes of a query are answered, however many there are."""
+    monkeypatch.setattr("streaming.metrics.endpoint.CONNECTIONS", 2)
     endpoint = Endpoint("0")
     endpoint.start(application(QueryMetrics()))
     address = ("127.0.0.1", int(endpoint.url.rpartition(":")[2]))
-
-    def served() -> bool:
-        with closing(HTTPConnection(*address, timeout=30)) as connection, suppress(OSError, HTTPException):
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status == 200
-        return False
-
-    idle: list[socket.socket] = []
-
-    def full() -> bool:
-        idle.append(socket.create_connection(address, 30))
-        return not served()
-
+    silent: list[socket.socket] = []
     try:
-        assert served()  # it may still count for a moment, so that there is no room for an idle one
-        wait_until(full, "both connections")
-        for each in idle:
-            each.close()
-        wait_until(served, "room for a connection")
+        for number in range(10):
+            silent.append(socket.create_connection(address, 30))
+            if number % 2:
+                silent[-1].sendall(b"GET /met")  # half a line is no request
+            assert _is_served(address)
+        assert silent[0].recv(1) == b""
     finally:
         endpoint.close()
+        for each in silent:
+            each.close()
+
+
+def _is_served(address: tuple[str, int]) -> bool:
+    with closing(HTTPConnection(*address, timeout=30)) as connection, suppress(OSError, HTTPException):
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    return False
