@@ -352,6 +352,22 @@ class SubscriptionEvent(NamedTuple):
     """What happened, and why."""
 
 
+class MirrorDrift(NamedTuple):
+    """A shadow topic, or a subscription of it, differs in another way than before from what MIRROR shows of its source."""
+
+    topic: str
+    subscription: str | None
+    """The subscription. Null: the topic as a whole."""
+    entries: int
+    """How many more entries there are than on the source, negative if fewer: in the subscription's backlog, or stored."""
+    messages: int
+    """How many more messages the subscription's consumers hold than on the source, negative if fewer."""
+    size: int
+    """How many more bytes the topic stores than the source, negative if fewer. 0 for a subscription."""
+    cause: str
+    """Why, as far as it is known."""
+
+
 class Tick(NamedTuple):
     """The trigger of a live query advanced the clock, not a record. As TICK commands in the log, these rows make a replay
     of a live run exact."""
@@ -396,7 +412,7 @@ Effect = (
     SendReceipt | SendError | ProducerSuccess | Success | Error | CloseProducer | CloseConsumer | CloseConnection
     | Message | AckResponse | ActiveConsumerChange | ReachedEndOfTopic | GetLastMessageIdResponse | PartitionedMetadataResponse
     | LookupResponse | GetSchemaResponse | GetOrCreateSchemaResponse | AdminResponse | CursorMoved
-    | Expired | Evicted | LedgerClosed | LedgerDeleted | TopicEvent | SubscriptionEvent | Tick | Quarantined
+    | Expired | Evicted | LedgerClosed | LedgerDeleted | TopicEvent | SubscriptionEvent | MirrorDrift | Tick | Quarantined
     | Unsupported
 )  # fmt: skip
 

@@ -43,6 +43,7 @@ from schemas.commands.codec import (
     to_json,
 )
 from schemas.commands.control import Admin, BrokerConfig, Fault, Profile, Restart, RunCheck, Tick
+from schemas.commands.mirror import Mirror, MirroredConsumer, MirroredProducer, MirroredSubscription
 from schemas.commands.parts import (
     AccessMode,
     EncryptionKeys,
@@ -87,6 +88,10 @@ __all__ = [
     "MalformedCommand",
     "MessageIdData",
     "MessageMetadata",
+    "Mirror",
+    "MirroredConsumer",
+    "MirroredProducer",
+    "MirroredSubscription",
     "Part",
     "PartitionedMetadata",
     "Producer",

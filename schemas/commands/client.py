@@ -158,7 +158,8 @@ class Send(Command, tag="SEND"):
     marker: bool = False
     """True: the entry is a marker. Recorded, not used: `metadata.marker_type` decides."""
     message_id: MessageIdData | None = None
-    """The position in the source topic of a shadow topic. Refused (NotAllowedError): there are no shadow topics."""
+    """The position of an entry in the source topic of a [shadow topic](../rules/ledgers.md#15-shadow-topics), which keeps
+    it. It needs no producer. Refused (NotAllowedError) on another topic."""
     txnid_least_bits: Int64 = 0
     """Half of a transaction's id. Other than 0: refused (NotAllowedError)."""
     txnid_most_bits: Int64 = 0

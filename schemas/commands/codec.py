@@ -26,6 +26,7 @@ from schemas.commands.client import (
     Unsubscribe,
 )
 from schemas.commands.control import Admin, BrokerConfig, Fault, Restart, RunCheck, Tick
+from schemas.commands.mirror import Mirror
 from schemas.commands.nesting import DEEPEST, is_deep, is_deep_binary
 from schemas.units import Int64
 
@@ -33,7 +34,7 @@ AnyCommand = (
     Connect | ConnectionLost | Producer | Send | CloseProducer | Subscribe | Flow | Ack
     | RedeliverUnacknowledgedMessages | Unsubscribe | CloseConsumer | Seek | GetLastMessageId | PartitionedMetadata
     | Lookup | GetSchema | GetOrCreateSchema | Admin | BrokerConfig
-    | Tick | RunCheck | Restart | Fault
+    | Tick | RunCheck | Restart | Fault | Mirror
 )  # fmt: skip
 
 

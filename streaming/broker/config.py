@@ -408,6 +408,11 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """After so many effects of one command, and of what became due with it, dispatchers put their next reads off until
     the millisecond after it, so that nobody waits long behind it. 0: no limit, as a log that is replayed has nobody who waits."""
 
+    # Mirrored clusters: Pulsar has no setting for this, so the name is Magnetar's.
+    shadowTopicFollowsSource: bool = True
+    """A shadow topic deletes the ledgers that its source has deleted, and a subscription whose backlog differs from that on the source
+    for ten minutes is put where it is there. If false, its own policies decide alone, which may be others than the source's."""
+
     # Differences between Pulsar versions: Pulsar has no settings for these, so the names are Magnetar's.
     activeConsumerFailoverRingForNonPartitioned: bool = True
     """Failover on a topic that is not a partition: a hash ring chooses the active consumer (4.x). If false, the first by

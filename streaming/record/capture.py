@@ -7,7 +7,6 @@ entry: whatever is still there, the cluster kept. So the log ends in the state o
 
 import heapq
 import itertools
-import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from streaming.broker.topic.stats import cursor_name
 from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries
+from streaming.record.observation import position, ranges
 from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
 from streaming.record.proxy import broker_address
 from streaming.record.rest import CallFailed, Rest
@@ -53,7 +53,6 @@ _LENIENT = {
 }  # fmt: skip
 """Settings with which nothing is removed, and a ledger ends only when the topic is unloaded."""
 
-_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)\]")
 _IDS = 1000
 """Message ids in an ACK."""
 
@@ -271,8 +270,8 @@ class _Log:
         )  # fmt: skip
         for effect in effects:
             if isinstance(effect, SendReceipt):
-                position = effect.ledger_id, effect.entry_id
-                self._positions.setdefault(topic, {})[stored.ledger, stored.entry] = position
+                ours = effect.ledger_id, effect.entry_id
+                self._positions.setdefault(topic, {})[stored.ledger, stored.entry] = ours
                 self.entries += 1
                 if effect.entry_id != stored.entry and not any(topic in each for each in self.missing):
                     self.missing.append(
@@ -307,13 +306,13 @@ class _Log:
     def acknowledge(self, topic: str, name: str, cursor: dict[str, Any]) -> None:
         """Have a subscription acknowledge what its cursor has passed and deleted."""
         positions = self._positions.get(topic, {})
-        marked = _position(cursor["markDeletePosition"])
+        marked = position(cursor["markDeletePosition"])
         passed = [ours for real, ours in positions.items() if real <= marked]
         holes = [
             ours
-            for low, high in _ranges(cursor["individuallyDeletedMessages"])
+            for low, first, high, last in ranges(cursor["individuallyDeletedMessages"])
             for real, ours in positions.items()
-            if low < real <= high and real > marked
+            if (low, first) < real <= (high, last) and real > marked
         ]
         if not passed and not holes:
             return
@@ -329,15 +328,3 @@ class _Log:
             message_id = [{"ledgerId": ledger, "entryId": entry_id} for ledger, entry_id in acked]
             self.command(topic, {"command": "ACK", **common, "ack_type": ack_type, "message_id": message_id})
         self.command(topic, {"command": "CLOSE_CONSUMER", **common, "request_id": next(self._requests)})
-
-
-def _position(text: str) -> tuple[int, int]:
-    ledger, _, number = text.partition(":")
-    return int(ledger), int(number)
-
-
-def _ranges(text: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """The ranges of acknowledged entries as internalStats has them: ``[(7:0..7:2],(7:4..8:1]]``."""
-    for match in _RANGE.finditer(text):
-        low, first, high, last = map(int, match.groups())
-        yield (low, first), (high, last)

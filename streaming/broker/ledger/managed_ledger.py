@@ -69,10 +69,10 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             config.readsOnInClosedLedger,
         )
 
-    def open_ledger(self, now: int) -> None:
-        """Open an empty ledger with the next id. `now` (ms) is its creation time."""
+    def open_ledger(self, now: int, id_: int | None = None) -> None:
+        """Open an empty ledger with the next id, or that of the source (`id_`). `now` (ms) is its creation time."""
         self.closed = False
-        self.current += 1
+        self.current = self.current + 1 if id_ is None else id_
         self.ledgers[self.current] = LedgerInfo()
         self.current_entries = self.current_size = 0
         self.created = now
@@ -85,9 +85,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         if self.current_entries and not self.closed:
             self.ledgers[self.current] = LedgerInfo(self.current_entries, self.current_size, now)
         self.closed = False
+        self._forget_rest()
         self.ledgers = {id_: info for id_, info in self.ledgers.items() if info.entries}
-        self.entries_added = 0
-        self.entry_sizes = EntrySizes()
         self.number_of_entries = sum(info.entries for info in self.ledgers.values())
         if not self.terminated:
             older = max(self.ledgers, default=None)
@@ -101,6 +100,15 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             self.without_open = not opens_last
             if self.without_open and self.current in self.ledgers:
                 self.current += 1
+
+    def reopen_source(self, now: int) -> None:
+        """Recover the ledger of a shadow topic after an unload: the source's last ledger stays open."""
+        self._forget_rest()
+        self.created = now
+
+    def _forget_rest(self) -> None:
+        self.entries_added = 0
+        self.entry_sizes = EntrySizes()
 
     # -- adding ---------------------------------------------------------------------------------------------------
 

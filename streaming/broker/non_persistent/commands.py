@@ -92,6 +92,8 @@ def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) ->
             consumers.last_message_id(ctx, topic, command)
         case c.Admin():
             _admin(ctx, topic, command)
+        case c.Mirror():
+            ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a non-persistent topic"))
         case _:
             _handle_fault(ctx, topic, command)
 

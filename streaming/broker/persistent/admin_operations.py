@@ -21,7 +21,7 @@ from streaming.broker.persistent.cleanup import backlog_analysis, message_expiry
 from streaming.broker.persistent.cleanup.trimming import move_cursor, trim
 from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
-from streaming.broker.persistent.topic import PersistentTopic, Reason
+from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic, Reason
 from streaming.broker.policies.arguments import convert, query
 from streaming.broker.position import EARLIEST, LATEST, Position
 from streaming.broker.topic.policy_calls import call_policy
@@ -301,6 +301,9 @@ def _create_missed_partitions(
     raise AdminError(404, f"Topic {topic.name} does not exist")
 
 
+_SHADOW_FOR_GOOD = f"{SHADOW_SOURCE} is given when the topic is created"
+
+
 def _properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The topic's properties."""
     return 200, topic.properties
@@ -308,13 +311,18 @@ def _properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Nam
 
 def _put_properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Set the properties in the body. The topic's other properties stay."""
-    topic.properties = topic.properties | read_properties(command.body)
+    found = read_properties(command.body)
+    if SHADOW_SOURCE in found and found[SHADOW_SOURCE] != topic.properties.get(SHADOW_SOURCE):
+        raise AdminError(412, _SHADOW_FOR_GOOD)
+    topic.properties = topic.properties | found
     return 204, None
 
 
 def _delete_property(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Remove the property `?key=…`."""
     key = query(command.path).get("key", "")
+    if key == SHADOW_SOURCE and key in topic.properties:
+        raise AdminError(412, _SHADOW_FOR_GOOD)
     topic.properties = {name: value for name, value in topic.properties.items() if name != key}
     return 204, None
 

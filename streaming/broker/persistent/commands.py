@@ -4,7 +4,7 @@ from schemas import commands as c
 from schemas.effects import AckResponse, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
-from streaming.broker.persistent import admin_operations, leaving, lifecycle, seeking, subscribing
+from streaming.broker.persistent import admin_operations, leaving, lifecycle, mirroring, seeking, subscribing
 from streaming.broker.persistent.cleanup import backlog_quota
 from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.publish import publishing
@@ -45,6 +45,8 @@ def carry_out(ctx: Context, topic: PersistentTopic, command: TopicCommand) -> No
         case c.Admin():
             if admin_operations.call_topic(ctx, topic, command):
                 lifecycle.policies_changed(ctx, topic)
+        case c.Mirror():
+            mirroring.handle_mirror(ctx, topic, command, carry_out)
         case _:
             publishing.handle_fault(ctx, topic, command)
 

@@ -181,7 +181,7 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
         topic.dedup.roll_back()
         ledger.drop_unconfirmed()
     topic.fenced = False
-    if ledger.current_entries and not ledger.closed:
+    if ledger.current_entries and not (ledger.closed or topic.is_shadow):
         ctx.emit(
             LedgerClosed(topic.name, ledger.current, ledger.current_entries, ledger.current_size, "unload")
         )
@@ -204,7 +204,10 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     (docs/rules/ledgers.md §3, docs/rules/cursors.md §3, docs/rules/retention.md §4)."""
     ledger = topic.ledger
     topic.last_active = ctx.clock
-    ledger.reopen(ctx.clock, opens_last=ctx.config.opensLedgerOfTerminated)
+    if topic.is_shadow:
+        ledger.reopen_source(ctx.clock)
+    else:
+        ledger.reopen(ctx.clock, opens_last=ctx.config.opensLedgerOfTerminated)
     ledger.configure(ctx.config)
     ctx.wake(topic.name, rollover_due(ctx, topic))
     for cursor in topic.cursors.values():

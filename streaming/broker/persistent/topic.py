@@ -14,7 +14,7 @@ from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.persistent.publish.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.subscription import PersistentSubscription
-from streaming.broker.position import Position
+from streaming.broker.position import EARLIEST, Position
 from streaming.broker.producer.producer import Producer
 from streaming.broker.rates.dispatch_rate_limiter import DispatchRateLimiter, ReadThrottle
 from streaming.broker.rates.publish_rate_limiter import PublishRateLimiter
@@ -69,6 +69,10 @@ class PersistentCounters(Counters):
     time_evictions: int = 0
 
 
+SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
+"""The property that makes a shadow topic. Its value is the name of the source."""
+
+
 class OldestPosition(msgspec.Struct, array_like=True):
     """What the age quota remembers (docs/rules/quotas.md §3): the oldest unacked position, its cursor and its time
     (ms)."""
@@ -78,12 +82,38 @@ class OldestPosition(msgspec.Struct, array_like=True):
     timestamp: int
 
 
+class Drift(msgspec.Struct, array_like=True, frozen=True):
+    """How much more there is here than on the source: of a subscription, `entries` in the backlog and unacknowledged `messages`; of a
+    topic, stored `entries` and their `size` in bytes."""
+
+    entries: int = 0
+    messages: int = 0
+    size: int = 0
+
+
+class MirroredCursor(msgspec.Struct, array_like=True):
+    """`expired_to`: up to where rules of the source have moved the subscription. `since`: how long the backlogs differ (ms); 0: they do not."""
+
+    expired_to: Position = EARLIEST
+    drift: Drift = Drift()
+    since: int = 0
+
+
+class Mirrored(msgspec.Struct, array_like=True):
+    """What a shadow topic knows of its source. `bases`: how many messages consumers, by connection, had got on the source and
+    acknowledged when they connected here."""
+
+    drift: Drift = Drift()
+    subscriptions: dict[str, MirroredCursor] = {}
+    bases: dict[str, int] = {}
+
+
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
     fault FailWrites. `properties`: what operators note on the topic. `dispatch_limiter` limits all dispatchers of the topic.
     `publish_rates`: how many messages and bytes per second dispatch rates see that are relative to that. `publish_limited`:
     how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how often consumers may
-    still subscribe, by name and id.
+    still subscribe, by name and id. `mirrored`: what a shadow topic knows of its source.
     """
 
     ledger: ManagedLedger
@@ -99,6 +129,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     publish_rates: tuple[float, float] = (0.0, 0.0)
     publish_limited: Rate = msgspec.field(default_factory=Rate)
     subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
+    mirrored: Mirrored = msgspec.field(default_factory=Mirrored)
 
     # -- what producers ask of a topic ----------------------------------------------------------------------------
 
@@ -106,6 +137,11 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def terminated(self) -> bool:
         """Whether the topic takes no more messages, for good."""
         return self.ledger.terminated
+
+    @property
+    def is_shadow(self) -> bool:
+        """Does the topic take its entries, and their positions, from a source topic (docs/rules/ledgers.md §15)?"""
+        return SHADOW_SOURCE in self.properties
 
     def last_sequence_id(self, producer: str) -> int:
         """The highest pushed sequence id of a producer, or −1 if deduplication knows none."""

@@ -206,6 +206,11 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
         """Does the topic take no more messages, for good?"""
         return False
 
+    @property
+    def is_shadow(self) -> bool:
+        """Does the topic take its entries, and their positions, from a source topic?"""
+        return False
+
     def last_sequence_id(self, producer: str) -> int:
         """The last sequence id that the topic knows of a producer name, −1: none."""
         return -1

@@ -10,6 +10,8 @@ from streaming.broker.producer.message_size import HEADER, metadata_size, plain_
 from streaming.broker.producer.producer import Producer
 from streaming.broker.topic.abstract_topic import AbstractTopic, PendingWrite
 
+_SHADOW = "Cannot send messages to a shadow topic"
+
 
 def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite | None:
     """A SEND as a write. None: the connection has no such producer, and is closed for that unless the broker closed the
@@ -22,14 +24,23 @@ def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite
             cause = f"SEND for producer {command.producer_id}, which this connection has not created"
             ctx.close_connection(topic.name, command.connection, cause)
         return None
+    return _write(topic.producers[name], command)
+
+
+def from_source(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite:
+    """A SEND with an entry of the source of a shadow topic as a write. Its producer published to the source, so it need not be known
+    here."""
+    name = command.metadata.producer_name
+    return _write(topic.producers.get(name) or Producer(name, "", None, created=ctx.clock), command)
+
+
+def _write(producer: Producer, command: Send) -> PendingWrite:
     highest = command.highest_sequence_id
     if highest is not None and highest < command.sequence_id:
         highest = None
     payload = command.payload_bytes or command.payload.encode()
     size = HEADER + metadata_size(command.metadata) + len(payload)
-    return PendingWrite(
-        topic.producers[name], command.sequence_id, highest, command.metadata, payload, size, plain=False
-    )
+    return PendingWrite(producer, command.sequence_id, highest, command.metadata, payload, size, plain=False)
 
 
 def may_send(
@@ -39,7 +50,11 @@ def may_send(
     if command.txnid_least_bits or command.txnid_most_bits:
         refuse(ctx, topic, write, "NotAllowedError", "Transaction buffer disable!")
     elif command.message_id is not None:
-        refuse(ctx, topic, write, "NotAllowedError", "not a shadow topic")
+        refuse(
+            ctx, topic, write, "NotAllowedError", "Only shadow topic supports sending messages with messageId"
+        )
+    elif topic.is_shadow:
+        refuse(ctx, topic, write, "NotAllowedError", _SHADOW)
     elif write.producer.name in topic.closing_producers:
         refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
     elif not command.metadata.encryption_keys and policies.encryptionRequired:
@@ -72,7 +87,9 @@ def may_publish(
     ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, write: PendingWrite
 ) -> bool:
     """The checks that a producer makes on the short form, which is never encrypted. False: it was refused."""
-    if policies.encryptionRequired:
+    if topic.is_shadow:
+        refuse(ctx, topic, write, "NotAllowedError", _SHADOW)
+    elif policies.encryptionRequired:
         refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
     elif write.producer.name in topic.closing_producers:
         refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
@@ -83,8 +100,7 @@ def may_publish(
 
 def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
     """Why an entry has too many messages or bytes; None: it has not. The bytes of chunks are not checked."""
-    messages = write.metadata.num_messages_in_batch
-    if messages is not None and (refusal := _too_many(ctx, write, messages)) is not None:
+    if (refusal := too_many_messages(ctx, write)) is not None:
         return refusal
     if write.metadata.chunk_id is not None:
         return None
@@ -97,14 +113,16 @@ def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrit
     return None
 
 
-def _too_many(ctx: Context, write: PendingWrite, messages: int) -> str | None:
+def too_many_messages(ctx: Context, write: PendingWrite) -> str | None:
     """Why a batch can't have so many messages, or None.
 
     Pulsar's broker never looks into a batch. Here a batch has at most one message per byte of its payload, so that what is
     kept for an entry (its ack set) is in proportion to its record. Without a payload, as in a log that leaves payloads
     out, only maxMessagesPerBatch counts.
     """
-    most = ctx.config.maxMessagesPerBatch
+    messages, most = write.metadata.num_messages_in_batch, ctx.config.maxMessagesPerBatch
+    if messages is None:
+        return None
     if messages > most:
         return f"a batch of {messages} messages, the broker takes {most}"
     metadata = write.metadata

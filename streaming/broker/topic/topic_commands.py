@@ -7,7 +7,7 @@ from streaming.broker.context import Context
 
 TopicCommand = (
     c.Publish | c.Send | c.Flow | c.Ack | c.Producer | c.CloseProducer | c.Subscribe | c.CloseConsumer | c.Unsubscribe
-    | c.RedeliverUnacknowledgedMessages | c.Seek | c.GetLastMessageId | c.Admin | c.Fault
+    | c.RedeliverUnacknowledgedMessages | c.Seek | c.GetLastMessageId | c.Admin | c.Fault | c.Mirror
 )  # fmt: skip
 
 

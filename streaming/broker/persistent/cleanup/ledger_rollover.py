@@ -21,7 +21,13 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When the open ledger has been inactive for too long, and closes."""
     ledger = topic.ledger
-    if not closes_inactive(ctx) or not ledger.current_entries or topic.pending or ledger.closed:
+    if (
+        not closes_inactive(ctx)
+        or topic.is_shadow
+        or not ledger.current_entries
+        or topic.pending
+        or ledger.closed
+    ):
         return NEVER
     return ledger.last_add + ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds * 1000 + 1
 
@@ -31,8 +37,9 @@ def closes_inactive(ctx: Context) -> bool:
     return ctx.config.managedLedgerInactiveLedgerRolloverTimeSeconds > 0
 
 
-def roll_over(ctx: Context, topic: PersistentTopic, cause: str) -> None:
-    """Close the open ledger, open the next one, advance caught-up cursors, and trim, always in this order."""
+def roll_over(ctx: Context, topic: PersistentTopic, cause: str, next_ledger: int | None = None) -> None:
+    """Close the open ledger, open the next one, advance caught-up cursors, and trim, always in this order. `next_ledger`: the id
+    that the source of a shadow topic gave the next one."""
     ledger = topic.ledger
     closed = ledger.current
     info = ledger.close_current(ctx.clock)
@@ -41,7 +48,7 @@ def roll_over(ctx: Context, topic: PersistentTopic, cause: str) -> None:
     if cause == FULL and not (ctx.config.opensLedgerAtOnce or topic.pending):
         ledger.closed = True
     else:
-        _open_behind(ctx, topic)
+        _open_behind(ctx, topic, next_ledger)
     trim(ctx, topic, just_closed=closed)
 
 
@@ -55,15 +62,15 @@ def open_for_entry(ctx: Context, topic: PersistentTopic) -> None:
         trim(ctx, topic)
 
 
-def _open_behind(ctx: Context, topic: PersistentTopic) -> None:
-    open_ledger(ctx, topic)
+def _open_behind(ctx: Context, topic: PersistentTopic, id_: int | None = None) -> None:
+    open_ledger(ctx, topic, id_)
     advance_cursors(ctx, topic)
     pass_consumed_ledgers(ctx, topic)
 
 
-def open_ledger(ctx: Context, topic: PersistentTopic) -> None:
-    """Open the next ledger and schedule the check of its age."""
-    topic.ledger.open_ledger(ctx.clock)
+def open_ledger(ctx: Context, topic: PersistentTopic, id_: int | None = None) -> None:
+    """Open the next ledger, with an id that is given or the next one, and schedule the check of its age."""
+    topic.ledger.open_ledger(ctx.clock, id_)
     topic.ledger.configure(ctx.config)
     ctx.wake(topic.name, rollover_due(ctx, topic))
 
@@ -104,6 +111,7 @@ def check_rollover(ctx: Context, topic: PersistentTopic) -> bool:
     ledger.rollover_checked = True
     full = (
         bool(ledger.current_entries)
+        and not topic.is_shadow
         and not (topic.pending or ledger.closed)
         and ledger.is_full(ctx.clock, ctx.config)
     )

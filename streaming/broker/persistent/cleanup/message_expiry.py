@@ -36,6 +36,17 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
         expire_to_position(ctx, topic, names, found, Reason(Expired, "message TTL", policy))
 
 
+def check_after_source(ctx: Context, topic: PersistentTopic, name: str, to: Position) -> None:
+    """The check of a subscription of a shadow topic, for the entries up to `to`, which its source has moved it over."""
+    ttl = ctx.policies_of(topic).messageTTL
+    if ttl.value <= 0:
+        return
+    found = _newest_stored_before(ctx, topic, ctx.clock - ttl.value * 1000)
+    if found is not None:
+        policy = f"messageTTL {ttl.value} s ({ttl.level})"
+        expire_to_position(ctx, topic, [name], min(found, to), Reason(Expired, "message TTL", policy))
+
+
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When the next entry of a subscription exceeds the TTL."""
     seconds, names = ctx.policies_of(topic).messageTTL.value, topic.known_subscriptions()

@@ -63,7 +63,7 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When retention first lets the oldest ledger go."""
-    if not _is_checked(ctx, topic):
+    if not _is_checked(ctx, topic) or topic.is_shadow:
         return NEVER
     ledger = topic.ledger
     oldest = next(iter(ledger.ledgers), ledger.current)
@@ -104,8 +104,27 @@ def _is_checked(ctx: Context, topic: PersistentTopic) -> bool:
 def trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_closed: int = -1) -> None:
     """Delete consumed ledgers, oldest first, as far as retention allows. Never deletes the open ledger.
 
-    `just_closed`: the ledger whose rollover causes the trim.
+    `just_closed`: the ledger whose rollover causes the trim. A shadow topic is trimmed by `trim_after_source` alone: before MIRROR it
+    does not know all subscriptions that need a ledger.
     """
+    if not topic.is_shadow:
+        _trim(ctx, topic, truncate=truncate, just_closed=just_closed)
+
+
+def trim_after_source(ctx: Context, topic: PersistentTopic, first_ledger: int) -> None:
+    """Delete the ledgers of a shadow topic that its source has deleted. `first_ledger`: the oldest one there.
+
+    Without shadowTopicFollowsSource, retention decides, as on other topics.
+    """
+    if not ctx.config.shadowTopicFollowsSource:
+        _trim(ctx, topic)
+        return
+    doomed = [(id_, "deleted on the source") for id_ in topic.ledger.ledgers if id_ < first_ledger]
+    if doomed:
+        _delete(ctx, topic, doomed, None)
+
+
+def _trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_closed: int = -1) -> None:
     ledger = topic.ledger
     boundary = _consumed_up_to(ctx, topic)
     if next(iter(ledger.ledgers), ledger.current) >= boundary:

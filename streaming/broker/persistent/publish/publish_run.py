@@ -526,6 +526,7 @@ def plain_until(ctx: Context, topic: PersistentTopic) -> int:
         (topic.subscriptions and topic.connected)
         or topic.pending
         or topic.ledger.closed
+        or topic.is_shadow
         or topic.fail_writes
         or topic.delay_writes
         or topic.dedup.ahead

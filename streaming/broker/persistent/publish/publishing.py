@@ -5,8 +5,8 @@ The broker confirms a write at once, since a micro-batch commits its entries bef
 delays a write or makes it fail.
 """
 
-from schemas.commands import Fault, Publish, Send
-from schemas.effects import LedgerClosed, SendReceipt, TopicEvent
+from schemas.commands import Fault, MessageIdData, Publish, Send
+from schemas.effects import LedgerClosed, SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
@@ -18,20 +18,22 @@ from streaming.broker.persistent.cleanup.ledger_rollover import (
     open_ledger,
     roll_over,
 )
-from streaming.broker.persistent.publish import deduplication_snapshots
+from streaming.broker.persistent.publish import deduplication_snapshots, shadow
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
-from streaming.broker.position import Position, from_tuple
+from streaming.broker.position import Position, from_tuple, from_wire
 from streaming.broker.producer.message_size import broker_entry_metadata_size
 from streaming.broker.topic import creation, registration
 from streaming.broker.topic.abstract_topic import PendingWrite
 from streaming.broker.topic.publish_requests import (
     from_send,
     from_short_form,
+    from_source,
     may_publish,
     may_send,
     refuse,
     too_large,
+    too_many_messages,
 )
 
 DUPLICATE = "duplicate: sequence id already persisted"
@@ -41,7 +43,10 @@ _NOWHERE = Position(-1, -1)
 
 
 def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
-    """A SEND of a connected producer."""
+    """A SEND of a connected producer, or with an entry of a shadow topic's source."""
+    if topic.is_shadow and command.message_id is not None:
+        _store_of_source(ctx, topic, command, command.message_id)
+        return
     policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
     if write is not None and may_send(ctx, topic, policies, command, write):
@@ -93,9 +98,7 @@ def _publish(
         topic.counters.unknown += messages
         cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
         return refuse(ctx, topic, write, "PersistenceError", cause)
-    if ctx.config.brokerEntryMetadataInterceptors:
-        write.broker_timestamp = ctx.clock
-        write.size += broker_entry_metadata_size(ctx.clock)
+    _note_broker_time(ctx, write)
     if topic.fail_writes:
         topic.fail_writes -= 1
         if topic.ledger.closed:
@@ -112,11 +115,35 @@ def _publish(
     return None
 
 
+def _store_of_source(ctx: Context, topic: PersistentTopic, command: Send, message_id: MessageIdData) -> None:
+    """Store an entry of the source. The source's broker has accepted it, so neither policies nor deduplication judge it."""
+    write = from_source(ctx, topic, command)
+    source = from_wire(message_id.ledgerId, message_id.entryId)
+    refusal = shadow.refusal(topic, source) or too_many_messages(ctx, write)
+    if refusal is not None:
+        refuse(ctx, topic, write, "NotAllowedError", refusal)
+        return
+    topic.counters.messages_in += command.num_messages
+    topic.counters.bytes_in += write.size
+    _note_broker_time(ctx, write)
+    shadow.follow(ctx, topic, source.ledger)
+    _submit(ctx, topic, write)
+    _confirm(ctx, topic, write)
+
+
+def _note_broker_time(ctx: Context, write: PendingWrite) -> None:
+    """AppendBrokerTimestampMetadataInterceptor, if it is set."""
+    if ctx.config.brokerEntryMetadataInterceptors:
+        write.broker_timestamp = ctx.clock
+        write.size += broker_entry_metadata_size(ctx.clock)
+
+
 def _submit(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     """Give an entry its position."""
     if topic.ledger.closed:
         open_for_entry(ctx, topic)
-    write.position, write.last_of_ledger = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+    write.position, full = topic.ledger.submit(write.size, ctx.clock, ctx.config)
+    write.last_of_ledger = full and not topic.is_shadow
 
 
 def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite, deliver_at: int) -> str | None:
@@ -180,6 +207,10 @@ def _receipt(
 
 def handle_fault(ctx: Context, topic: PersistentTopic, command: Fault) -> None:
     """FAULT: make coming writes fail or wait, or decide the fate of those that wait."""
+    if topic.is_shadow and command.fault in ("FailWrites", "DelayWrites"):
+        cause = f"{command.fault} on a shadow topic, whose source has written its entries"
+        ctx.emit(Unsupported(topic.name, command.connection, cause))
+        return
     if command.fault == "FailWrites":
         topic.fail_writes += command.count
     elif command.fault == "DelayWrites":

@@ -1,0 +1,92 @@
+"""What a mirrored cluster shows of a topic at one moment, as a command."""
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from schemas.commands.client import Command
+from schemas.commands.parts import AccessMode, Part, SubType
+from schemas.units import Int32, Int64
+
+MirroredPosition = tuple[Int64, Int64]
+"""Ledger and entry."""
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class MirroredConsumer(Part):
+    """A connected consumer, from the topic's stats."""
+
+    connection: str
+    """Names the consumer for as long as it is connected."""
+    name: str = ""
+    """`consumerName`."""
+    sent: Count = 0
+    """`msgOutCounter`: the messages that it has got since it connected."""
+    permits: Int32 = 0
+    """`availablePermits`, which may be negative."""
+    held: Count = 0
+    """`unackedMessages`. A consumer that is new here gets so many at first."""
+
+
+class MirroredSubscription(Part):
+    """A durable subscription, from the topic's stats and internal stats."""
+
+    mark_delete: MirroredPosition
+    """`markDeletePosition`."""
+    acknowledged: list[tuple[Int64, Int64, Int64, Int64]] = field(default_factory=list)
+    """`individuallyDeletedMessages`: ranges from a position, which is not in the range, to another, which is."""
+    backlog: Count = 0
+    """`msgBacklog`, in entries."""
+    unacked: Int64 = 0
+    """`unackedMessages`, in messages."""
+    expired: Count = 0
+    """`totalMsgExpired`, in entries."""
+    sent: Count = 0
+    """`msgOutCounter`, in messages."""
+    type: SubType | None = None
+    """Absent: it has had no consumer yet."""
+    out_of_order: bool = False
+    """Key_Shared: `allowOutOfOrderDelivery`."""
+    expired_to: MirroredPosition | None = None
+    """The cluster's TTL or quota has moved the subscription up to here since the record before. What it passed is not taken for
+    acknowledged."""
+    reset: bool = False
+    """True: the position went back since the record before, so somebody has reset it."""
+    consumers: list[MirroredConsumer] = field(default_factory=list)
+    """Its consumers."""
+
+
+class MirroredProducer(Part):
+    """A connected producer, from the topic's stats."""
+
+    connection: str
+    """Names the producer for as long as it is connected."""
+    name: str
+    """`producerName`."""
+    access_mode: AccessMode = "Shared"
+    """`accessMode`."""
+
+
+class Mirror(Command, tag="MIRROR"):
+    """What the cluster shows of the source of a [shadow topic](../rules/ledgers.md#15-shadow-topics) at one moment.
+
+    Subscriptions, their positions, consumers and producers become those of the source, by what their clients or the cluster's
+    rules would do. The answer is a MIRROR_DRIFT row if something differs afterwards. No command of Magnetar writes it yet.
+    """
+
+    since: Int64 = 0
+    """When the cluster was asked before (ms since the epoch). What the record shows happened after that. 0: unknown."""
+    ledger_id: Int64 = -1
+    """The source's open ledger. −1: unknown."""
+    last_confirmed: MirroredPosition = (-1, -1)
+    """`lastConfirmedEntry`."""
+    entries: Count = 0
+    """`numberOfEntries`."""
+    size: Count = 0
+    """`totalSize`, in bytes."""
+    first_ledger: Int64 = -1
+    """The oldest ledger that is still there. −1: unknown."""
+    subscriptions: dict[str, MirroredSubscription] = field(default_factory=dict)
+    """The durable subscriptions. Others are deleted."""
+    producers: list[MirroredProducer] = field(default_factory=list)
+    """The producers. Others are closed."""

@@ -1,0 +1,271 @@
+"""MIRROR: a shadow topic takes over what the cluster shows of its source (docs/rules/ledgers.md §16).
+
+The problem
+    A cluster does not say which commands its clients send. It shows what they led to: positions, counters, who is connected. And
+    what moved a subscription may have been a client, or a rule of the cluster such as TTL.
+
+The idea
+    A MIRROR says how things are, not what changed. The differences to how they are here become commands of clients, in the order in
+    which they have effects: ACK, CLOSE_CONSUMER, SUBSCRIBE, FLOW, PRODUCER. So a record that is lost costs time, never truth.
+
+    * What the source has acknowledged is acknowledged here, but not what its TTL or quota passed (`expired_to`): that is left to the
+      topic's own rules, so that under another policy it stays.
+    * Permits are counted from when a consumer connected. A consumer that was sent 100 messages and has permits for 10 asked for 110;
+      what is missing to that comes as a FLOW, and the dispatcher sends as the source's did.
+    * What the topic has passed and the source has not is left alone: its own rules may have run a little earlier. Who reset a
+      subscription shows by a position that went back on the source, and the record says so (`reset`).
+
+    What differs afterwards is the drift. A row tells of it when it changes.
+"""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from schemas import commands as c
+from schemas.effects import MirrorDrift, Unsupported
+from streaming.broker.context import Context
+from streaming.broker.errors import BrokerError
+from streaming.broker.ledger.ack_holes import AckHoles
+from streaming.broker.ledger.cursor_writes import change_cursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.persistent import leaving, seeking, subscribing
+from streaming.broker.persistent.cleanup import backlog_quota, message_expiry
+from streaming.broker.persistent.cleanup.trimming import free_ledgers, trim_after_source
+from streaming.broker.persistent.publish import shadow
+from streaming.broker.persistent.subscription import PersistentSubscription
+from streaming.broker.persistent.topic import Drift, MirroredCursor, PersistentTopic
+from streaming.broker.position import EARLIEST, Position
+from streaming.broker.subscription.consumer import MAX_PERMITS
+from streaming.broker.topic.topic_commands import TopicCommand
+
+Carry = Callable[[Context, PersistentTopic, TopicCommand], None]
+
+
+def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out: Carry) -> None:
+    """Take over what a record shows. `carry_out`: what the topic does with a client's command."""
+    if not topic.is_shadow:
+        ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a topic that is no shadow topic"))
+        return
+    shadow.follow(ctx, topic, min(command.ledger_id, shadow.LARGEST_LEDGER))
+    for subscription in [each for each in topic.subscriptions.values() if each.durable]:
+        if subscription.name not in command.subscriptions:
+            topic.mirrored.subscriptions.pop(subscription.name, None)
+            leaving.delete(ctx, topic, subscription, "deleted on the source")
+    for name, seen in command.subscriptions.items():
+        try:
+            _take_over(ctx, topic, name, seen, carry_out)
+        except BrokerError as error:
+            ctx.emit(Unsupported(topic.name, command.connection, f"subscription {name!r}: {error.cause}"))
+    _take_over_producers(ctx, topic, command.producers, carry_out)
+    trim_after_source(ctx, topic, min(command.first_ledger, topic.ledger.current))
+    _compare(ctx, topic, command, carry_out)
+
+
+# -- subscriptions ------------------------------------------------------------------------------------------------
+
+
+def _take_over(
+    ctx: Context, topic: PersistentTopic, name: str, seen: c.MirroredSubscription, carry_out: Carry
+) -> None:
+    """Raises `BrokerError` if there can't be a subscription of that name."""
+    subscription, target = topic.subscriptions.get(name), Position(*seen.mark_delete)
+    mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
+    if subscription is None:
+        subscription = subscribing.create(ctx, topic, name, earliest=True)
+        seeking.reset(ctx, topic, subscription, target.next(), "created on the source")
+    elif seen.reset:
+        mirrored.expired_to = EARLIEST
+        seeking.reset(ctx, topic, subscription, target.next(), "reset on the source")
+    if seen.expired_to is not None:
+        mirrored.expired_to = to = max(mirrored.expired_to, Position(*seen.expired_to))
+        message_expiry.check_after_source(ctx, topic, name, to)
+        if topic.cursors[name].mark_delete < to:
+            backlog_quota.check(ctx, topic)
+    gone = {each.connection for each in seen.consumers}
+    for consumer in [each for each in subscription.consumers if each.connection not in gone]:
+        topic.mirrored.bases.pop(consumer.connection, None)
+        leaving.detach(ctx, topic, subscription, consumer)
+    acked = list(_acknowledged(topic, subscription, seen, mirrored.expired_to))
+    if acked:
+        _acknowledge(ctx, topic, subscription, acked, carry_out)
+    for each in seen.consumers:
+        _take_over_consumer(ctx, topic, subscription, seen, each, carry_out)
+
+
+def _acknowledged(
+    topic: PersistentTopic,
+    subscription: PersistentSubscription,
+    seen: c.MirroredSubscription,
+    expired_to: Position,
+) -> Iterator[Position]:
+    """The entries that the source has acknowledged and the topic has not, ascending."""
+    ledger, cursor = topic.ledger, topic.cursors[subscription.name]
+    start = cursor.mark_delete if expired_to <= cursor.mark_delete else expired_to
+    ranges = [(EARLIEST, Position(*seen.mark_delete))]
+    ranges += [(Position(low, first), Position(high, last)) for low, first, high, last in seen.acknowledged]
+    bits: dict[int, int] = {}
+    for low, high in ranges:
+        for id_, first, end in _within(ledger, max(low, start), high):
+            bits[id_] = bits.get(id_, 0) | (1 << end) - (1 << first)
+    for id_, found in bits.items():
+        bits[id_] = found & ~cursor.acked.ledgers.get(id_, 0)
+    holes = AckHoles({id_: found for id_, found in bits.items() if found})
+    for low, high in holes.runs():
+        for entry in range(low.entry + 1, high.entry + 1):
+            yield Position(low.ledger, entry)
+
+
+def _within(ledger: ManagedLedger, low: Position, high: Position) -> Iterator[tuple[int, int, int]]:
+    """The stored entries after `low` up to `high`: of each ledger its id, the first entry, and the one after the last."""
+    last = ledger.last_confirmed
+    id_: int | None = low.ledger if low.ledger in ledger.ledgers else ledger.next_ledger(low.ledger)
+    while id_ is not None and id_ <= min(high.ledger, last.ledger):
+        first = low.entry + 1 if id_ == low.ledger else 0
+        end = last.entry + 1 if id_ == last.ledger else ledger.ledgers[id_].entries
+        if id_ == high.ledger:
+            end = min(end, high.entry + 1)
+        if first < end:
+            yield id_, first, end
+        id_ = ledger.next_ledger(id_)
+
+
+def _acknowledge(
+    ctx: Context,
+    topic: PersistentTopic,
+    subscription: PersistentSubscription,
+    acked: list[Position],
+    carry_out: Carry,
+) -> None:
+    if subscription.consumers:
+        consumer = subscription.consumers[0]
+        ids = [c.MessageIdData(*position) for position in acked]
+        carry_out(ctx, topic, c.Ack(connection=consumer.connection, consumer_id=consumer.consumer_id, ack_type="Individual", message_id=ids))  # fmt: skip
+        return
+    # Its consumers came and went since the record before.
+    cursor, ledger = topic.cursors[subscription.name], topic.ledger
+    mark_delete, consumed = cursor.mark_delete, cursor.consumed
+    backlog = cursor.backlog(ledger)
+    former = change_cursor(ctx, cursor, cursor.acknowledge_all, ledger, acked)
+    subscription.acked += cursor.consumed - consumed
+    if ctx.acks is not None:
+        ctx.observe_ack(topic.name, subscription.name, acked, mark_delete, cursor.mark_delete, backlog)
+    if cursor.mark_delete != mark_delete:
+        subscription.last_mark_delete_advanced = ctx.clock
+        subscription.mark_delete_moved(topic.context_of(ctx, subscription))
+    free_ledgers(ctx, topic, cursor, former)
+
+
+def _take_over_consumer(
+    ctx: Context,
+    topic: PersistentTopic,
+    subscription: PersistentSubscription,
+    of: c.MirroredSubscription,
+    seen: c.MirroredConsumer,
+    carry_out: Carry,
+) -> None:
+    """Connect a consumer, and let it ask for what it has asked the source for."""
+    bases = topic.mirrored.bases
+    if topic.consumer_handles.get(seen.connection, 0) != subscription.name:
+        if of.type is None:
+            return
+        meta = c.KeySharedMeta(keySharedMode="AUTO_SPLIT", allowOutOfOrderDelivery=of.out_of_order)
+        carry_out(
+            ctx,
+            topic,
+            c.Subscribe(
+                connection=seen.connection, subscription=subscription.name, subType=of.type, consumer_id=0, request_id=0,
+                consumer_name=seen.name or None, keySharedMeta=meta if of.type == "Key_Shared" else None,
+            ),
+        )  # fmt: skip
+        if topic.consumer_handles.get(seen.connection, 0) != subscription.name:
+            return  # refused, as a row says
+        bases[seen.connection] = seen.sent - seen.held
+    consumer = subscription.consumer(seen.connection, 0)
+    had = consumer.messages_out + consumer.permits + consumer.permits_while_blocked
+    missing = seen.sent + seen.permits - bases.get(seen.connection, 0) - had
+    missing = min(missing, MAX_PERMITS - max(consumer.permits, 0) - consumer.permits_while_blocked)
+    if missing > 0:
+        carry_out(ctx, topic, c.Flow(connection=seen.connection, consumer_id=0, messagePermits=missing))
+
+
+def _take_over_producers(
+    ctx: Context, topic: PersistentTopic, seen: list[c.MirroredProducer], carry_out: Carry
+) -> None:
+    there = {each.connection for each in seen}
+    for producer in list(topic.producers.values()):
+        if producer.producer_id is not None and producer.connection not in there:
+            carry_out(ctx, topic, c.CloseProducer(connection=producer.connection, producer_id=producer.producer_id, request_id=0))  # fmt: skip
+    for each in seen:
+        if topic.producer_handles.get(each.connection, 0) is None:
+            carry_out(
+                ctx,
+                topic,
+                c.Producer(
+                    connection=each.connection, producer_id=0, request_id=0, producer_name=each.name,
+                    user_provided_producer_name=True, producer_access_mode=each.access_mode,
+                ),
+            )  # fmt: skip
+
+
+# -- comparison ---------------------------------------------------------------------------------------------------
+
+
+_PATIENCE = 600_000
+"""How long a backlog may differ from that on the source (ms), twice the interval at which brokers check TTL by default, before the
+subscription is put where it is there."""
+
+
+def _compare(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out: Carry) -> None:
+    ledger, mirrored = topic.ledger, topic.mirrored
+    if ledger.last_confirmed != Position(*command.last_confirmed):
+        return  # entries are on their way
+    mirrored.drift = _drifted(
+        ctx, topic, None, mirrored.drift,
+        Drift(ledger.number_of_entries - command.entries, 0, ledger.total_size - command.size),
+    )  # fmt: skip
+    for name, seen in command.subscriptions.items():
+        if name not in topic.subscriptions:
+            continue
+        state, now = mirrored.subscriptions[name], _drift_of(topic, name, seen)
+        if now.entries and not state.since:
+            state.since = ctx.clock
+        if now.entries and ctx.config.shadowTopicFollowsSource and ctx.clock - state.since >= _PATIENCE:
+            _resynchronize(ctx, topic, name, seen, carry_out)
+            now = _drift_of(topic, name, seen)
+        if not now.entries:
+            state.since = 0
+        state.drift = _drifted(ctx, topic, name, state.drift, now)
+
+
+def _drift_of(topic: PersistentTopic, name: str, seen: c.MirroredSubscription) -> Drift:
+    backlog = topic.cursors[name].backlog(topic.ledger, precise=True)
+    unacked = sum(consumer.unacked for consumer in topic.subscriptions[name].consumers)
+    return Drift(backlog - seen.backlog, unacked - seen.unacked)
+
+
+def _drifted(ctx: Context, topic: PersistentTopic, name: str | None, before: Drift, now: Drift) -> Drift:
+    """Tell of a drift that is new."""
+    if now != before:
+        ctx.emit(MirrorDrift(topic.name, name, now.entries, now.messages, now.size, _why(name, now)))
+    return now
+
+
+def _why(name: str | None, drift: Drift) -> str:
+    if drift == Drift():
+        return "equal to the source"
+    if name is None:
+        return "more is stored than on the source" if drift.size > 0 else "less is stored than on the source"
+    if drift.entries > 0:
+        return "the source has passed entries by a rule that did not act here yet"
+    if drift.entries < 0:
+        return "entries were passed here that the source still has"
+    return "consumers hold other messages: redeliveries on the source can't be seen"
+
+
+def _resynchronize(
+    ctx: Context, topic: PersistentTopic, name: str, seen: c.MirroredSubscription, carry_out: Carry
+) -> None:
+    """Put the subscription where it is on the source."""
+    topic.mirrored.subscriptions[name].expired_to = EARLIEST
+    _take_over(ctx, topic, name, msgspec.structs.replace(seen, reset=True, expired_to=None), carry_out)

@@ -1,0 +1,170 @@
+"""What a cluster's admin API shows of a topic, as a MIRROR: where its subscriptions are, and what moved them (docs/rules/ledgers.md §16).
+
+A position that moved does not say why. Its counters and the topic's policies do, as far as anything does:
+
+* It went back: somebody has reset the subscription.
+* `totalMsgExpired` rose by n: the first n entries that were unacknowledged before were passed by TTL.
+* It went forward without any consumer, and the topic has a quota that evicts: the quota passed the entries. Without such a quota,
+  somebody skipped them.
+* Otherwise consumers have acknowledged.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.commands import Mirror, MirroredConsumer, MirroredProducer, MirroredSubscription
+from streaming.broker.names import DEDUP_CURSOR
+from streaming.broker.topic.stats import cursor_name
+
+_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)\]")
+_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+
+Position = tuple[int, int]
+Range = tuple[int, int, int, int]
+
+
+class Observation(NamedTuple):
+    """What was seen of a topic at `time` (ms)."""
+
+    time: int
+    record: Mirror
+
+
+def observe(
+    time: int,
+    stats: Mapping[str, Any],
+    internal: Mapping[str, Any],
+    before: Observation | None = None,
+    *,
+    evicts: bool = False,
+) -> Observation:
+    """What `stats` and `internalStats` of a topic show at `time` (ms), with what happened since `before`.
+
+    `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises `KeyError` and `ValueError` for what no
+    broker answers.
+    """
+    ledgers = {each["ledgerId"]: each["entries"] for each in internal["ledgers"]}
+    if ledgers:  # of the open one they have no entries
+        current = max(ledgers)
+        ledgers[current] = internal.get("currentLedgerEntries", ledgers[current])
+    subscriptions = dict[str, MirroredSubscription]()
+    for name, seen in stats["subscriptions"].items():
+        cursor = internal["cursors"].get(cursor_name(name))
+        if not seen.get("isDurable", True) or name == DEDUP_CURSOR or cursor is None:
+            continue
+        now = _subscription(name, seen, cursor)
+        former = None if before is None else before.record.subscriptions.get(name)
+        subscriptions[name] = now if former is None else _since(former, now, ledgers, evicts=evicts)
+    record = Mirror(
+        connection=CONNECTION,
+        since=0 if before is None else before.time,
+        ledger_id=max(ledgers, default=-1),
+        last_confirmed=position(internal["lastConfirmedEntry"]),
+        entries=internal["numberOfEntries"],
+        size=internal["totalSize"],
+        first_ledger=min(ledgers, default=-1),
+        subscriptions=subscriptions,
+        producers=list(_producers(stats.get("publishers", []))),
+    )
+    return Observation(time, record)
+
+
+CONNECTION = "mirror"
+"""The connection of what `magnetar mirror` writes."""
+
+
+def _subscription(name: str, seen: Mapping[str, Any], cursor: Mapping[str, Any]) -> MirroredSubscription:
+    return MirroredSubscription(
+        mark_delete=position(cursor["markDeletePosition"]),
+        acknowledged=list(ranges(cursor["individuallyDeletedMessages"])),
+        backlog=max(seen.get("msgBacklog", 0), 0),
+        unacked=seen.get("unackedMessages", 0),
+        expired=max(seen.get("totalMsgExpired", 0), 0),
+        sent=max(seen.get("msgOutCounter", 0), 0),
+        type=seen["type"] if seen.get("type") in _TYPES else None,
+        out_of_order=bool(seen.get("allowOutOfOrderDelivery", False)),
+        consumers=list(_consumers(name, seen.get("consumers", []))),
+    )
+
+
+def _since(
+    before: MirroredSubscription, now: MirroredSubscription, ledgers: dict[int, int], *, evicts: bool
+) -> MirroredSubscription:
+    """`now`, with what moved the subscription since `before`. `ledgers`: the number of entries by ledger."""
+    if now.mark_delete < before.mark_delete:
+        return msgspec.structs.replace(now, reset=True)
+    if now.mark_delete == before.mark_delete:
+        return now
+    if (expired := now.expired - before.expired) > 0:
+        to = min(_nth_unacknowledged(before, expired, ledgers), now.mark_delete)
+        return msgspec.structs.replace(now, expired_to=to)
+    if not (now.consumers or before.consumers) and now.sent == before.sent:
+        return msgspec.structs.replace(now, expired_to=now.mark_delete if evicts else None, reset=not evicts)
+    return now
+
+
+def _nth_unacknowledged(before: MirroredSubscription, n: int, ledgers: dict[int, int]) -> Position:
+    """The n-th entry that a subscription had not acknowledged, or the last one. `ledgers`: entries by ledger."""
+    acked = dict[int, list[tuple[int, int]]]()
+    for low, first, high, last in before.acknowledged:
+        if low == high:
+            acked.setdefault(low, []).append((first + 1, last + 1))
+        else:
+            acked.setdefault(low, []).append((first + 1, ledgers.get(low, 0)))
+            acked.setdefault(high, []).append((0, last + 1))
+    ledger, entry = before.mark_delete
+    found = before.mark_delete
+    for id_ in sorted(each for each in ledgers if each >= ledger):
+        at = entry + 1 if id_ == ledger else 0
+        for start, end in [*sorted(acked.get(id_, [])), (ledgers[id_], ledgers[id_])]:
+            unacked = max(start - at, 0)
+            if unacked >= n:
+                return id_, at + n - 1
+            if unacked:
+                n -= unacked
+                found = id_, start - 1
+            at = max(at, end)
+    return found
+
+
+def _consumers(subscription: str, seen: list[Mapping[str, Any]]) -> Iterator[MirroredConsumer]:
+    names = dict[str, int]()
+    for each in seen:
+        name = each.get("consumerName") or ""
+        key = f"{each.get('address', '')}/{subscription}/{name}/{each.get('connectedSince', '')}"
+        names[key] = number = names.get(key, 0) + 1
+        yield MirroredConsumer(
+            connection=key if number == 1 else f"{key}/{number}",
+            name=name,
+            sent=max(each.get("msgOutCounter", 0), 0),
+            permits=each.get("availablePermits", 0),
+            held=max(each.get("unackedMessages", 0), 0),
+        )
+
+
+def _producers(seen: list[Mapping[str, Any]]) -> Iterator[MirroredProducer]:
+    for each in seen:
+        mode = each.get("accessMode")
+        name = each["producerName"]
+        yield MirroredProducer(
+            connection=f"{each.get('address', '')}/{name}/{each.get('producerId', '')}",
+            name=name,
+            access_mode=mode if mode in _MODES else "Shared",
+        )
+
+
+def position(text: str) -> Position:
+    """A position as internal stats have it: ``7:2``. Raises `ValueError`."""
+    ledger, _, entry = text.partition(":")
+    return int(ledger), int(entry)
+
+
+def ranges(text: str) -> Iterator[Range]:
+    """The ranges of acknowledged entries as internal stats have them: ``[(7:0..7:2],(7:4..8:1]]``."""
+    for match in _RANGE.finditer(text):
+        low, first, high, last = map(int, match.groups())
+        yield low, first, high, last

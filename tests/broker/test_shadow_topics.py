@@ -1,0 +1,159 @@
+"""Shadow topics: the entries of a source at their positions there (docs/rules/ledgers.md §15)."""
+
+from itertools import chain
+
+import pytest
+
+from schemas.commands import MessageIdData, MessageMetadata, Mirror, MirroredSubscription, Send
+from schemas.effects import (
+    AdminResponse,
+    CloseConnection,
+    Effect,
+    LedgerClosed,
+    LedgerDeleted,
+    SendError,
+    SendReceipt,
+    Unsupported,
+)
+from streaming.broker.persistent.publish.shadow import LARGEST_LEDGER
+from streaming.broker.persistent.topic import SHADOW_SOURCE
+from streaming.broker.position import Position
+from tests.broker.kit import TOPIC, Run, of, one
+
+
+def shadow(**settings: object) -> Run:
+    """A shadow topic without entries."""
+    run = Run(**settings)  # type: ignore[arg-type]
+    assert one(run.admin("PUT", "", {SHADOW_SOURCE: TOPIC}), AdminResponse).fields.status == 204
+    return run
+
+
+def store(
+    run: Run,
+    ledger: int,
+    entry: int,
+    producer: str = "p",
+    *,
+    sequence_id: int = 0,
+    payload: str = "",
+    publish_time: int | None = None,
+    **metadata: object,
+) -> list[Effect]:
+    """An entry of the source."""
+    return run.do(
+        Send(
+            connection="mirror", producer_id=0, sequence_id=sequence_id, message_id=MessageIdData(ledger, entry), payload=payload,
+            num_messages=metadata.get("num_messages_in_batch", 1),  # type: ignore[arg-type]
+            metadata=MessageMetadata(producer, sequence_id, run.now if publish_time is None else publish_time, **metadata),  # type: ignore[arg-type]
+        )
+    )  # fmt: skip
+
+
+def position(effects: list[Effect]) -> tuple[int, int]:
+    receipt = one(effects, SendReceipt)
+    return receipt.ledger_id, receipt.entry_id
+
+
+@pytest.mark.feature("B2")
+def test_entries_keep_the_positions_of_the_source() -> None:
+    run = shadow(managedLedgerMaxEntriesPerLedger=2)
+    positions = [(7, 0), (7, 1), (7, 2), (7, 3), (19, 0), (20, 0), (LARGEST_LEDGER, 0), (LARGEST_LEDGER, 1)]
+    effects = [store(run, *each) for each in positions]
+    assert [position(each) for each in effects] == positions
+    closed = [(each.ledger_id, each.entries) for each in of(chain(*effects), LedgerClosed)]
+    assert closed == [
+        (7, 4),
+        (19, 1),
+        (20, 1),
+    ]  # where the source went on, though a ledger here has two entries
+
+
+def test_what_the_source_accepted_is_not_judged_again() -> None:
+    run = shadow(
+        brokerDeduplicationEnabled=True, maxMessageSize=10, maxProducersPerTopic=1, backlogQuotaDefaultLimitBytes=1,
+        backlogQuotaDefaultRetentionPolicy="producer_exception", encryptionRequireOnProducer=True,
+        backlogQuotaCheckIntervalInSeconds=1,
+    )  # fmt: skip
+    run.subscribe("s")
+    for entry in range(5):
+        run.wait(2)
+        assert position(store(run, 3, entry, f"p{entry % 2}")) == (3, entry)
+    assert run.topic.dedup.last_sequence_id("p1") == 0
+    assert not run.topic.producers
+
+
+@pytest.mark.parametrize("wrong", [(7, 1), (7, 3), (6, 9), (8, 1), (LARGEST_LEDGER + 1, 0), (-1, -1), (7, 2**64 - 1)])  # fmt: skip
+def test_an_entry_out_of_place_is_refused(wrong: tuple[int, int]) -> None:
+    run = shadow()
+    store(run, 7, 0)
+    store(run, 7, 1)
+    error = one(store(run, *wrong), SendError)
+    assert error.error == "NotAllowedError"
+    assert "can't follow 7:1" in error.cause
+    assert position(store(run, 7, 2)) == (7, 2)
+
+
+def test_a_batch_of_more_messages_than_bytes_is_refused() -> None:
+    run = shadow()
+    effects = run.do(
+        Send(
+            connection="m", producer_id=0, sequence_id=0, message_id=MessageIdData(1, 0), payload="x",
+            metadata=MessageMetadata("p", 0, run.now, num_messages_in_batch=1000),
+        )
+    )  # fmt: skip
+    assert "a batch of 1000 messages" in one(effects, SendError).cause
+
+
+def test_nobody_else_publishes_there() -> None:
+    run = shadow()
+    run.create_producer()
+    assert one(run.send(0), SendError).cause == "Cannot send messages to a shadow topic"
+    assert one(run.publish(0, "q"), SendError).cause == "Cannot send messages to a shadow topic"
+    for fault in ("FailWrites", "DelayWrites"):
+        assert "shadow topic" in one(run.fault(fault, 1), Unsupported).cause
+    assert position(store(run, 1, 0)) == (1, 0)
+    other = Run()
+    assert of(store(other, 1, 0), CloseConnection)  # no shadow topic, and no producer
+    other.create_producer(connection="mirror", id_=0)
+    assert "Only shadow topic" in one(store(other, 1, 0), SendError).cause
+
+
+def test_a_topic_is_a_shadow_topic_from_the_beginning_and_for_good() -> None:
+    run, other = shadow(), Run()
+    other.publish(0)
+    for each, method, call, body in (
+        (run, "DELETE", f"/properties?key={SHADOW_SOURCE}", None),
+        (run, "PUT", "/properties", {SHADOW_SOURCE: "persistent://a/b/c"}),
+        (other, "PUT", "/properties", {SHADOW_SOURCE: TOPIC}),
+    ):
+        assert one(each.admin(method, call, body), AdminResponse).fields.status == 412
+    assert run.topic.is_shadow
+    assert not other.topic.is_shadow
+
+
+def test_its_ledger_stays_open_until_the_source_goes_on() -> None:
+    run = shadow(
+        managedLedgerMaxLedgerRolloverTimeMinutes=1, managedLedgerInactiveLedgerRolloverTimeSeconds=1,
+        retentionCheckIntervalInSeconds=1,
+    )  # fmt: skip
+    run.subscribe("s")
+    effects = store(run, 5, 0) + run.wait(600) + run.unload() + run.wait(600) + store(run, 5, 1)
+    assert not of(effects, LedgerClosed)
+    assert of(run.ack("s", (5, 1), cumulative=True) + run.wait(600), LedgerDeleted) == []
+    run.subscribe("s")
+    run.ack("s", (5, 1), cumulative=True)
+    assert not of(
+        store(run, 9, 0) + run.wait(600), LedgerDeleted
+    )  # before MIRROR, another subscription may need it
+    kept = {"s": MirroredSubscription((5, 1))}
+    assert not of(run.do(Mirror(ledger_id=9, first_ledger=5, subscriptions=kept)), LedgerDeleted)
+    deleted = run.do(Mirror(ledger_id=9, first_ledger=9, subscriptions=kept))
+    assert [(each.ledger_id, each.entries) for each in of(deleted, LedgerDeleted)] == [(5, 2)]
+    assert run.topic.ledger.last_confirmed == Position(9, 0)
+
+
+def test_a_terminated_topic_takes_no_more() -> None:
+    run = shadow()
+    store(run, 5, 0)
+    run.admin("POST", "/terminate")
+    assert of(store(run, 5, 1), SendError)

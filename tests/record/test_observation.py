@@ -1,0 +1,279 @@
+"""A topic and its twin, which knows of it only what the admin API shows from time to time."""
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.commands import Mirror, MirroredSubscription
+from schemas.effects import CursorMoved, Effect, Message, MirrorDrift, Quarantined, SendReceipt, Unsupported
+from streaming.broker.broker import Broker
+from streaming.record.observation import Observation, observe, ranges
+from tests.broker.kit import Run, Stored, of, response
+from tests.broker.test_shadow_topics import shadow, store
+
+TYPES = {"e": "Exclusive", "f": "Failover", "s": "Shared", "k": "Key_Shared"}
+
+
+class Pair:
+    """A topic on a cluster, and its twin. Both checks of TTL and of ledgers run when `check` says so."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.cluster, self.twin, self.stored = Run(**settings), shadow(**settings), Stored()
+        self.unseen: list[SendReceipt] = []
+        self.before: Observation | None = None
+        self.held: dict[str, list[tuple[int, int]]] = {}
+        self.published = 0
+
+    def on_cluster(self, effects: list[Effect]) -> None:
+        self.unseen += [each for each in of(effects, SendReceipt) if each.size is not None]
+        for each in of(effects, Message):
+            self.held.setdefault(each.subscription, []).append((each.ledger_id, each.entry_id))
+
+    def publish(self) -> None:
+        self.on_cluster(self.cluster.publish(self.published, payload="x" * (self.published % 7)))
+        self.published += 1
+
+    def wait(self, seconds: float) -> None:
+        self.on_cluster(self.cluster.wait(seconds))
+        self.see(self.twin.wait(seconds))
+
+    def see(self, effects: list[Effect]) -> list[Effect]:
+        assert not [*of(effects, Quarantined), *of(effects, Unsupported)]
+        self.stored.add(effects)
+        return effects
+
+    def look(self, **more: Any) -> list[Effect]:
+        """The twin gets the entries so far, and what the admin API shows."""
+        for receipt in self.unseen:
+            payload = bytes(receipt.payload or b"").decode()
+            self.see(
+                store(
+                    self.twin, receipt.ledger_id, receipt.entry_id, sequence_id=receipt.sequence_id, payload=payload,
+                    publish_time=receipt.publish_time,
+                )
+            )  # fmt: skip
+        self.unseen.clear()
+        stats, internal = [response(self.cluster.admin("GET", call)) for call in ("/stats", "/internalStats")]
+        self.before = observe(self.cluster.now, stats, internal, self.before, **more)
+        return self.see(self.twin.do(self.before.record))
+
+    def cut(self) -> None:
+        self.twin.broker = Broker.decode(self.twin.broker.encode(), self.stored)
+
+    def assert_equal(self) -> None:
+        cluster, twin = self.cluster.topic, self.twin.topic
+        assert twin.ledger.last_confirmed == cluster.ledger.last_confirmed
+        assert twin.ledger.current == cluster.ledger.current
+        durable = [name for name, each in cluster.subscriptions.items() if each.durable]
+        assert sorted(durable) == sorted(twin.subscriptions)
+        for name in durable:
+            here, there = twin.cursors[name], cluster.cursors[name]
+            assert len(twin.subscriptions[name].consumers) == len(cluster.subscriptions[name].consumers)
+            if cluster.ledger.next_valid(there.mark_delete) > cluster.ledger.last_confirmed:
+                continue  # quirk: all that it had is deleted, and its backlog counts it still
+            backlog = there.backlog(cluster.ledger, precise=True)
+            assert here.backlog(twin.ledger, precise=True) == backlog, name
+            assert str(here.acked) == str(there.acked)
+            assert twin.ledger.next_valid(here.mark_delete) == cluster.ledger.next_valid(there.mark_delete)
+            assert twin.mirrored.subscriptions[name].drift.entries == 0
+        assert twin.ledger.total_size == cluster.ledger.total_size
+        assert sorted(twin.producers) == sorted(cluster.producers)
+
+
+def act(pair: Pair, draw: Random, connected: set[str]) -> None:
+    """Something that clients or operators of the cluster do."""
+    cluster, name = pair.cluster, draw.choice([*TYPES])
+    held = pair.held.setdefault(name, [])
+    match draw.randrange(14):
+        case 0 | 1 | 2 | 3:
+            pair.publish()
+        case 4:
+            if name not in connected:
+                pair.on_cluster(cluster.subscribe(name, TYPES[name], permits=draw.randint(1, 20)))  # type: ignore[arg-type]
+                connected.add(name)
+        case 5:
+            pair.on_cluster(cluster.flow(name, draw.randint(1, 10)))
+        case 6 | 7 if held and name in connected:
+            number = draw.randint(1, len(held))
+            pair.on_cluster(cluster.ack(name, *[held.pop(0) for _ in range(number)]))
+        case 8 if held and name in connected:
+            pair.on_cluster(cluster.ack(name, held.pop(draw.randrange(len(held)))))
+        case 9 if name in connected and name in "sk" and held:
+            pair.on_cluster(cluster.redeliver(name, draw.choice(held)))
+        case 10 if name in connected:
+            connected.discard(name)
+            held.clear()
+            pair.on_cluster(cluster.close_consumer(name))
+        case 11:
+            pair.on_cluster(
+                cluster.create_producer("p1") if draw.random() < 0.5 else cluster.close_producer()
+            )
+        case 12:
+            method, call = draw.choice(
+                [
+                    ("POST", f"/subscription/{name}/skip/2"),
+                    ("PUT", f"/subscription/late{draw.randrange(2)}"),
+                    ("DELETE", f"/subscription/late{draw.randrange(2)}"),
+                    ("POST", f"/subscription/{name}/resetcursor/{cluster.now - 5000}"),
+                ]
+            )
+            if call.endswith("000") or "resetcursor" in call:
+                connected.discard(name)
+                held.clear()
+            pair.on_cluster(cluster.admin(method, call))
+        case _:
+            pair.wait(draw.choice([0.1, 3, 20]))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_twin_equals_its_topic(seed: int) -> None:
+    draw = Random(seed)
+    settings = {
+        "managedLedgerMaxEntriesPerLedger": draw.choice([2, 5, 100]),
+        "ttlDurationDefaultInSeconds": draw.choice([0, 0, 30]),
+        "defaultRetentionTimeInMinutes": draw.choice([0, 0, -1]),
+        "defaultRetentionSizeInMB": draw.choice([0, -1]),
+    }
+    pair, connected = Pair(**settings), set[str]()
+    pair.publish()
+    for _ in range(draw.choice([20, 120])):
+        for _ in range(draw.choice([1, 1, 5, 20])):
+            act(pair, draw, connected)
+        if settings["ttlDurationDefaultInSeconds"] and draw.random() < 0.2:
+            pair.on_cluster(pair.cluster.check("messageExpiry"))
+        if draw.random() < 0.2:
+            pair.on_cluster(pair.cluster.check("consumedLedgers"))
+        pair.look()
+        if draw.random() < 0.2:
+            pair.cut()
+        pair.assert_equal()
+
+
+def observed(pair: Pair) -> MirroredSubscription:
+    assert pair.before is not None
+    return pair.before.record.subscriptions["s"]
+
+
+def test_under_another_policy_what_the_source_expired_stays() -> None:
+    """And what its consumers acknowledged is acknowledged."""
+    pair = Pair(ttlDurationDefaultInSeconds=30)
+    pair.twin.configure(shadowTopicFollowsSource=False)
+    pair.on_cluster(pair.cluster.subscribe("s", "Shared", permits=10))
+    for _ in range(4):
+        pair.publish()
+    pair.look()
+    pair.on_cluster(pair.cluster.ack("s", (1, 1)))
+    pair.look()
+    pair.wait(40)
+    for _ in range(2):
+        pair.publish()
+    pair.on_cluster(pair.cluster.check("messageExpiry"))
+    pair.on_cluster(pair.cluster.ack("s", (1, 4)))
+    pair.look()
+    assert observed(pair).mark_delete == (1, 4)
+    assert observed(pair).expired_to == (1, 3)
+    assert pair.cluster.backlog("s") == 1
+    assert str(pair.twin.cursor("s").acked) == "[(1:0..1:1],(1:3..1:4]]"
+    pair.on_cluster(pair.cluster.ack("s", (1, 5)))
+    pair.look()
+    assert pair.twin.backlog("s") == 3  # 1:0, 1:2 and 1:3
+
+
+def test_a_quota_of_the_source_is_no_acknowledgment() -> None:
+    pair = Pair()
+    pair.twin.configure(shadowTopicFollowsSource=False)
+    pair.on_cluster(pair.cluster.admin("PUT", "/subscription/s"))
+    for _ in range(4):
+        pair.publish()
+    pair.look(evicts=True)
+    pair.on_cluster(pair.cluster.admin("POST", "/subscription/s/skip/3"))  # it looks the same from outside
+    pair.look(evicts=True)
+    assert observed(pair).expired_to == (1, 2)
+    assert pair.twin.backlog("s") == 4
+    pair.on_cluster(pair.cluster.admin("POST", "/subscription/s/skip/1"))
+    effects = pair.look()
+    assert observed(pair).reset
+    assert [each.entries for each in of(effects, CursorMoved)] == [4]
+
+
+def test_a_subscription_that_differs_for_long_is_put_right() -> None:
+    pair = Pair()
+    pair.on_cluster(pair.cluster.subscribe("s", "Shared", permits=10))
+    for _ in range(4):
+        pair.publish()
+    pair.look()
+    pair.see(pair.twin.admin("POST", "/subscription/s/skip/2"))  # by a rule that the twin has wrong
+    drift = [each for each in of(pair.look(), MirrorDrift) if each.subscription == "s"]
+    assert [(each.entries, each.cause) for each in drift] == [
+        (-2, "entries were passed here that the source still has")
+    ]
+    assert not of(pair.look(), MirrorDrift)  # nothing new
+    pair.wait(599)
+    pair.look()
+    assert pair.twin.backlog("s") == 2
+    pair.wait(1)
+    drift = [each for each in of(pair.look(), MirrorDrift) if each.subscription == "s"]
+    assert [(each.entries, each.messages, each.cause) for each in drift] == [(0, 0, "equal to the source")]
+    pair.assert_equal()
+
+
+def test_the_storage_that_differs_is_told() -> None:
+    pair = Pair()
+    pair.publish()
+    pair.look()
+    assert pair.before is not None
+    wrong = msgspec.structs.replace(pair.before.record, entries=3, size=1000)
+    (drift,) = of(pair.see(pair.twin.do(wrong)), MirrorDrift)
+    assert (drift.subscription, drift.entries, drift.size) == (
+        None,
+        -2,
+        pair.twin.topic.ledger.total_size - 1000,
+    )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Mirror(ledger_id=2**63 - 1),
+        Mirror(ledger_id=-5, first_ledger=2**63 - 1),
+        Mirror(
+            subscriptions={"s": MirroredSubscription((2**63 - 1, 2**63 - 1), [(0, 0, 2**63 - 1, 2**63 - 1)])}
+        ),
+        Mirror(
+            subscriptions={"s": MirroredSubscription((-1, -1), [(5, 5, 1, 1), (1, 2**63 - 2, 1, 2**63 - 1)])}
+        ),
+        Mirror(subscriptions={"s": MirroredSubscription((1, 2), expired_to=(2**63 - 1, 0))}),
+    ],
+)
+def test_positions_that_cannot_be(record: Mirror) -> None:
+    """They are clipped to what is there, whatever their size."""
+    pair = Pair()
+    for _ in range(3):
+        pair.publish()
+    pair.look()
+    pair.see(pair.twin.do(record))
+    assert pair.twin.topic.ledger.number_of_entries == 3
+    pair.cut()
+    pair.twin.wait(700)
+    pair.see(pair.twin.do(record))
+
+
+def test_names_that_cannot_be() -> None:
+    run = shadow()
+    effects = run.do(
+        Mirror(
+            subscriptions={"pulsar.dedup": MirroredSubscription((1, -1)), "": MirroredSubscription((1, -1))}
+        )
+    )
+    assert len(of(effects, Unsupported)) == 2
+    assert not run.topic.subscriptions
+    other = Run()
+    other.publish(0)
+    assert "no shadow topic" in of(other.do(Mirror()), Unsupported)[0].cause
+
+
+def test_ranges_of_internal_stats() -> None:
+    assert list(ranges("[(7:0..7:2],(7:4..8:1]]")) == [(7, 0, 7, 2), (7, 4, 8, 1)]
+    assert list(ranges("[]")) == []
