@@ -12,6 +12,7 @@ them first. What the broker would refuse it asks the broker, by folding the pinn
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -36,28 +37,32 @@ from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.records import RECORD
 from streaming.broker import admin_requests
-from streaming.broker.admin import namespaces
+from streaming.broker.admin import namespace_policies, namespaces
 from streaming.broker.broker import Broker
-from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
+from streaming.broker.config import BadSetting, ServiceConfiguration, configuration, is_without_effect
 from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
 from streaming.broker.policies.kept import KEPT
+from streaming.log.broker_settings import nearest_setting, sort_out
 from streaming.log.files import line_numbers, read_log
-from streaming.log.policy_files import ENDINGS, read_policy_file
-from streaming.log.table import LogError
+from streaming.log.policy_files import PolicyFile, is_log, read_policy_file
+from streaming.log.policy_sources import policy_sources
+from streaming.log.table import LOGICAL, LogError
 
 
 class PolicyCommand(NamedTuple):
     """A command that sets a policy, and where it stands: a line of a file, or a row of a table.
 
-    `fields` are those that the command gives; defaults are not among them.
+    `fields` are those that the command gives; defaults are not among them. `whole`: its namespace or topic has no other policies
+    than those that such commands set.
     """
 
     place: str
     topic: str | None
     command: Admin | BrokerConfig
     fields: dict[str, Any]
+    whole: bool = False
 
 
 class PolicyError(LogError):
@@ -84,24 +89,24 @@ def read_policies(
     records: pa.Table,
     judge: Callable[[Sequence[str | None], Sequence[bytes]], Iterable[Decoded]],
 ) -> list[PolicyCommand]:
-    """The policies in `source` (what `read_log` reads, or returns) for the log `records` (columns `RECORD`).
+    """The policies in `source` for the log `records` (columns `RECORD`): what `policy_sources` or `read_log` take, or a log's table.
 
     `judge` decodes them, see `streaming.quality.gate`. Raises `PolicyError` with all mistakes: a record that is not a command
     or sets nothing, a topic or namespace that the log doesn't have, a policy that is set twice, and whatever the broker
     refuses. Raises `LogError` and `FileNotFoundError` if `source` can't be read.
     """
     name = "the table of policies" if isinstance(source, pa.Table) else str(source)
-    table, places = _read(source)
+    known = _Log(records)
+    table, places, whole, _ = _read(source, known)
     topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
     problems: list[tuple[int, str]] = []
-    known = _Log(records)
     earlier: dict[Any, str] = {}
     policies: dict[int, PolicyCommand] = {}
     for row, (place, topic, value, command) in enumerate(
         zip(places, topics, values, judge(topics, values), strict=True)
     ):
         if isinstance(command, Admin | BrokerConfig):
-            policy = PolicyCommand(place, topic, command, _fields(value))
+            policy = PolicyCommand(place, topic, command, _fields(value), whole[row])
             found = list(_mistakes(policy, known))
             if not found:
                 policies[row] = policy
@@ -121,17 +126,57 @@ def read_policies(
 _OTHER = "neither an ADMIN nor a BROKER_CONFIG command: only these set policies"
 
 
-def _read(source: str | Path | pa.Table) -> tuple[pa.Table, list[str]]:
+def policy_notes(source: str | Path) -> list[str]:
+    """What to tell about the files that `read_policies` reads: how many settings and policies are applied, how many have no effect, and which
+    can't be applied. Raises as `read_policies` does for files that can't be read."""
+    notes: list[str] = []
+    for about, path in policy_sources(source):
+        if is_log(path):
+            settings: dict[str, Any] = {}
+            for value in read_log(path)["value"].to_pylist():
+                with suppress(MalformedCommand):
+                    command = decode(value)
+                    settings |= command.settings if isinstance(command, BrokerConfig) else {}
+            found = [sort_out(settings, "4.0").counted] if any(map(is_without_effect, settings)) else []
+        else:
+            found = read_policy_file(path, about, [_ANY]).notes
+        notes += [f"{path}: {note}" for note in found]
+    return notes
+
+
+_ANY = "public/default"
+"""Stands for the namespace that a file is about."""
+
+
+def _read(source: str | Path | pa.Table, log: "_Log") -> PolicyFile:
     """The commands, and where each stands."""
     if isinstance(source, pa.Table):
-        return source, [f"row {row}" for row in range(len(source))]
-    if str(source).endswith(ENDINGS):
-        table, lines = read_policy_file(Path(source))
-        return table, [f"line {line}" for line in lines]
-    table, numbers = read_log(source), line_numbers(source)
+        return _of_log(source, [f"row {row}" for row in range(len(source))])
+    read = policy_sources(source)
+    parts = [_read_file(path, about, log) for about, path in read]
+    if len(parts) == 1:
+        return parts[0]
+    return PolicyFile(
+        pa.concat_tables([part.commands.select(LOGICAL.names) for part in parts]),
+        [f"{path} {place}" for (_, path), part in zip(read, parts, strict=True) for place in part.places],
+        [whole for part in parts for whole in part.whole],
+        [],
+    )
+
+
+def _read_file(path: Path, about: str | None, log: "_Log") -> PolicyFile:
+    if not is_log(path):
+        return read_policy_file(path, about, log.namespaces, log.topics)
+    if about is not None:
+        raise LogError(f"{path} is a log of commands, which say what they are about: leave out {about}=")
+    table, numbers = read_log(path), line_numbers(path)
     if numbers is None:
-        return table, [f"row {row}" for row in range(len(table))]
-    return table, [f"line {line}" for line in numbers]
+        return _of_log(table, [f"row {row}" for row in range(len(table))])
+    return _of_log(table, [f"line {line}" for line in numbers])
+
+
+def _of_log(table: pa.Table, places: list[str]) -> PolicyFile:
+    return PolicyFile(table, places, [False] * len(places), [])
 
 
 class _Log:
@@ -177,7 +222,7 @@ def _no_topic(topic: str, topics: set[str]) -> str:
 
 def _no_policy(call: str) -> str:
     known = sorted({*POLICY_CALLS, "backlogQuota"} - set(KEPT))
-    near = get_close_matches(call.partition("/")[0], known, 1)
+    near = get_close_matches(call.partition("/")[0], [*known, *namespace_policies.NAMES], 1)
     return f"{call or 'the call'} is not a policy: " + (
         f"perhaps {near[0]} is meant" if near else f"policies are {', '.join(known)}"
     )
@@ -198,9 +243,9 @@ def _bad_settings(policy: PolicyCommand) -> Iterator[str]:
         try:
             configuration(policy.command.profile, {name: value})
         except BadSetting as error:
-            near = get_close_matches(name, ServiceConfiguration.__struct_fields__, 1)
-            unknown = name not in ServiceConfiguration.__struct_fields__ and near
-            yield f"{error}" + (f" (perhaps {near[0]})" if unknown else "")
+            known = name in ServiceConfiguration.__struct_fields__ or is_without_effect(name)
+            near = None if known else nearest_setting(name)
+            yield f"{error}" + (f" (perhaps {near})" if near else "")
 
 
 def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
@@ -209,7 +254,7 @@ def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
     if isinstance(policy.command, Admin):
         if policy.command.method == "GET":
             return
-        keys = {_key(policy.topic, policy.command): policy.command.path}
+        keys = dict.fromkeys(_keys(policy.topic, policy.command), policy.command.path)
     else:
         keys = {("setting", name): name for name in policy.command.settings}
         keys |= {("profile",): "profile"} if "profile" in policy.fields else {}
@@ -299,7 +344,7 @@ class PartitionPins(NamedTuple):
 
     front: Sequence[tuple[str | None, AnyCommand]] = ()
     dropped: frozenset[int] = frozenset()
-    replaced: Mapping[int, BrokerConfig] = MappingProxyType({})
+    replaced: Mapping[int, BrokerConfig | Admin] = MappingProxyType({})
 
     def moved(self, shift: int) -> "PartitionPins":
         """For a log whose offsets are higher by `shift`."""
@@ -315,7 +360,7 @@ def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, Partitio
     overridden = _overridden(records, policies)
     front = _front(records, policies, overridden)
     dropped: dict[int, set[int]] = defaultdict(set)
-    replaced: dict[int, dict[int, BrokerConfig]] = defaultdict(dict)
+    replaced: dict[int, dict[int, BrokerConfig | Admin]] = defaultdict(dict)
     for row in np.flatnonzero(~overridden.keep).tolist():
         dropped[records["partition"][row].as_py()].add(records["offset"][row].as_py())
     for row, command in overridden.reconfigured.items():
@@ -329,12 +374,13 @@ def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, Partitio
 
 
 class _Overridden(NamedTuple):
-    """What policies do to a log: the rows to `keep`, and the later configurations by row (`reconfigured`). `starts` has the
+    """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations, and
+    PUTs of namespaces, each of which sets all policies of one. `starts` has the
     first row of each partition; `configs`, by that row, the configuration with which the partition begins: the log's own or
     the default, with that of the policies applied."""
 
     keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
-    reconfigured: dict[int, BrokerConfig]
+    reconfigured: dict[int, BrokerConfig | Admin]
     starts: dict[int, int]
     configs: dict[int, BrokerConfig]
 
@@ -344,28 +390,61 @@ def _front(
 ) -> dict[int, list[tuple[int | None, str | None, Admin | BrokerConfig]]]:
     """The pinned commands of each partition: the index of the policy (None: the configuration), topic, command."""
     of_topic = _partitions(records, {policy.topic for policy in policies if policy.topic is not None})
+    calls = _calls(policies)
     return {
         owner: [
             # A partition's configuration must stay its first command.
             *((None, None, overridden.configs[start]) for _ in range(start in overridden.configs)),
             *(
                 (number, topic, command)
-                for number, (_, topic, command, _) in enumerate(policies)
-                if isinstance(command, Admin) and (topic is None or owner in of_topic[topic])
+                for number, topic, command in calls
+                if topic is None or owner in of_topic[topic]
             ),
         ]
         for owner, start in overridden.starts.items()
     }
 
 
+def _calls(policies: list[PolicyCommand]) -> list[tuple[int, str | None, Admin]]:
+    """The calls that set policies, by their index. One PUT of a namespace stands for all of it, before the other calls on it."""
+    puts: dict[str, tuple[int, Admin]] = {}
+    others: list[tuple[int, str | None, Admin]] = []
+    for number, (_, topic, command, _, whole) in enumerate(policies):
+        if not isinstance(command, Admin):
+            continue
+        if (created := created_by(topic, command)) is None:
+            others.append((number, topic, command))
+        else:
+            first, before = puts.get(created, (number, command))
+            unset: dict[str, Any] = dict.fromkeys(namespace_policies.POLICY_NAMES) if whole else {}
+            body = unset | _body(before) | _body(command)
+            puts[created] = first, msgspec.structs.replace(command, body=body)
+    return [*((number, None, command) for number, command in puts.values()), *others]
+
+
+def _body(command: Admin) -> dict[str, Any]:
+    assert isinstance(command.body, dict)
+    return command.body
+
+
+def created_by(topic: str | None, command: Admin) -> str | None:
+    """The namespace that a call creates with policies, which sets all of them; None: it does not."""
+    if command.method != "PUT" or topic is not None or not isinstance(command.body, dict):
+        return None
+    about = namespaces.call_of(command.path)
+    return about[0] if about is not None and not about[1] else None
+
+
 def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden:
     partition = records["partition"].to_numpy()
     starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
     first_rows, config = set(starts.values()), _config(policies)
-    keys = {_key(each.topic, each.command) for each in policies if isinstance(each.command, Admin)}
+    calls = [each for each in policies if isinstance(each.command, Admin)]
+    keys = {key for each in calls for key in _keys(each.topic, each.command)}  # type: ignore[arg-type]
+    whole = {_about(each.topic, each.command) for each in calls if each.whole}  # type: ignore[arg-type]
     keep = np.ones(len(records), bool)
     configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
-    reconfigured = {}
+    reconfigured: dict[int, BrokerConfig | Admin] = {}
     mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
     for row in np.flatnonzero(mentioned).tolist():
         value = records["value"][row].as_py()
@@ -374,7 +453,14 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
         except MalformedCommand:
             continue
         if isinstance(command, Admin):
-            keep[row] = command.method == "GET" or _key(records["topic"][row].as_py(), command) not in keys
+            topic = records["topic"][row].as_py()
+            if (created := created_by(topic, command)) is not None:
+                if (other := _under(command, created, calls, whole=created in whole)) != command:
+                    reconfigured[row] = other
+            elif command.method != "GET":
+                key = _key(topic, command)
+                is_policy = key[1] != command.path
+                keep[row] = key not in keys and not (is_policy and _about(topic, command) in whole)
         elif isinstance(command, BrokerConfig):
             if not is_accepted(command):
                 continue  # it is quarantined under other policies, too
@@ -385,6 +471,30 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
     return _Overridden(keep, reconfigured, starts, configs)
 
 
+def _about(topic: str | None, command: Admin) -> str | None:
+    """The topic or the namespace that a call is about."""
+    if topic is not None:
+        return topic
+    about = namespaces.call_of(command.path)
+    return None if about is None else about[0]
+
+
+def _under(command: Admin, namespace: str, policies: list[PolicyCommand], *, whole: bool) -> Admin:
+    """A call that creates a namespace under policies for it, which are all that it has or some of them (`whole`)."""
+    body = _body(command)
+    if whole:
+        body = {name: value for name, value in body.items() if not namespace_policies.policies_of(name)}
+    for _, topic, other, _, _ in policies:
+        if not isinstance(other, Admin) or topic is not None or _about(None, other) != namespace:
+            continue
+        if created_by(None, other) is not None:
+            body = body | _body(other)
+        elif (policy := policy_of(namespaces.call_of(other.path)[1], other.path)) is not None:  # type: ignore[index]
+            value = None if other.method == "DELETE" else other.body
+            body = namespace_policies.overlaid(body, [(policy, value)])
+    return msgspec.structs.replace(command, body=body)
+
+
 _NOTHING = PolicyCommand("", None, BrokerConfig(), {})
 
 
@@ -392,7 +502,7 @@ def configurations(records: pa.Table) -> Iterator[BrokerConfig]:
     """The configurations that the broker takes from a log (columns `RECORD`), and that of ingress partitions that begin without one."""
     overridden = _overridden(records, [_NOTHING])
     yield from overridden.configs.values()
-    yield from overridden.reconfigured.values()
+    yield from (each for each in overridden.reconfigured.values() if isinstance(each, BrokerConfig))
 
 
 def is_accepted(command: BrokerConfig) -> bool:
@@ -402,6 +512,17 @@ def is_accepted(command: BrokerConfig) -> bool:
     except BadSetting:
         return False
     return True
+
+
+def _keys(topic: str | None, command: Admin) -> list[tuple[str | None, str]]:
+    """What a call sets, see `_key`: several policies, if it creates a namespace."""
+    if (created := created_by(topic, command)) is None:
+        return [_key(topic, command)]
+    return [
+        (topic, f"{created} {policy}")
+        for name in _body(command)
+        for policy in namespace_policies.policies_of(name) or (name,)
+    ]
 
 
 def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:
