@@ -29,8 +29,6 @@ _PROFILE: Profile = "4.0"
 """Which values are bad does not depend on it."""
 _EVENT = "topicPoliciesEvent"
 _MOST_NAMED = 20
-_NOT_SUPPORTED = 501
-
 NOTHING_ELSE = " 0 without effect here"
 """In the note on policies that are all applied."""
 
@@ -241,32 +239,30 @@ def _some(texts: Iterable[str]) -> list[str]:
 def namespace_settings(
     policies: Mapping[str, Any], namespace: str, places: Mapping[str, str], *, whole: bool
 ) -> Translated:
-    """The policies of a namespace as commands: for each a PUT of the namespace, because that takes what calls on single policies refuse.
+    """The policies of a namespace as a PUT of the namespace, which takes what calls on single policies refuse: for each policy, or, if they
+    are `whole`, for all.
 
-    `places`: where each name is, if it is not its own place. `whole`: the namespace has no others.
+    `places`: where each name is, if it is not its own place. `whole`: the namespace has no other policies.
     """
     taken = namespace_policies.take(policies)
-    settings, mistakes = [], []
-    not_applied = dict(taken.not_applied)
-    path = f"/namespaces/{namespace}"
+    mistakes = []
+    body: dict[str, Any] = {}
     for name, value in taken.body.items():
-        place = places.get(name, name)
+        if whole and namespace_policies.is_unset(name, value):
+            continue
         try:
             namespace_policies.read({name: value}, namespace)
+            body[name] = value
         except AdminError as error:
-            if error.status == _NOT_SUPPORTED:
-                not_applied[name] = error.reason
-            else:
-                mistakes.append(
-                    f"{place}: {error.reason}" if place == name else f"{place}: {name}: {error.reason}"
-                )
-            continue
-        command = {"command": "ADMIN", "method": "PUT", "path": path, "body": {name: value}}
-        settings.append(Setting(place, None, command, whole))
-    if whole and not settings:
-        command = {"command": "ADMIN", "method": "PUT", "path": path, "body": {}}
-        settings.append(Setting(namespace, None, command, whole))
-    notes = _policy_notes(taken.applied, taken.without_effect, not_applied, taken.unknown)
+            place = f"{places[name]}: " if name in places else ""
+            mistakes.append(f"{place}{name}: {error.reason}")
+    path = f"/namespaces/{namespace}"
+    bodies = [(namespace, body)] if whole else [(places[name], {name: body[name]}) for name in body]
+    settings = [
+        Setting(place, None, {"command": "ADMIN", "method": "PUT", "path": path, "body": each}, whole)
+        for place, each in bodies
+    ]
+    notes = _policy_notes(taken.applied, taken.without_effect, taken.not_applied, taken.unknown)
     return Translated(settings, mistakes, notes)
 
 
@@ -318,27 +314,16 @@ def _events(documents: list[Document], topics: set[str]) -> Translated:
         topic = "{}://{}/{}/{}".format(*names)
         latest[topic] = policies
     found = Translated([], [], [])
-    left_out = 0
     for topic, policies in latest.items():
         targets = _targets(topic, topics)
         if topics and not topics.issuperset(targets):
-            left_out += 1
             continue
         part = topic_settings(policies, targets, {}, whole=True)
         found.settings.extend(each._replace(place=f"{topic}: {each.place}") for each in part.settings)
-        found.notes.extend(f"{topic}: {note}" for note in part.notes)
-    if left_out:
-        found.notes.append(f"{left_out:,} topics are not in the log")
+        found.notes.extend(f"{topic}: {note}" for note in part.notes[1:])
     if topics and not found.settings:
-        found.mistakes.append("the log has none of its topics, or they have no policies")
-    return found._replace(notes=_some(found.notes))
-
-
-def joined(parts: Iterable[Translated]) -> Translated:
-    """Several translations as one."""
-    found = Translated([], [], [])
-    for part in parts:
-        found.settings.extend(part.settings)
-        found.mistakes.extend(part.mistakes)
-        found.notes.extend(part.notes)
-    return found
+        found.mistakes.append("the log has none of its topics")
+    counted = (
+        f"the policies of {len(latest):,} topic{'' if len(latest) == 1 else 's'}, as far as the log has them"
+    )
+    return found._replace(notes=[counted, *_some(found.notes)])

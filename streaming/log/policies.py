@@ -254,7 +254,7 @@ def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
     if isinstance(policy.command, Admin):
         if policy.command.method == "GET":
             return
-        keys = dict.fromkeys(_keys(policy.topic, policy.command), policy.command.path)
+        keys = _keys(policy.topic, policy.command)
     else:
         keys = {("setting", name): name for name in policy.command.settings}
         keys |= {("profile",): "profile"} if "profile" in policy.fields else {}
@@ -514,15 +514,15 @@ def is_accepted(command: BrokerConfig) -> bool:
     return True
 
 
-def _keys(topic: str | None, command: Admin) -> list[tuple[str | None, str]]:
-    """What a call sets, see `_key`: several policies, if it creates a namespace."""
+def _keys(topic: str | None, command: Admin) -> dict[tuple[str | None, str], str]:
+    """What a call sets, see `_key`, and how to name it: several policies, if it creates a namespace."""
     if (created := created_by(topic, command)) is None:
-        return [_key(topic, command)]
-    return [
-        (topic, f"{created} {policy}")
+        return {_key(topic, command): command.path}
+    return {
+        (topic, f"{created} {policy}"): name
         for name in _body(command)
         for policy in namespace_policies.policies_of(name) or (name,)
-    ]
+    }
 
 
 def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:

@@ -20,6 +20,7 @@ units of Pulsar's admin API and of ``broker.conf``::
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from errno import EFBIG
 from importlib.resources import files
@@ -168,8 +169,9 @@ def _text(path: Path) -> str:
         raise LogError(error.strerror) from error
     if b"\0" in data:
         raise LogError("it is not a text: name another file")
+    data = data.removeprefix(BOM_UTF8)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError:
         return data.decode("latin-1")
 

@@ -213,7 +213,7 @@ def test_all_mistakes_are_told_at_once_by_line(tmp_path: Path, capsys: pytest.Ca
     lines = [admin(TTL, 7), None, admin(f"{NAMESPACE}/x", 7), config, admin(TTL, -1), {"command": "TICK"}]
     file.write_bytes(b"\n".join(b"" if line is None else msgspec.json.encode(line) for line in lines))
     with pytest.raises(typer.Exit) as caught:
-        replay_command(log, out, policies=file)
+        replay_command(log, out, policies=str(file))
     assert caught.value.exit_code == 2
     said = capsys.readouterr().err
     places = [line.split(":")[0].strip() for line in said.splitlines()]

@@ -65,9 +65,13 @@ class Start(NamedTuple):
         broker = Broker.decode(self.state.broker, NoEntries())
         asked = c.Admin(method="GET", path=command.path)
         broker.apply((self.state.offset or 0) + 1, self.state.clock, None, asked, b"")
-        own = [row.effect.fields.response for row in broker.take() if isinstance(row.effect, AdminResponse)]
+        answers = (
+            row.effect.fields.response for row in broker.take() if isinstance(row.effect, AdminResponse)
+        )
+        own = next(answers)
+        assert isinstance(own, dict)
         assert isinstance(command.body, dict)
-        return msgspec.structs.replace(command, body={**own[0], **command.body})
+        return msgspec.structs.replace(command, body=own | command.body)
 
 
 class LiveState(NamedTuple):

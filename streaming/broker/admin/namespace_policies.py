@@ -292,6 +292,8 @@ def take(policies: Mapping[str, Any], cluster: str | None = None) -> Taken:
         is_empty = is_unset(name, value)
         if name not in NAMES:
             taken.unknown.append(name)
+        elif name == _OLD_RATE and policies.get("topicDispatchRate"):
+            continue  # Pulsar shows the same rate under both names
         elif name in (*_RATES, _OLD_RATE) and not is_empty:
             try:
                 rate = _rate_of(value, cluster)
@@ -299,7 +301,7 @@ def take(policies: Mapping[str, Any], cluster: str | None = None) -> Taken:
                 taken.not_applied[name] = str(error)
                 continue
             taken.body[name] = rate
-            applied += bool(rate) and (name != _OLD_RATE or not policies.get("topicDispatchRate"))
+            applied += bool(rate)
         elif name in (*_FIELDS, *_RATES, _OLD_RATE, _QUOTAS):
             taken.body[name] = value
             applied += not is_empty
