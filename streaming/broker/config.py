@@ -767,6 +767,11 @@ _ONLY: dict[str, tuple[str, str]] = {
 _TYPES = ServiceConfiguration().subscriptionTypesEnabled.split(",")
 
 
+def is_known(name: str) -> bool:
+    """Whether a real broker, or Magnetar, has a setting of this name."""
+    return name in ServiceConfiguration.__struct_fields__ or is_without_effect(name)
+
+
 def is_without_effect(name: str) -> bool:
     """Whether a real broker has a setting of this name that has no effect here."""
     return name in WITHOUT_EFFECT or name.startswith(_PASSED_ON)
@@ -840,7 +845,7 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
     known = ServiceConfiguration.__struct_fields__
     if "profile" in settings:
         raise BadSetting("the profile is not a setting: give it separately")
-    if unknown := sorted(name for name in settings if name not in known and not is_without_effect(name)):
+    if unknown := sorted(name for name in settings if not is_known(name)):
         raise BadSetting(f"unknown broker settings: {', '.join(unknown)}")
     given = {}
     for name, value in settings.items():

@@ -15,7 +15,7 @@ from streaming.broker.config import (
     NotSupported,
     ServiceConfiguration,
     configuration,
-    is_without_effect,
+    is_known,
 )
 
 NOT_OF_A_LOG = frozenset({"namespacesMustExist"})
@@ -56,7 +56,7 @@ def sort_out(settings: Mapping[str, Any], profile: Profile) -> BrokerSettings:
         if name in NOT_OF_A_LOG:
             without_effect += 1
             continue
-        if name not in ServiceConfiguration.__struct_fields__ and not is_without_effect(name):
+        if not is_known(name):
             found.unknown[name] = nearest_setting(name) if len(found.unknown) < _MOST_NAMED else None
             continue
         try:

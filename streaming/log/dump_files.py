@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from schemas.commands import Profile
 from streaming.broker.admin import namespace_policies
 from streaming.broker.admin_requests import topic_path
-from streaming.broker.config import ServiceConfiguration, is_without_effect
+from streaming.broker.config import is_known
 from streaming.broker.errors import AdminError
 from streaming.broker.policies import topic_policies
 from streaming.log.broker_settings import sort_out
@@ -109,7 +109,7 @@ def _kind(document: Mapping[str, Any]) -> str | None:
     if isinstance(document.get(_EVENT), dict):
         return "event"
     counts = {
-        "settings": sum(_is_setting(name) for name in document),
+        "settings": sum(map(is_known, document)),
         "namespace": sum(name in namespace_policies.NAMES for name in document),
         "topic": sum(name in topic_policies.NAMES for name in document),
     }
@@ -118,10 +118,6 @@ def _kind(document: Mapping[str, Any]) -> str | None:
         likeliest = ("namespace", "topic", "settings")
     kind = max(likeliest, key=lambda each: counts[each])
     return kind if counts[kind] else None
-
-
-def _is_setting(name: str) -> bool:
-    return name in ServiceConfiguration.__struct_fields__ or is_without_effect(name)
 
 
 def translate_documents(

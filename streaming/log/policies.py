@@ -39,7 +39,7 @@ from schemas.records import RECORD
 from streaming.broker import admin_requests
 from streaming.broker.admin import namespace_policies, namespaces
 from streaming.broker.broker import Broker
-from streaming.broker.config import BadSetting, ServiceConfiguration, configuration, is_without_effect
+from streaming.broker.config import BadSetting, configuration, is_known, is_without_effect
 from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
@@ -243,8 +243,7 @@ def _bad_settings(policy: PolicyCommand) -> Iterator[str]:
         try:
             configuration(policy.command.profile, {name: value})
         except BadSetting as error:
-            known = name in ServiceConfiguration.__struct_fields__ or is_without_effect(name)
-            near = None if known else nearest_setting(name)
+            near = None if is_known(name) else nearest_setting(name)
             yield f"{error}" + (f" (perhaps {near})" if near else "")
 
 

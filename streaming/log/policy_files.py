@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from errno import EFBIG
 from importlib.resources import files
 from pathlib import Path
@@ -150,13 +150,18 @@ def _translated(
             if not path.name.endswith(ENDINGS):
                 raise LogError(str(error)) from error
         else:
-            if not any(name in SECTIONS for document in documents for name in document):
+            if not any(map(_is_own, documents)):
                 return translate_documents(documents, about, namespaces, topics)
     elif _is_properties(path, text):
         if about is not None:
             raise LogError(f"it has the settings of a broker, which are not about {about}")
         return translate_settings(read_properties(text))
     return _read_yaml(path, about, namespaces, topics)
+
+
+def _is_own(document: Mapping[str, Any]) -> bool:
+    """Whether an object is in the layout of this module. A server of Magnetar shows its profile among its settings."""
+    return any(name in SECTIONS for name in document if name != "profile") or set(document) == {"profile"}
 
 
 def _text(path: Path) -> str:
@@ -192,7 +197,7 @@ def _read_yaml(path: Path, about: str | None, namespaces: Iterable[str], topics:
         document = read_yaml(path, with_lines=True)
     except NotYaml as error:
         raise LogError(str(error)) from error
-    if isinstance(document, CommentedMap) and not any(name in SECTIONS for name in document):
+    if isinstance(document, CommentedMap) and not _is_own(document):
         plain = _plain(document)
         if is_dump(plain):
             return translate_documents([plain], about, namespaces, topics)
