@@ -139,6 +139,7 @@ WINGS = [
     "entries",
     "names",
     "entry_filters",
+    "setting_names",
     "errors",
     "position",
 ]

@@ -746,10 +746,10 @@ WITHOUT_EFFECT = RELEASED.union(["messageExpirySearchActiveEntries"]).difference
 )
 """Settings of a real broker that have no effect here (caches, storage, TLS, load balancing, …), and one of Magnetar 0.1.0."""
 
-_PASSED_ON = ("bookkeeper_", "brokerClient_", "dbStorage_")
+PASSED_ON = ("bookkeeper_", "brokerClient_", "dbStorage_")
 """Begin the names of settings that a broker passes on to its BookKeeper client, its own Pulsar client, and its bookie."""
 
-_ONLY: dict[str, tuple[str, str]] = {
+ONLY: dict[str, tuple[str, str]] = {
     "transactionCoordinatorEnabled": ("false", "transactions are"),
     "enablePersistentTopics": ("true", "brokers without persistent topics are"),
     "enableNonPersistentTopics": ("true", "brokers without non-persistent topics are"),
@@ -774,7 +774,7 @@ def is_known(name: str) -> bool:
 
 def is_without_effect(name: str) -> bool:
     """Whether a real broker has a setting of this name that has no effect here."""
-    return name in WITHOUT_EFFECT or name.startswith(_PASSED_ON)
+    return name in WITHOUT_EFFECT or name.startswith(PASSED_ON)
 
 
 def _as_given(name: str, value: Any) -> Any:
@@ -786,7 +786,7 @@ def _as_given(name: str, value: Any) -> Any:
         return value
     text = value.strip()
     if text.startswith("[") and text.endswith("]"):
-        text = text[1:-1]
+        text = text[1:-1].strip()
     if "," in text:
         parts = [part.strip() for part in text.split(",")]
         if name == "subscriptionTypesEnabled":  # a set, which Java shows in any order
@@ -853,7 +853,7 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
             raise NotSupported(
                 f"broker setting {name}: {len(value):,} characters, at most {LONGEST:,} are allowed"
             )
-        if name in _ONLY:
+        if name in ONLY:
             _check_only(name, value)
         elif name in known and (found := _as_given(name, value)) is not None:
             given[name] = found
@@ -879,7 +879,7 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
 
 
 def _check_only(name: str, value: Any) -> None:
-    allowed, what = _ONLY[name]
+    allowed, what = ONLY[name]
     given = str(value if (value := _as_given(name, value)) is not None else allowed).lower()
     if given != allowed:
         raise NotSupported(f"{name}: {what} not supported")

@@ -26,7 +26,7 @@ _MOST_NAMED = 20
 _MOST_CHARACTERS = 80
 
 
-class BrokerSettings(NamedTuple):
+class SortedSettings(NamedTuple):
     """Settings by what becomes of them. `applied`: name → value. `without_effect`: how many there are. `not_applied`: name → why Magnetar
     can't apply its value. `bad`: name → why Pulsar could not, either. `unknown`: name → the nearest known one, if there is one.
     `profile`: that of the broker, if it is Magnetar's own."""
@@ -45,9 +45,9 @@ class BrokerSettings(NamedTuple):
         return f"{applied:,} setting{'' if applied == 1 else 's'} applied, {self.without_effect:,} without effect here"
 
 
-def sort_out(settings: Mapping[str, Any], profile: Profile) -> BrokerSettings:
+def sort_out(settings: Mapping[str, Any], profile: Profile) -> SortedSettings:
     """What becomes of a broker's settings under a profile."""
-    found = BrokerSettings({}, 0, {}, {}, {}, None)
+    found = SortedSettings({}, 0, {}, {}, {}, None)
     without_effect = 0
     for name, value in settings.items():
         if name == "profile" and value in (*RELEASES, "4.x"):

@@ -29,6 +29,7 @@ _PROFILE: Profile = "4.0"
 """Which values are bad does not depend on it."""
 _EVENT = "topicPoliciesEvent"
 _MOST_NAMED = 20
+_LONGEST_NUMBER = 40
 NOTHING_ELSE = " 0 without effect here"
 """In the note on policies that are all applied."""
 
@@ -43,7 +44,7 @@ class Setting(NamedTuple):
     whole: bool = False
 
 
-class Translated(NamedTuple):
+class DumpCommands(NamedTuple):
     """A file as commands, what is wrong with it, and what to tell about it."""
 
     settings: list[Setting]
@@ -60,7 +61,7 @@ class NotJson(ValueError):
 
 def read_documents(text: str) -> list[Document]:
     """The objects in a text, one after the other or in a list. Raises `NotJson`."""
-    decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
+    decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number, parse_int=_integer)
     found: list[Any] = []
     at = _begin(text, 0)
     while at < len(text):
@@ -93,6 +94,12 @@ def _once(pairs: list[tuple[str, Any]]) -> Document:
     return found
 
 
+def _integer(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        _no_number(f"{text[:_LONGEST_NUMBER]}…")
+    return int(text)
+
+
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is not a number that can be used: write another one")
 
@@ -122,7 +129,7 @@ def _kind(document: Mapping[str, Any]) -> str | None:
 
 def translate_documents(
     documents: list[Document], about: str | None, namespaces: Iterable[str], topics: Iterable[str]
-) -> Translated:
+) -> DumpCommands:
     """Objects that a cluster shows as commands. `about`: the namespace or topic that an object is about, if it was given. The log has
     `namespaces` and `topics`. Raises `LogError`."""
     kinds = {_kind(document) for document in documents}
@@ -136,6 +143,8 @@ def translate_documents(
     (document,) = documents
     match _kind(document):
         case "settings":
+            if about is not None:
+                raise LogError(f"it has the settings of a broker, which are not about {about}")
             return translate_settings([Property(name, value, 0, True) for name, value in document.items()])
         case "namespace":
             namespace = about or _only(namespaces)
@@ -180,7 +189,7 @@ def _targets(topic: str, topics: set[str]) -> list[str]:
 # ---- settings
 
 
-def translate_settings(properties: list[Property]) -> Translated:
+def translate_settings(properties: list[Property]) -> DumpCommands:
     """The settings of a broker as commands. No value of a setting without effect is in them, nor in a text."""
     given = {each.name: each for each in properties}
     found = sort_out(
@@ -212,7 +221,7 @@ def translate_settings(properties: list[Property]) -> Translated:
     mistakes = [f"{_at(given[name])}{why}" for name, why in found.bad.items()]
     if not settings and not mistakes:
         mistakes = ["no setting in it has an effect here"]
-    return Translated(settings, mistakes, notes)
+    return DumpCommands(settings, mistakes, notes)
 
 
 def _line(line: int) -> str:
@@ -234,7 +243,7 @@ def _some(texts: Iterable[str]) -> list[str]:
 
 def namespace_settings(
     policies: Mapping[str, Any], namespace: str, places: Mapping[str, str], *, whole: bool
-) -> Translated:
+) -> DumpCommands:
     """The policies of a namespace as a PUT of the namespace, which takes what calls on single policies refuse: for each policy, or, if they
     are `whole`, for all.
 
@@ -259,12 +268,12 @@ def namespace_settings(
         for place, each in bodies
     ]
     notes = _policy_notes(taken.applied, taken.without_effect, taken.not_applied, taken.unknown)
-    return Translated(settings, mistakes, notes)
+    return DumpCommands(settings, mistakes, notes)
 
 
 def topic_settings(
     policies: Mapping[str, Any], topics: Iterable[str], places: Mapping[str, str], *, whole: bool
-) -> Translated:
+) -> DumpCommands:
     """The policies of a topic, or of the partitions of one, as commands."""
     taken = topic_policies.take(
         {name: value for name, value in policies.items() if not (whole and value is None)}
@@ -286,7 +295,7 @@ def topic_settings(
         taken.not_applied,
         taken.unknown,
     )
-    return Translated(settings, [], notes)
+    return DumpCommands(settings, [], notes)
 
 
 def _policy_notes(
@@ -298,7 +307,7 @@ def _policy_notes(
     return notes + _some(f"unknown, so Pulsar ignores it, too: {name[:80]}" for name in unknown)
 
 
-def _events(documents: list[Document], topics: set[str]) -> Translated:
+def _events(documents: list[Document], topics: set[str]) -> DumpCommands:
     """The topics' policies of events. The last event of a topic counts. Topics that the log does not have are left out."""
     latest: dict[str, Mapping[str, Any]] = {}
     for document in documents:
@@ -309,7 +318,7 @@ def _events(documents: list[Document], topics: set[str]) -> Translated:
             raise LogError(f"{_EVENT} must have a domain, a tenant, a namespace, a topic and policies")
         topic = "{}://{}/{}/{}".format(*names)
         latest[topic] = policies
-    found = Translated([], [], [])
+    found = DumpCommands([], [], [])
     for topic, policies in latest.items():
         targets = _targets(topic, topics)
         if topics and not topics.issuperset(targets):

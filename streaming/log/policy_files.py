@@ -41,9 +41,9 @@ from streaming.broker.names import is_namespace_name
 from streaming.broker.policies import hierarchy, topic_policies
 from streaming.log.dump_files import (
     NOTHING_ELSE,
+    DumpCommands,
     NotJson,
     Setting,
-    Translated,
     full_topic,
     is_dump,
     namespace_settings,
@@ -139,7 +139,7 @@ _PROPERTY_ENDINGS = (".conf", ".properties")
 
 def _translated(
     path: Path, about: str | None, namespaces: Iterable[str], topics: Iterable[str]
-) -> Translated:
+) -> DumpCommands:
     text = _text(path)
     if text.lstrip().startswith(("{", "[")):
         if _COMMAND.match(text):
@@ -192,7 +192,9 @@ def _is_properties(path: Path, text: str) -> bool:
     return _PROPERTY.match(line) is not None and line.partition(":")[0].strip() not in SECTIONS
 
 
-def _read_yaml(path: Path, about: str | None, namespaces: Iterable[str], topics: Iterable[str]) -> Translated:
+def _read_yaml(
+    path: Path, about: str | None, namespaces: Iterable[str], topics: Iterable[str]
+) -> DumpCommands:
     try:
         document = read_yaml(path, with_lines=True)
     except NotYaml as error:
@@ -208,7 +210,7 @@ def _read_yaml(path: Path, about: str | None, namespaces: Iterable[str], topics:
     mistakes: list[str] = []
     notes: list[str] = []
     settings = list(_commands(document, mistakes, notes))
-    return Translated(settings, mistakes, notes)
+    return DumpCommands(settings, mistakes, notes)
 
 
 def _commands(document: CommentedMap, mistakes: list[str], notes: list[str]) -> Iterator[Setting]:

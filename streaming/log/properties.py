@@ -7,7 +7,7 @@ line. If a name occurs twice, the last one counts. Values may be passwords: noth
 import re
 from typing import NamedTuple
 
-_NAME = re.compile(r"((?:[^\\=:\s]|\\.)*)\s*([=:]?)\s*", re.DOTALL)
+_NAME = re.compile(r"((?:[^\\=:\s]|\\.)*)\s*[=:]?\s*", re.DOTALL)
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _MEANT = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _COMMENT = ("#", "!")
@@ -43,12 +43,14 @@ def read_properties(text: str) -> list[Property]:
             parts[-1] = parts[-1][:-1]
             parts.append(lines[number].rstrip("\r").lstrip())
             number += 1
+        if _continues(parts[-1]):
+            parts[-1] = parts[-1][:-1]
         whole = "".join(parts)
         match = _NAME.match(whole)
         assert match is not None
         name = _unescaped(match[1]).removeprefix(FROM_ENVIRONMENT)
-        separated = bool(match[2]) or match.end() < len(whole)
-        found.append(Property(name, _unescaped(whole[match.end() :]), first + 1, separated))
+        value = _unescaped(whole[match.end() :])
+        found.append(Property(name, value, first + 1, separated=match.end() > match.end(1)))
     return found
 
 

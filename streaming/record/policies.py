@@ -64,14 +64,14 @@ def namespaces_of(rest: Rest) -> Iterator[str]:
         yield from (name for name in rest.get(f"/namespaces/{tenant}") if not name.startswith(SYSTEM))
 
 
-class NamespacePolicies(NamedTuple):
+class FoundPolicies(NamedTuple):
     """The `calls` that set the policies of a namespace, and why others are `refused`."""
 
     calls: list[PolicyCall]
     refused: list[str]
 
 
-def namespace_policies(rest: Rest, namespace: str, cluster: str | None) -> NamespacePolicies:
+def namespace_policies(rest: Rest, namespace: str, cluster: str | None) -> FoundPolicies:
     """The policies of a namespace, in one call that sets all of them: single calls would be refused where the namespace was created with
     its policies. `cluster`: the name of the cluster, if it is known. Raises `CallFailed`."""
     path = f"/namespaces/{namespace}"
@@ -79,7 +79,7 @@ def namespace_policies(rest: Rest, namespace: str, cluster: str | None) -> Names
     taken = take(shown, cluster)
     body = {name: value for name, value in taken.body.items() if not is_unset(name, value)}
     refused = [f"{path}: {name}: {why}" for name, why in taken.not_applied.items()]
-    return NamespacePolicies([PolicyCall("PUT", path, body)] if body else [], refused)
+    return FoundPolicies([PolicyCall("PUT", path, body)] if body else [], refused)
 
 
 def topic_policies(rest: Rest, path: str) -> Iterator[PolicyCall]:

@@ -271,7 +271,7 @@ def _read_bundles(policies: Policies, value: Any) -> None:
 # -- the object of another cluster's namespace ---------------------------------------------------------------------
 
 
-class Taken(NamedTuple):
+class TakenOfNamespace(NamedTuple):
     """What of a namespace's policies Magnetar can take. `body`: of a PUT of a namespace. `applied`: how many have an effect.
     `without_effect`: the names of those that have none. `not_applied`: name → why Magnetar can't apply it. `unknown`: names that no release
     has."""
@@ -283,10 +283,10 @@ class Taken(NamedTuple):
     unknown: list[str]
 
 
-def take(policies: Mapping[str, Any], cluster: str | None = None) -> Taken:
+def take(policies: Mapping[str, Any], cluster: str | None = None) -> TakenOfNamespace:
     """What Magnetar can take of the policies of a namespace, as Pulsar shows them. `cluster`: the name of the cluster, which has rates of
     its own; None: it is unknown."""
-    taken = Taken({}, 0, [], {}, [])
+    taken = TakenOfNamespace({}, 0, [], {}, [])
     applied = 0
     for name, value in policies.items():
         is_empty = is_unset(name, value)
