@@ -52,7 +52,7 @@ from streaming.state.saved import write_states
 if TYPE_CHECKING:
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
-    from streaming.log.policies import PolicyCommand
+    from streaming.log.pins import PolicyCommand
     from streaming.spark.query import Written
     from streaming.spark.session import SparkSession
 
@@ -268,7 +268,7 @@ class Loaded:
 
     def pin(self) -> int:
         """Put the log under the policies. Returns what that adds to its offsets."""
-        from streaming.log.policies import pin
+        from streaming.log.pins import pin
 
         self.records, shift = pin(self.records, self.policies)
         return shift

@@ -319,6 +319,8 @@ def test_fields_that_pulsar_does_not_know_are_ignored_in_a_put(strict: Run) -> N
             "backlog_quota_map": {"message_age": {"limitTime": 5, "x": 1}}}  # fmt: skip
     assert status(strict, "PUT", path, body) == 204
     assert call(strict, "GET", f"{path}/retention") == (200, RETENTION)
+    assert status(strict, "PUT", f"{path}2", {"subscription_types_enabled": ["Shared", "Nope"]}) == 204
+    assert call(strict, "GET", f"{path}2/subscriptionTypesEnabled") == (200, ["Shared"])
 
 
 def test_a_put_gives_permissions_on_topics_of_the_namespace_alone(strict: Run) -> None:

@@ -20,7 +20,8 @@ from streaming.broker.setting_names import RELEASED
 from streaming.cli.app import app
 from streaming.log.broker_settings import nearest_setting, sort_out
 from streaming.log.partition import partition_log
-from streaming.log.policies import PolicyError, pin, policy_notes, read_policies
+from streaming.log.pins import pin
+from streaming.log.policies import PolicyError, policy_notes, read_policies
 from streaming.log.policy_files import is_log
 from streaming.log.policy_sources import name_of, policy_sources
 from streaming.log.properties import read_properties

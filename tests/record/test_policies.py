@@ -46,7 +46,13 @@ def test_the_settings_that_are_not_the_profiles() -> None:
 
 def test_the_settings_that_can_not_be_applied() -> None:
     found = settings_of(
-        told("4.0.7", transactionCoordinatorEnabled="true", entryFilterNames="[a]", ofTheFuture="1", ofAFork="2")
+        told(
+            "4.0.7",
+            transactionCoordinatorEnabled="true",
+            entryFilterNames="[a]",
+            ofTheFuture="1",
+            ofAFork="2",
+        )
     )
     assert found.settings == {}
     assert found.refused == [
@@ -78,11 +84,17 @@ def test_one_request_and_one_call_for_the_policies_of_a_namespace() -> None:
     rest = Told({"/namespaces/public/n": shown})
     found = namespace_policies(rest, "public/n", "prod")
     assert rest.asked == ["/namespaces/public/n"]
-    body = {"bundles": shown["bundles"], "topicDispatchRate": {"standalone": RATE}, "message_ttl_in_seconds": 60}
+    body = {
+        "bundles": shown["bundles"],
+        "topicDispatchRate": {"standalone": RATE},
+        "message_ttl_in_seconds": 60,
+    }
     assert found.calls == [PolicyCall("PUT", "/namespaces/public/n", body)]
-    assert [each.partition(": entry filters")[0] for each in found.refused] == ["/namespaces/public/n: entryFilters"]
+    assert [each.partition(": entry filters")[0] for each in found.refused] == [
+        "/namespaces/public/n: entryFilters"
+    ]
 
 
 def test_a_namespace_without_policies_needs_no_call() -> None:
-    shown = {"message_ttl_in_seconds": None, "backlog_quota_map": {}, "deleted": False}
+    shown: dict[str, Any] = {"message_ttl_in_seconds": None, "backlog_quota_map": {}, "deleted": False}
     assert namespace_policies(Told({"/namespaces/a/b": shown}), "a/b", None) == ([], [])

@@ -28,7 +28,8 @@ from streaming.cli.replay import replay_command
 from streaming.fold.columns import Fold
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
-from streaming.log.policies import Pinned, PolicyError, pin, read_policies
+from streaming.log.pins import Pinned, pin
+from streaming.log.policies import PolicyError, read_policies
 from streaming.quality.gate import judge
 from tests.examples import examples
 from tests.spark.helpers import Nowhere, log_of

@@ -60,7 +60,8 @@ from streaming.answers.whatif.side_by_side import (
 )
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
-from streaming.log.policies import PartitionPins, configurations, pin, pins, read_policies
+from streaming.log.pins import PartitionPins, configurations, pin, pins
+from streaming.log.policies import read_policies
 from streaming.log.policy_sources import name_of
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.quality.gate import judge

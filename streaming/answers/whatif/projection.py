@@ -35,7 +35,7 @@ from streaming.broker.policies.admin_calls import policy_of
 from streaming.broker.position import Position
 from streaming.fold.records import StateRow
 from streaming.log.partition import ingress_partition
-from streaming.log.policies import PartitionPins, created_by
+from streaming.log.pins import PartitionPins, created_by
 from streaming.log.table import log_table
 from streaming.quality.gate import judge
 

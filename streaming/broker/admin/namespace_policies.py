@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from schemas.commands import SubType
 from streaming.broker import bundles
 from streaming.broker.admin.permissions import AuthAction
 from streaming.broker.config import MOST_PARTITIONS, SchemaCompatibilityStrategy
@@ -225,6 +226,8 @@ def _read_policy(name: str, value: Any) -> tuple[str, Any]:
     field, type_ = POLICY_CALLS[_FIELDS[name]]
     if name == "inactive_topic_policies":
         value = with_known_mode(value)
+    if field == "subscriptionTypesEnabled" and isinstance(value, list):
+        value = [each for each in value if each in get_args(SubType)] or value  # quirk: Pulsar takes any text
     if field == "schemaCompatibilityStrategy" and value not in get_args(SchemaCompatibilityStrategy):
         value = "UNDEFINED"  # quirk: Pulsar takes any other text for this
     found = convert(_known(value, type_), type_)
