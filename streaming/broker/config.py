@@ -755,6 +755,7 @@ ONLY: dict[str, tuple[str, str]] = {
     "enableNonPersistentTopics": ("true", "brokers without non-persistent topics are"),
     "subscriptionRedeliveryTrackerEnabled": ("true", "subscriptions that count no redeliveries are"),
     "subscriptionSharedUseClassicPersistentImplementation": ("false", "the classic implementation of Shared is"),
+    "dispatchThrottlingRateRelativeToPublishRate": ("false", "dispatch rates of the broker that are relative to the publish rate are"),
     "streamingDispatch": ("false", "streaming dispatch is"),
     "maxSameAddressProducersPerTopic": ("0", "limits by address are"),
     "maxSameAddressConsumersPerTopic": ("0", "limits by address are"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from schemas.commands import Profile
 from streaming.broker.config import (
+    ONLY,
     RELEASES,
     WITHOUT_EFFECT,
     BadSetting,
@@ -58,6 +59,9 @@ def sort_out(settings: Mapping[str, Any], profile: Profile) -> SortedSettings:
             continue
         if not is_known(name):
             found.unknown[name] = nearest_setting(name) if len(found.unknown) < _MOST_NAMED else None
+            continue
+        if name not in ServiceConfiguration.__struct_fields__ and name not in ONLY:
+            without_effect += 1
             continue
         try:
             configuration(profile, {name: value})

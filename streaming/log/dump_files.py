@@ -10,6 +10,8 @@ What is in a file tells which of them it is. Each part is translated where its n
 """
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,6 +29,7 @@ Document = dict[str, Any]
 
 _PROFILE: Profile = "4.0"
 """Which values are bad does not depend on it."""
+_SPACE = re.compile(r"\s*")
 _EVENT = "topicPoliciesEvent"
 _MOST_NAMED = 20
 _LONGEST_NUMBER = 40
@@ -63,7 +66,7 @@ def read_documents(text: str) -> list[Document]:
     """The objects in a text, one after the other or in a list. Raises `NotJson`."""
     decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number, parse_int=_integer)
     found: list[Any] = []
-    at = _begin(text, 0)
+    at = _SPACE.match(text, 0).end()  # type: ignore[union-attr]
     while at < len(text):
         try:
             value, at = decoder.raw_decode(text, at)
@@ -74,22 +77,16 @@ def read_documents(text: str) -> list[Document]:
         except ValueError as error:
             raise NotJson(f"{error}") from None
         found += value if isinstance(value, list) else [value]
-        at = _begin(text, at)
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
     if not all(isinstance(each, dict) for each in found):
         raise NotJson("expected an object in braces")
     return found
 
 
-def _begin(text: str, at: int) -> int:
-    """Where the next value begins."""
-    return len(text) - len(text[at:].lstrip())
-
-
 def _once(pairs: list[tuple[str, Any]]) -> Document:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"{twice[:80]} occurs twice: remove one of them")
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -597,6 +598,28 @@ def test_many_unknown_settings_cost_little_and_are_not_all_told(file: Any) -> No
     notes = policy_notes(path)
     assert notes[-1] == f"{path}: and 49,980 more like this"
     assert len(notes) == 22
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}" * 200_000,
+        "{" + ",".join(f'"x{number % 49_999}":1' for number in range(50_000)) + "}",
+        "{" + ",".join(f'"bookkeeper_{number}":"1"' for number in range(50_000)) + "}",
+        "bookkeeper_x=1\n" * 100_000,
+        "bookkeeper_x=\\\n" + "\\\n" * 200_000,
+        " " * 1_000_000,
+        "[" * 1_000_000,
+        "x" * 500_000,
+    ],
+    ids=["objects", "twice", "many", "again", "continued", "spaces", "nested", "long"],
+)
+def test_no_file_costs_much(text: str, file: Any) -> None:
+    path = file(text)
+    began = time.process_time()
+    with pytest.raises(LogError):
+        policy_notes(path)
+    assert time.process_time() - began < 5
 
 
 def test_the_commands_of_a_dump_are_calls_that_pulsar_has(file: Any) -> None:
