@@ -65,6 +65,7 @@ NO_FOLDER = "can't be written: it is not a folder"
 NO_KAFKA = "no Kafka answered at 127.0.0.1:1 within "
 NO_NAME = "expected a name ending in .jsonl, .jsonl.gz or .parquet"
 NO_LOG = "no such log"
+NO_POLICIES = "no such file of policies"
 NOT_EACH = "need separate topics"
 TOO_SMALL = "1"
 
@@ -97,7 +98,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         Wrong((*REPLAY, "--out", "{w}/full", "--overwrite"), "contains files that no replay wrote (thesis.txt)")
     ],
     ("replay", "policies"): others(
-        REPLAY, "--policies", ("{w}/nope.jsonl", NO_LOG), ("{w}/log.txt", NO_NAME)
+        REPLAY, "--policies", ("{w}/nope.jsonl", NO_POLICIES), ("{w}/log.txt", "expected some of profile, broker"),
+        ("{w}/full", "has no file of a log in it"), ("a/b={w}/nope.conf,{w}/log.jsonl", NO_POLICIES),
     ),
     ("replay", "batches"): others(REPLAY, "--batches", ("0", TOO_SMALL), ("x", "integer")),
     ("replay", "partitions"): others(REPLAY, "--partitions", ("0", TOO_SMALL)),
@@ -180,7 +182,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         Wrong(("whatif", "{w}/log.jsonl"), "give --policies or --profile"),
     ],
     ("whatif", "policies"): others(
-        ("whatif", "{w}/log.jsonl"), "--policies", ("{w}/nope.yaml", "No such file"), ("{w}/nope.jsonl", NO_LOG)
+        ("whatif", "{w}/log.jsonl"), "--policies", ("{w}/nope.yaml", NO_POLICIES), ("{w}/nope.jsonl", NO_POLICIES)
     ),
     ("whatif", "profile"): others(("whatif", "{w}/log.jsonl"), "--profile", ("3.x", "3.x")),
     ("whatif", "out"): others(

@@ -49,7 +49,7 @@ ROOMS = {
         "msgspec numpy pyarrow",
     ),
     "streaming.record": Room(
-        "streaming.server streaming.traces streaming.protocol streaming.broker sinks schemas",
+        "streaming.server streaming.traces streaming.protocol streaming.log streaming.broker sinks schemas",
         "msgspec starlette",
     ),
     "streaming.answers.advise": Room(
@@ -139,6 +139,7 @@ WINGS = [
     "entries",
     "names",
     "entry_filters",
+    "setting_names",
     "errors",
     "position",
 ]

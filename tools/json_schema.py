@@ -9,7 +9,9 @@ import msgspec
 
 from schemas import commands as c
 from schemas.records import RECORD
-from streaming.broker.config import PROFILE_OF, ServiceConfiguration
+from streaming.broker.admin import namespace_policies
+from streaming.broker.config import PROFILE_OF, WITHOUT_EFFECT, ServiceConfiguration
+from streaming.broker.policies import topic_policies
 from streaming.broker.policies.hierarchy import Policies
 from streaming.log.policy_files import POLICIES
 from tools.descriptions import fields
@@ -88,8 +90,15 @@ def policies_schema() -> dict[str, Any]:
                 **definition["properties"][field.name],
             }
     of_policies = definitions["Policies"]["properties"]
-    definitions["Policies"]["properties"] = {name: of_policies[name] for name in POLICIES}
+    names = sorted((namespace_policies.NAMES | topic_policies.NAMES).difference(POLICIES))
+    definitions["Policies"]["properties"] = {name: of_policies[name] for name in POLICIES} | {
+        name: {"description": "As Pulsar shows it among all policies of a namespace or a topic."}
+        for name in names
+    }
     definitions["ServiceConfiguration"]["properties"].pop("profile", None)
+    definitions["ServiceConfiguration"]["properties"] |= {
+        name: {"description": "No effect here."} for name in sorted(WITHOUT_EFFECT)
+    }
     for definition in definitions.values():
         if "description" in definition:
             definition["description"] = " ".join(definition["description"].replace("``", "`").split())

@@ -32,8 +32,11 @@ from streaming.broker.admin_table import NAMESPACE, SCHEMAS, TOPIC, Call
 from streaming.broker.config import (
     LINES,
     LONGEST,
+    ONLY,
+    PASSED_ON,
     PROFILES,
     RANGES,
+    RELEASES,
     WITHOUT_EFFECT,
     ServiceConfiguration,
     abbreviated,
@@ -724,10 +727,19 @@ def settings() -> str:
         allowed = str(RANGES.get(setting.name, ""))
         rows.append((f"`{setting.name}`", allowed, setting.unit, *texts, setting.description))
     page.append(table(heads, rows))
-    page.append("\n## Settings without effect\n\nA real broker has these settings. Here they are "
-                "accepted and have no effect: "
-                + ", ".join(f"`{name}`" for name in sorted(WITHOUT_EFFECT)) + ".\n"
-                "`transactionCoordinatorEnabled` must be false. Any other name is refused.\n")  # fmt: skip
+    releases = [RELEASES[line] for line in LINES]
+    page.append("\n## Settings without effect\n\n"
+                f"Every other setting that a broker of Pulsar {', '.join(releases[:-1])} or {releases[-1]} has, by the class or in "
+                "`broker.conf` and `standalone.conf`, is accepted and has no effect here: caches, storage, TLS, load balancing and "
+                "the like. So is any name that begins with "
+                + ", ".join(f"`{each}`" for each in PASSED_ON[:-1]) + f" or `{PASSED_ON[-1]}`. "
+                "Any other name is refused.\n\n"
+                "Some of these settings change what a broker does unless they have a certain value. Another value is refused:\n\n")  # fmt: skip
+    rows = [(f"`{name}`", f"`{allowed}`" if allowed else "empty") for name, (allowed, _) in ONLY.items()]
+    page.append(table(["setting", "value"], rows))
+    page.append(
+        "\nThe others: " + ", ".join(f"`{name}`" for name in sorted(WITHOUT_EFFECT.difference(ONLY))) + ".\n"
+    )
     return "".join(page)
 
 

@@ -17,6 +17,7 @@ WHOLE = "0x00000000_0xffffffff"
 
 _LAST = 0xFFFFFFFF
 _MOST = 1024
+_BOUNDARY = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _RANGE = re.compile(r"0x([0-9a-fA-F]{8})_0x([0-9a-fA-F]{8})")
 
 
@@ -33,6 +34,20 @@ def create(policies: Policies, number: int) -> None:
     if number > 1:
         size = (_LAST + 1) // number
         policies.kept = {**policies.kept, "bundles": [*(index * size for index in range(number)), _LAST]}
+
+
+def create_with(policies: Policies, boundaries: Sequence[str]) -> None:
+    """Give a new namespace the bundles between `boundaries`. Raises `AdminError`."""
+    if len(boundaries) > _MOST + 1:
+        raise AdminError(412, f"at most {_MOST:,} bundles are supported")
+    if not all(_BOUNDARY.fullmatch(each) for each in boundaries):
+        raise AdminError(400, "boundaries of bundles are numbers such as 0x80000000")
+    found = sorted({int(each, 16) for each in boundaries})
+    if found[0] != 0 or found[-1] != _LAST:
+        ends = f"first:{_text(found[0])}, last:{_text(found[-1])}"
+        raise AdminError(400, f"Input bundles do not cover the whole hash range. {ends}")
+    if len(found) > len((0, _LAST)):
+        policies.kept = {**policies.kept, "bundles": found}
 
 
 def check(policies: Policies, namespace: str, bundle: str) -> int:

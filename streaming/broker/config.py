@@ -11,6 +11,7 @@ import msgspec
 from schemas.commands.control import Profile
 from schemas.commands.parts import LARGEST_BATCH
 from streaming.broker import entry_filters
+from streaming.broker.setting_names import RELEASED
 
 SchemaCompatibilityStrategy = Literal[
     "UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE",
@@ -61,6 +62,10 @@ LONGEST = 4096
 
 class BadSetting(ValueError):
     """The setting doesn't exist in Pulsar, Magnetar can neither apply nor safely ignore it, or its value is invalid."""
+
+
+class NotSupported(BadSetting):
+    """The setting has a value that a real broker may have, and that Magnetar can't apply."""
 
 
 BROKER_TIMESTAMP = "AppendBrokerTimestampMetadataInterceptor"
@@ -741,17 +746,60 @@ RELEASES: dict[Profile, str] = {
 }  # fmt: skip
 """The release that each profile is compared with, and for 2.x that of the profile it is built on. Clients are told that version."""
 
-WITHOUT_EFFECT = frozenset(
-    {"managedLedgerCacheEvictionTimeThresholdMillis",
-     "systemTopicEnabled", "topicLevelPoliciesEnabled", "dispatcherRetryBackoffInitialTimeInMs",
-     "dispatcherRetryBackoffMaxTimeInMs", "managedLedgerMaxBatchDeletedIndexToPersist",
-     "transactionCoordinatorEnabled", "dispatchThrottlingRateRelativeToPublishRate",
-     "dispatchThrottlingRatePerReplicatorInMsg", "dispatchThrottlingRatePerReplicatorInByte",
-     "topicPublisherThrottlingTickTimeMillis", "brokerPublisherThrottlingTickTimeMillis",
-     "messageExpirySearchActiveEntries"}
-)  # fmt: skip
-"""Settings of a real broker that have no effect here (caches, storage, system topics, retries of reads), and one of Magnetar
-0.1.0."""
+WITHOUT_EFFECT = RELEASED.union(["messageExpirySearchActiveEntries"]).difference(
+    ServiceConfiguration.__struct_fields__
+)
+"""Settings of a real broker that have no effect here (caches, storage, TLS, load balancing, …), and one of Magnetar 0.1.0."""
+
+PASSED_ON = ("bookkeeper_", "brokerClient_", "dbStorage_")
+"""Begin the names of settings that a broker passes on to its BookKeeper client, its own Pulsar client, and its bookie."""
+
+ONLY: dict[str, tuple[str, str]] = {
+    "transactionCoordinatorEnabled": ("false", "transactions are"),
+    "enablePersistentTopics": ("true", "brokers without persistent topics are"),
+    "enableNonPersistentTopics": ("true", "brokers without non-persistent topics are"),
+    "subscriptionRedeliveryTrackerEnabled": ("true", "subscriptions that count no redeliveries are"),
+    "subscriptionSharedUseClassicPersistentImplementation": ("false", "the classic implementation of Shared is"),
+    "dispatchThrottlingRateRelativeToPublishRate": ("false", "dispatch rates of the broker that are relative to the publish rate are"),
+    "streamingDispatch": ("false", "streaming dispatch is"),
+    "maxSameAddressProducersPerTopic": ("0", "limits by address are"),
+    "maxSameAddressConsumersPerTopic": ("0", "limits by address are"),
+    "brokerInterceptors": ("", "broker interceptors are"),
+    "brokerEntryPayloadProcessors": ("", "payload processors are"),
+}  # fmt: skip
+"""Settings without effect that change what a broker does if they have another value than this, and what is not supported then."""
+
+
+_TYPES = ServiceConfiguration().subscriptionTypesEnabled.split(",")
+
+
+def is_known(name: str) -> bool:
+    """Whether a real broker, or Magnetar, has a setting of this name."""
+    return name in ServiceConfiguration.__struct_fields__ or is_without_effect(name)
+
+
+def is_without_effect(name: str) -> bool:
+    """Whether a real broker has a setting of this name that has no effect here."""
+    return name in WITHOUT_EFFECT or name.startswith(PASSED_ON)
+
+
+def _as_given(name: str, value: Any) -> Any:
+    """A value without what Java adds: ``[a, b]`` is a list, and spaces around a value do not count. None: it is not set.
+
+    Empty, a setting is not set, as in Pulsar, but a list is.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip()
+    if "," in text:
+        parts = [part.strip() for part in text.split(",")]
+        if name == "subscriptionTypesEnabled":  # a set, which Java shows in any order
+            parts.sort(key=lambda part: _TYPES.index(part) if part in _TYPES else len(_TYPES))
+        text = ",".join(parts)
+    is_text = _HINTS.get(name) is str and name != "clusterName"
+    return text if text not in ("", "null") or (is_text and text == "") else None
 
 
 def changes(before: Profile, after: Profile) -> dict[str, tuple[Any, Any]]:
@@ -801,24 +849,26 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
     Raises `BadSetting` with the name of the setting.
     """
     known = ServiceConfiguration.__struct_fields__
-    given = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
-    if "profile" in given:
+    if "profile" in settings:
         raise BadSetting("the profile is not a setting: give it separately")
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(name for name in settings if not is_known(name)):
         raise BadSetting(f"unknown broker settings: {', '.join(unknown)}")
-    if str(settings.get("transactionCoordinatorEnabled", "false")).lower() == "true":
-        raise BadSetting("transactionCoordinatorEnabled: transactions are not supported")
-    for name, value in given.items():
-        if isinstance(value, str) and len(value) > LONGEST:
-            raise BadSetting(
+    given = {}
+    for name, value in settings.items():
+        if isinstance(value, str) and len(value) > LONGEST and name in known:
+            raise NotSupported(
                 f"broker setting {name}: {len(value):,} characters, at most {LONGEST:,} are allowed"
             )
+        if name in ONLY:
+            _check_only(name, value)
+        elif name in known and (found := _as_given(name, value)) is not None:
+            given[name] = found
     interceptors = str(given.get("brokerEntryMetadataInterceptors", ""))
     if [name for name in interceptors.split(",") if name and not name.endswith(BROKER_TIMESTAMP)]:
-        raise BadSetting(f"brokerEntryMetadataInterceptors: only {BROKER_TIMESTAMP} is supported")
+        raise NotSupported(f"brokerEntryMetadataInterceptors: only {BROKER_TIMESTAMP} is supported")
     filters = str(given.get("entryFilterNames", ""))
     if missing := [name for name in filters.split(",") if name and not entry_filters.known(name)]:
-        raise BadSetting(f"unknown entry filters: {', '.join(missing)}")
+        raise NotSupported(f"unknown entry filters: {', '.join(missing)}")
     try:
         config = msgspec.convert(
             {**PROFILES[PROFILE_OF[profile]], **given, "profile": profile},
@@ -830,8 +880,15 @@ def configuration(profile: str, settings: dict[str, Any]) -> ServiceConfiguratio
         raise _bad(path.removesuffix("`"), given, cause) from None
     for name, allowed in RANGES.items():
         if name in given and getattr(config, name) not in allowed:
-            raise _bad(name, given, "")
+            raise NotSupported(str(_bad(name, given, "")))
     return config
+
+
+def _check_only(name: str, value: Any) -> None:
+    allowed, what = ONLY[name]
+    given = str(value if (value := _as_given(name, value)) is not None else allowed).lower()
+    if given != allowed:
+        raise NotSupported(f"{name}: {what} not supported")
 
 
 def _bad(name: str, given: dict[str, Any], cause: str) -> BadSetting:

@@ -128,7 +128,8 @@ def auto_topic_creation(ctx: Context, name: str) -> AutoTopicCreation:
     if override is None:
         partitions = config.defaultNumPartitions if config.allowAutoTopicCreationType == "partitioned" else 0
         return AutoTopicCreation(config.allowAutoTopicCreation, partitions)
-    partitions = (override.defaultNumPartitions or 0) if override.topicType == "partitioned" else 0
+    # A namespace that was created with it may have a number that no later call takes.
+    partitions = max(override.defaultNumPartitions or 0, 0) if override.topicType == "partitioned" else 0
     return AutoTopicCreation(bool(override.allowAutoTopicCreation), partitions)
 
 

@@ -20,6 +20,8 @@ class Use(Enum):
 
     NO_PATH = auto()
     READS = auto()
+    READS_POLICIES = auto()
+    """Reads files, see `streaming.log.policy_sources`."""
     FILE = auto()
     """Writes a new file."""
     FILE_WITH_TEST = auto()
@@ -47,10 +49,10 @@ USES: dict[tuple[str, str], Use] = {
     ("demo", "out"): Use.OWN,
     ("replay", "log"): Use.READS,
     ("replay", "out"): Use.OWN,
-    ("replay", "policies"): Use.READS,
+    ("replay", "policies"): Use.READS_POLICIES,
     ("replay", "quarantined"): Use.READS,
     ("whatif", "log"): Use.READS,
-    ("whatif", "policies"): Use.READS,
+    ("whatif", "policies"): Use.READS_POLICIES,
     ("whatif", "out"): Use.FOLDER,
     ("whatif", "from_"): Use.READS,
     ("whatif", "store"): Use.READS,
@@ -196,6 +198,7 @@ def _left(command: str, last: str | None) -> Callable[[str], bool] | None:
     return lambda name: re.fullmatch(pattern, name) is not None
 
 
+_INPUTS = (Use.READS, Use.READS_POLICIES, Use.STORE)
 _SHARED = (Use.READS, Use.STORE)
 
 
@@ -203,8 +206,21 @@ def _folders(value: Any) -> list[Path]:
     """The folders of this machine that the value of an argument names."""
     from sinks.outputs import local_path
 
-    paths = map(local_path, value if isinstance(value, list | tuple) else [value])
+    paths = map(local_path, _named(value))
     return [each for each in paths if each is not None and _is_folder(each)]
+
+
+def _named(value: Any) -> list[Any]:
+    return [*value] if isinstance(value, list | tuple) else [value]
+
+
+def _files(command: str, name: str, value: Any) -> list[Any]:
+    """What an argument names. A set of policies may be several files."""
+    if use(command, name) is Use.READS_POLICIES:
+        from streaming.log.policy_sources import policy_sources
+
+        return [path for each in _named(value) if each for _, path in policy_sources(each)]
+    return _named(value)
 
 
 def _is_folder(path: Path) -> bool:
@@ -226,8 +242,8 @@ def _check(command: str, given: dict[str, Any]) -> None:
     inputs = [
         one
         for name, value in given.items()
-        if use(command, name) in (Use.READS, Use.STORE)
-        for one in (value if isinstance(value, list | tuple) else [value])
+        if use(command, name) in _INPUTS
+        for one in _files(command, name, value)
     ]
     with expected_errors(InTheWay):
         for name, value in given.items():

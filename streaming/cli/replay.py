@@ -20,6 +20,7 @@ from streaming.cli.options import (
     coordinates,
     topic_name,
 )
+from streaming.cli.policy_notes import say_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,9 +51,11 @@ def replay_command(
     log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
     out: Annotated[Path, typer.Option(help="A new or empty folder for the results.")],
     policies: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Policies that override those in the log: YAML, or a log of ADMIN and BROKER_CONFIG commands."
+            metavar="FILE",
+            help="Policies that override those in the log: YAML, a broker.conf, what pulsar-admin shows of a broker or a namespace, or "
+            "a log of ADMIN and BROKER_CONFIG commands. NAMESPACE=FILE says what a file is about; FILE,FILE is both.",
         ),
     ] = None,
     batches: Annotated[
@@ -86,6 +89,7 @@ def replay_command(
     from streaming.fold.records import NoSuchRecord
     from streaming.jobs.replay import NotEmptyError, replay_in_process, replay_log
     from streaming.jobs.summary import what_happened
+    from streaming.log.files import check_log
     from streaming.log.policies import PolicyError
     from streaming.log.table import LogError
     from streaming.runtime.java import JavaNotFoundError
@@ -109,6 +113,9 @@ def replay_command(
         progress() as bar,
         explained(f"The results in {out} are incomplete"),
     ):
+        if policies is not None:
+            check_log(log)
+            say_notes([policies])
         task = bar.add_task("starting Spark" if spark else "reading", total=None)
 
         def show(done: int, total: int, rows: int) -> None:

@@ -216,7 +216,8 @@ def serve_command(
     from msgspec import structs
 
     from schemas.commands import BrokerConfig
-    from streaming.broker.config import BadSetting, configuration
+    from streaming.broker.config import BadSetting, configuration, is_known
+    from streaming.log.broker_settings import nearest_setting
     from streaming.runtime.clock import RealClock
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
@@ -256,7 +257,11 @@ def serve_command(
         stop_signals() as stop,
         logging_in_background(),
     ):
-        config = configuration(broker.profile, broker.settings)
+        try:
+            config = configuration(broker.profile, broker.settings)
+        except BadSetting as error:
+            near = [known for name in settings if not is_known(name) and (known := nearest_setting(name))]
+            raise BadSetting(f"{error}{f' (perhaps {near[0]})' if near else ''}") from None
         bounds = bounds.for_messages_of(config.maxMessageSize)
         bounds = structs.replace(bounds, connections=allow_connections(bounds.connections))
         give_back_memory()

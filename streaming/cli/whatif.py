@@ -12,6 +12,7 @@ import typer
 from streaming.cli.console import console, counted, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions, ProfileChoice
+from streaming.cli.policy_notes import say_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,10 +34,12 @@ class ClientsChoice(StrEnum):
 def whatif_command(
     log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
     policies: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
-            help="Other policies: YAML with Pulsar's names, or a log of ADMIN and BROKER_CONFIG "
-            "commands. Repeat it for more policy sets."
+            metavar="FILE",
+            help="Other policies: YAML with Pulsar's names, a broker.conf, what pulsar-admin shows of a broker or a namespace, or a "
+            "log of ADMIN and BROKER_CONFIG commands. NAMESPACE=FILE says what a file is about; FILE,FILE is one policy set. Repeat it "
+            "for more policy sets.",
         ),
     ] = None,
     profile: Annotated[
@@ -142,6 +145,7 @@ def whatif_command(
             bar.update(task, description="folding", completed=done, total=total)
 
         check_log(log)
+        say_notes(policies or [])
         spark = live = None
         if with_spark or from_ is not None:
             from streaming.spark.checkpoint import is_on_s3

@@ -41,7 +41,7 @@ from streaming.fold.records import BrokerType, NoSuchRecord, SetAside, StateRow,
 from streaming.log.files import check_log, read_log
 from streaming.log.merge import check_topics
 from streaming.log.partition import PARTITIONS, partition_log
-from streaming.log.policy_files import ENDINGS
+from streaming.log.policy_sources import policy_sources
 from streaming.log.table import check_coordinates, digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
@@ -52,7 +52,7 @@ from streaming.state.saved import write_states
 if TYPE_CHECKING:
     from sinks.base import Sink
     from sinks.ledger_store import LedgerStore
-    from streaming.log.policies import PolicyCommand
+    from streaming.log.pins import PolicyCommand
     from streaming.spark.query import Written
     from streaming.spark.session import SparkSession
 
@@ -180,8 +180,9 @@ def replay_log(
     Args:
         log: a file or folder (see `streaming.log.files`) or its table.
         out: the folder for the results. It must be empty or absent, unless `overwrite` is set.
-        policies: a file of policies in YAML (see `streaming.log.policy_files`), or a small log of ADMIN and BROKER_CONFIG
-            commands. They override those in the log, see `streaming.log.policies`.
+        policies: a file of policies in YAML (see `streaming.log.policy_files`), a ``broker.conf`` or another file of a real cluster
+            (see `streaming.log.dump_files`), or a small log of ADMIN and BROKER_CONFIG commands. Several of them: see
+            `streaming.log.policy_sources`. They override those in the log, see `streaming.log.policies`.
         batches: the number of micro-batches; by default as few as memory allows, see `micro_batches`. The result does not
             depend on it.
         partitions: spread the log over this many ingress partitions, even if it has partitions already. By default a log
@@ -204,8 +205,8 @@ def replay_log(
         JavaNotFoundError: there is no Java for Spark.
         pyspark.errors.StreamingQueryException: a task failed; the message contains the cause.
     """
-    with _results(out, overwrite, log, policies, quarantined) as out:
-        _check_logs(log, policies)
+    with _results(out, overwrite, log, *_files(policies), quarantined) as out:
+        _check_inputs(log, policies)
         if spark is None:
             spark_java_home()
         loaded = load(log, policies=policies, partitions=partitions, judge=judge if gates else decode_only)
@@ -240,8 +241,8 @@ def replay_in_process(
     broker: BrokerType = Broker,
 ) -> ReplayResult:
     """Like `replay_log` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
-    with _results(out, overwrite, log, policies, quarantined) as out:
-        _check_logs(log, policies)
+    with _results(out, overwrite, log, *_files(policies), quarantined) as out:
+        _check_inputs(log, policies)
         loaded = load(log, policies=policies, partitions=partitions)
         aside = _set_aside(loaded, set_aside, topics_aside, quarantined)
         _clear(out)
@@ -267,7 +268,7 @@ class Loaded:
 
     def pin(self) -> int:
         """Put the log under the policies. Returns what that adds to its offsets."""
-        from streaming.log.policies import pin
+        from streaming.log.pins import pin
 
         self.records, shift = pin(self.records, self.policies)
         return shift
@@ -499,11 +500,17 @@ def _shifted(at: Coordinates | TopicAside, shift: int) -> Coordinates | TopicAsi
     return at._replace(offset=at.offset + shift)
 
 
-def _check_logs(*logs: object) -> None:
-    """Raises `LogError` or `FileNotFoundError` for a path at which no log can be, before anything is read."""
-    for each in logs:
-        if isinstance(each, str | Path) and not str(each).endswith(ENDINGS):
-            check_log(each)
+def _check_inputs(log: object, policies: object) -> None:
+    """Raises `LogError` or `FileNotFoundError` for a path at which no log can be, or no policies, before anything is read."""
+    if isinstance(log, str | Path):
+        check_log(log)
+    for path in _files(policies):
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file of policies")
+
+
+def _files(policies: object) -> list[Path]:
+    return [path for _, path in policy_sources(policies)] if isinstance(policies, str | Path) else []
 
 
 def is_own(name: str) -> bool:

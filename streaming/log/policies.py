@@ -1,30 +1,22 @@
 """Other policies for a recorded log: what would this TTL have done?
 
-The policies are themselves a small log of ADMIN and BROKER_CONFIG commands. They are *pinned*: they come before the log's
-first record, with its timestamp, and commands in the log that change the same setting are left out.
-
-The pinned commands take the first offsets. The log's own records move up by one number, `Pinned.shift`, which is the same
-in all partitions: subtract it to compare two results row by row.
+The policies are themselves a small log of ADMIN and BROKER_CONFIG commands, or a file that stands for one (`streaming.log.policy_files`).
+`streaming.log.pins` puts them over the log.
 
 A policy that can't take effect would leave the result unchanged, as if that were the answer. So `read_policies` checks all of
 them first. What the broker would refuse it asks the broker, by folding the pinned commands as a replay will.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from schemas.commands import (
     Admin,
-    AnyCommand,
     BrokerConfig,
     Decoded,
     MalformedCommand,
@@ -34,30 +26,20 @@ from schemas.commands import (
 )
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
-from schemas.records import RECORD
 from streaming.broker import admin_requests
-from streaming.broker.admin import namespaces
+from streaming.broker.admin import namespace_policies, namespaces
 from streaming.broker.broker import Broker
-from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
+from streaming.broker.config import BadSetting, configuration, is_known, is_without_effect
 from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
 from streaming.broker.policies.kept import KEPT
+from streaming.log.broker_settings import nearest_setting, sort_out
 from streaming.log.files import line_numbers, read_log
-from streaming.log.policy_files import ENDINGS, SHOWN, mistakes, read_policy_file
-from streaming.log.table import LogError
-
-
-class PolicyCommand(NamedTuple):
-    """A command that sets a policy, and where it stands: a line of a file, or a row of a table.
-
-    `fields` are those that the command gives; defaults are not among them.
-    """
-
-    place: str
-    topic: str | None
-    command: Admin | BrokerConfig
-    fields: dict[str, Any]
+from streaming.log.pins import PolicyCommand, fields_of, fronts, keys_of
+from streaming.log.policy_files import SHOWN, PolicyFile, is_log, mistakes, read_policy_file
+from streaming.log.policy_sources import policy_sources
+from streaming.log.table import LOGICAL, LogError
 
 
 class PolicyError(LogError):
@@ -68,39 +50,29 @@ class PolicyError(LogError):
         self.problems = tuple(problems)
 
 
-class Pinned(NamedTuple):
-    """A log under other policies (columns `RECORD`). `shift`: how much higher offsets are than in the log itself."""
-
-    records: pa.Table
-    shift: int
-
-
-# ---- reading and checking
-
-
 def read_policies(
     source: str | Path | pa.Table,
     records: pa.Table,
     judge: Callable[[Sequence[str | None], Sequence[bytes]], Iterable[Decoded]],
 ) -> list[PolicyCommand]:
-    """The policies in `source` (what `read_log` reads, or returns) for the log `records` (columns `RECORD`).
+    """The policies in `source` for the log `records` (columns `RECORD`): what `policy_sources` or `read_log` take, or a log's table.
 
     `judge` decodes them, see `streaming.quality.gate`. Raises `PolicyError` with all mistakes: a record that is not a command
     or sets nothing, a topic or namespace that the log doesn't have, a policy that is set twice, and whatever the broker
     refuses. Raises `LogError` and `FileNotFoundError` if `source` can't be read.
     """
     name = "the table of policies" if isinstance(source, pa.Table) else str(source)
-    table, places = _read(source)
+    known = _Log(records)
+    table, places, whole, _ = _read(source, known)
     topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
     problems: list[tuple[int, str]] = []
-    known = _Log(records)
     earlier: dict[Any, str] = {}
     policies: dict[int, PolicyCommand] = {}
     for row, (place, topic, value, command) in enumerate(
         zip(places, topics, values, judge(topics, values), strict=True)
     ):
         if isinstance(command, Admin | BrokerConfig):
-            policy = PolicyCommand(place, topic, command, _fields(value))
+            policy = PolicyCommand(place, topic, command, fields_of(value), whole[row])
             found = list(_mistakes(policy, known))
             if not found:
                 policies[row] = policy
@@ -123,17 +95,57 @@ def read_policies(
 _OTHER = "neither an ADMIN nor a BROKER_CONFIG command: only these set policies"
 
 
-def _read(source: str | Path | pa.Table) -> tuple[pa.Table, list[str]]:
+def policy_notes(source: str | Path) -> list[str]:
+    """What to tell about the files that `read_policies` reads: how many settings and policies are applied, how many have no effect, and which
+    can't be applied. Raises as `read_policies` does for files that can't be read."""
+    notes: list[str] = []
+    for about, path in policy_sources(source):
+        if is_log(path):
+            settings: dict[str, Any] = {}
+            for value in read_log(path)["value"].to_pylist():
+                with suppress(MalformedCommand):
+                    command = decode(value)
+                    settings |= command.settings if isinstance(command, BrokerConfig) else {}
+            found = [sort_out(settings, "4.0").counted] if any(map(is_without_effect, settings)) else []
+        else:
+            found = read_policy_file(path, about, [_ANY]).notes
+        notes += [f"{path}: {note}" for note in found]
+    return notes
+
+
+_ANY = "public/default"
+"""Stands for the namespace that a file is about."""
+
+
+def _read(source: str | Path | pa.Table, log: "_Log") -> PolicyFile:
     """The commands, and where each stands."""
     if isinstance(source, pa.Table):
-        return source, [f"row {row}" for row in range(len(source))]
-    if str(source).endswith(ENDINGS):
-        table, lines = read_policy_file(Path(source))
-        return table, [f"line {line}" for line in lines]
-    table, numbers = read_log(source), line_numbers(source)
+        return _of_log(source, [f"row {row}" for row in range(len(source))])
+    read = policy_sources(source)
+    parts = [_read_file(path, about, log) for about, path in read]
+    if len(parts) == 1:
+        return parts[0]
+    return PolicyFile(
+        pa.concat_tables([part.commands.select(LOGICAL.names) for part in parts]),
+        [f"{path} {place}" for (_, path), part in zip(read, parts, strict=True) for place in part.places],
+        [whole for part in parts for whole in part.whole],
+        [],
+    )
+
+
+def _read_file(path: Path, about: str | None, log: "_Log") -> PolicyFile:
+    if not is_log(path):
+        return read_policy_file(path, about, log.namespaces, log.topics)
+    if about is not None:
+        raise LogError(f"{path} is a log of commands, which say what they are about: leave out {about}=")
+    table, numbers = read_log(path), line_numbers(path)
     if numbers is None:
-        return table, [f"row {row}" for row in range(len(table))]
-    return table, [f"line {line}" for line in numbers]
+        return _of_log(table, [f"row {row}" for row in range(len(table))])
+    return _of_log(table, [f"line {line}" for line in numbers])
+
+
+def _of_log(table: pa.Table, places: list[str]) -> PolicyFile:
+    return PolicyFile(table, places, [False] * len(places), [])
 
 
 class _Log:
@@ -179,7 +191,7 @@ def _no_topic(topic: str, topics: set[str]) -> str:
 
 def _no_policy(call: str) -> str:
     known = sorted({*POLICY_CALLS, "backlogQuota"} - set(KEPT))
-    near = get_close_matches(call.partition("/")[0], known, 1)
+    near = get_close_matches(call.partition("/")[0], [*known, *namespace_policies.NAMES], 1)
     return f"{call or 'the call'} is not a policy: " + (
         f"perhaps {near[0]} is meant" if near else f"policies are {', '.join(known)}"
     )
@@ -205,9 +217,8 @@ def _bad_settings(policy: PolicyCommand) -> Iterator[str]:
         try:
             configuration(policy.command.profile, {name: value})
         except BadSetting as error:
-            near = get_close_matches(name, ServiceConfiguration.__struct_fields__, 1)
-            unknown = name not in ServiceConfiguration.__struct_fields__ and near
-            yield f"{error}" + (f" (perhaps {near[0]})" if unknown else "")
+            near = None if is_known(name) else nearest_setting(name)
+            yield f"{error}" + (f" (perhaps {near})" if near else "")
 
 
 def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
@@ -216,7 +227,7 @@ def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
     if isinstance(policy.command, Admin):
         if policy.command.method == "GET":
             return
-        keys = {_key(policy.topic, policy.command): policy.command.path}
+        keys = keys_of(policy.topic, policy.command)
     else:
         keys = {("setting", name): name for name in policy.command.settings}
         keys |= {("profile",): "profile"} if "profile" in policy.fields else {}
@@ -232,7 +243,7 @@ def _refusals(records: pa.Table, pins: list[PolicyCommand]) -> dict[int, str]:
         return found
     configuring = [number for number, pin in enumerate(pins) if isinstance(pin.command, BrokerConfig)]
     seen = set()
-    for front in _front(records, pins, _overridden(records, pins)).values():
+    for front in fronts(records, pins).values():
         key = tuple((pin, to_binary(command)) for pin, _, command in front)
         if key in seen:
             continue
@@ -258,208 +269,3 @@ def _refusal(rows: list[Row]) -> str | None:
                 call = row.effect.cause
                 return str(reason) + f" ({call})" * (call not in reason)
     return None
-
-
-# ---- pinning
-
-
-def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
-    """`records` (columns `RECORD`, offsets rising) under `policies`.
-
-    * An ADMIN command goes to the partition of its topic, or, without a topic, to every partition. Commands in the log that
-      set the same policy (of the same topic or namespace) are left out.
-    * The settings of a BROKER_CONFIG (and its profile, if it has one) override those of every BROKER_CONFIG in the log.
-    """
-    if not policies or not len(records):
-        return Pinned(records, 0)
-    overridden = _overridden(records, policies)
-    front = _front(records, policies, overridden)
-    shift = max(len(commands) for commands in front.values())
-    rows = [
-        {
-            "partition": owner,
-            "offset": records["offset"][start].as_py() + place,
-            "timestamp": records["timestamp"][start].as_py(),
-            "topic": topic,
-            "value": to_binary(command),
-        }
-        for owner, start in overridden.starts.items()
-        for place, (_, topic, command) in enumerate(front[owner])
-    ]
-    kept = records
-    if overridden.reconfigured:
-        values = records["value"].to_pylist()
-        for row, command in overridden.reconfigured.items():
-            values[row] = to_binary(command)
-        column = RECORD.get_field_index("value")
-        kept = kept.set_column(column, RECORD.field("value"), pa.array(values, pa.binary()))
-    kept = kept.filter(pa.array(overridden.keep))
-    moved = kept.set_column(
-        RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
-    )
-    return Pinned(pa.concat_tables([pa.Table.from_pylist(rows, RECORD), moved]), shift)
-
-
-class PartitionPins(NamedTuple):
-    """What policies do to the log of one ingress partition: the commands that come first (topic, command), the offsets of the
-    records that are left out, and other commands by offset."""
-
-    front: Sequence[tuple[str | None, AnyCommand]] = ()
-    dropped: frozenset[int] = frozenset()
-    replaced: Mapping[int, BrokerConfig] = MappingProxyType({})
-
-    def moved(self, shift: int) -> "PartitionPins":
-        """For a log whose offsets are higher by `shift`."""
-        return PartitionPins(
-            self.front,
-            frozenset(offset + shift for offset in self.dropped),
-            {offset + shift: command for offset, command in self.replaced.items()},
-        )
-
-
-def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, PartitionPins]:
-    """What `pin` would do to each ingress partition of `records`."""
-    overridden = _overridden(records, policies)
-    front = _front(records, policies, overridden)
-    dropped: dict[int, set[int]] = defaultdict(set)
-    replaced: dict[int, dict[int, BrokerConfig]] = defaultdict(dict)
-    for row in np.flatnonzero(~overridden.keep).tolist():
-        dropped[records["partition"][row].as_py()].add(records["offset"][row].as_py())
-    for row, command in overridden.reconfigured.items():
-        replaced[records["partition"][row].as_py()][records["offset"][row].as_py()] = command
-    return {
-        owner: PartitionPins(
-            [(topic, command) for _, topic, command in commands], frozenset(dropped[owner]), replaced[owner]
-        )
-        for owner, commands in front.items()
-    }
-
-
-class _Overridden(NamedTuple):
-    """What policies do to a log: the rows to `keep`, and the later configurations by row (`reconfigured`). `starts` has the
-    first row of each partition; `configs`, by that row, the configuration with which the partition begins: the log's own or
-    the default, with that of the policies applied."""
-
-    keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
-    reconfigured: dict[int, BrokerConfig]
-    starts: dict[int, int]
-    configs: dict[int, BrokerConfig]
-
-
-def _front(
-    records: pa.Table, policies: list[PolicyCommand], overridden: _Overridden
-) -> dict[int, list[tuple[int | None, str | None, Admin | BrokerConfig]]]:
-    """The pinned commands of each partition: the index of the policy (None: the configuration), topic, command."""
-    of_topic = _partitions(records, {policy.topic for policy in policies if policy.topic is not None})
-    return {
-        owner: [
-            # A partition's configuration must stay its first command.
-            *((None, None, overridden.configs[start]) for _ in range(start in overridden.configs)),
-            *(
-                (number, topic, command)
-                for number, (_, topic, command, _) in enumerate(policies)
-                if isinstance(command, Admin) and (topic is None or owner in of_topic[topic])
-            ),
-        ]
-        for owner, start in overridden.starts.items()
-    }
-
-
-def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden:
-    partition = records["partition"].to_numpy()
-    starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
-    first_rows, config = set(starts.values()), _config(policies)
-    keys = {_key(each.topic, each.command) for each in policies if isinstance(each.command, Admin)}
-    keep = np.ones(len(records), bool)
-    configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
-    reconfigured = {}
-    mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
-    for row in np.flatnonzero(mentioned).tolist():
-        value = records["value"][row].as_py()
-        try:
-            command = decode(value)
-        except MalformedCommand:
-            continue
-        if isinstance(command, Admin):
-            keep[row] = command.method == "GET" or _key(records["topic"][row].as_py(), command) not in keys
-        elif isinstance(command, BrokerConfig):
-            if not is_accepted(command):
-                continue  # it is quarantined under other policies, too
-            if row in first_rows:
-                configs[row], keep[row] = _over(command, config), False
-            elif config is not None:
-                reconfigured[row] = _over(command, config)
-    return _Overridden(keep, reconfigured, starts, configs)
-
-
-_NOTHING = PolicyCommand("", None, BrokerConfig(), {})
-
-
-def configurations(records: pa.Table) -> Iterator[BrokerConfig]:
-    """The configurations that the broker takes from a log (columns `RECORD`), and that of ingress partitions that begin without one."""
-    overridden = _overridden(records, [_NOTHING])
-    yield from overridden.configs.values()
-    yield from overridden.reconfigured.values()
-
-
-def is_accepted(command: BrokerConfig) -> bool:
-    """Whether the broker carries it out. It refuses settings that it does not know, and values that they can't have."""
-    try:
-        configuration(command.profile, command.settings)
-    except BadSetting:
-        return False
-    return True
-
-
-def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:
-    """What a call sets, whichever of its names the policy has, and wherever its value stands."""
-    path = command.path
-    if topic is not None and admin_requests.topic_of(path) == topic:
-        return topic, policy_of(admin_requests.call_of(command)[1:], path) or path
-    if topic is None and (about := namespaces.call_of(path)) is not None:
-        policy = policy_of(about[1], path)
-        return topic, path if policy is None else f"{about[0]} {policy}"
-    return topic, path
-
-
-def _config(policies: list[PolicyCommand]) -> dict[str, Any] | None:
-    """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given."""
-    given = [policy.fields for policy in policies if isinstance(policy.command, BrokerConfig)]
-    if not given:
-        return None
-    merged: dict[str, Any] = {"settings": {}}
-    for fields in given:
-        merged["settings"] |= fields.get("settings", {})
-        if "profile" in fields:
-            merged["profile"] = fields["profile"]
-    return merged
-
-
-def _fields(value: bytes) -> dict[str, Any]:
-    read = msgspec.json.decode if value.lstrip()[:1] == b"{" else msgspec.msgpack.decode
-    fields: dict[str, Any] = read(value)
-    return fields
-
-
-def _over(command: BrokerConfig, config: dict[str, Any] | None) -> BrokerConfig:
-    if config is None:
-        return command
-    wished = msgspec.convert({"command": "BROKER_CONFIG"} | config, BrokerConfig)
-    profile = wished.profile if "profile" in config else command.profile
-    return msgspec.structs.replace(command, profile=profile, settings=command.settings | wished.settings)
-
-
-def _mentions(values: pa.ChunkedArray, word: bytes) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.match_substring(values, word).to_numpy()
-    return found
-
-
-def _partitions(records: pa.Table, topics: set[str]) -> dict[str, set[int]]:
-    """The partitions that have records of each topic; none for a topic that is not in the log."""
-    found: dict[str, set[int]] = defaultdict(set)
-    chosen = records.filter(pc.is_in(records["topic"], pa.array(sorted(topics), pa.string())))
-    for pair in (
-        chosen.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
-    ):
-        found[pair["topic"]].add(pair["partition"])
-    return found

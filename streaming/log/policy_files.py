@@ -1,4 +1,5 @@
-"""Policies in a file of YAML, with the names and units of Pulsar's admin API and of ``broker.conf``::
+"""Files of policies. What is in a file tells whether it is one of Pulsar's own (see `streaming.log.dump_files`) or YAML, with the names and
+units of Pulsar's admin API and of ``broker.conf``::
 
     profile: 4.x                      # the broker's defaults
     broker:                           # settings
@@ -12,12 +13,16 @@
         backlogQuota:
           destination_storage: {limitSize: 1000000, policy: consumer_backlog_eviction}
 
-``null`` removes a policy. ``schemas/policies.schema.json`` describes the file for editors.
+``null`` removes a policy. A namespace and a topic may also have the names that `pulsar-admin namespaces policies` shows, such as
+``message_ttl_in_seconds``. ``schemas/policies.schema.json`` describes the file for editors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from errno import EFBIG
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +34,25 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarfloat import ScalarFloat
 
+from sinks.small_files import read_small
+from streaming.broker.admin import namespace_policies
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import is_namespace_name
-from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies import hierarchy, topic_policies
+from streaming.log.dump_files import (
+    NOTHING_ELSE,
+    DumpCommands,
+    NotJson,
+    Setting,
+    full_topic,
+    is_dump,
+    namespace_settings,
+    read_documents,
+    topic_settings,
+    translate_documents,
+    translate_settings,
+)
+from streaming.log.properties import read_properties
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.log.yaml_files import NotYaml, read_yaml
 
@@ -39,7 +60,7 @@ ENDINGS = (".yaml", ".yml")
 
 SECTIONS = ("profile", "broker", "namespaces", "topics")
 
-POLICIES = tuple(name for name in Policies.__struct_fields__ if name not in ("kept", "properties"))
+POLICIES = tuple(name for name in hierarchy.Policies.__struct_fields__ if name not in ("kept", "properties"))
 """The policies that a file may set, each by one of its names."""
 
 _QUOTA, _RATES = "backlogQuota", "subscriptionDispatchRates"
@@ -69,87 +90,221 @@ def mistakes(name: str, found: Sequence[str]) -> str:
 
 
 class PolicyFile(NamedTuple):
-    """The policies of a file as a log of ADMIN and BROKER_CONFIG commands (columns `LOGICAL`), and the line of each."""
+    """The policies of a file as a log of ADMIN and BROKER_CONFIG commands (columns `LOGICAL`), and the place of each in the file.
+    `whole`: whether the policies of a command's namespace or topic are no others than those of the file. `notes`: what to tell about it."""
 
     commands: pa.Table
-    lines: list[int]
+    places: list[str]
+    whole: list[bool]
+    notes: list[str]
 
 
-class _Command(NamedTuple):
-    line: int
-    topic: str | None
-    fields: dict[str, Any]
+def read_policy_file(
+    path: Path, about: str | None = None, namespaces: Iterable[str] = (), topics: Iterable[str] = ()
+) -> PolicyFile:
+    """Reads a file of policies or settings, in YAML or as a real cluster has them. What is in it tells its form.
+
+    `about`: the namespace or topic that the file is about, if it does not say so. The log has `namespaces` and `topics`. Raises `LogError`
+    with the place of each mistake, and `FileNotFoundError`.
+    """
+    try:
+        found = _translated(path, about, namespaces, topics)
+    except LogError as error:
+        raise LogError(f"{path}: {error}") from error
+    if found.mistakes:
+        raise LogError(mistakes(str(path), found.mistakes))
+    table = log_table(
+        LOGICAL,
+        timestamp=[0] * len(found.settings),
+        topic=pa.array([each.topic for each in found.settings], pa.string()),
+        value=[msgspec.json.encode(each.fields) for each in found.settings],
+    )
+    return PolicyFile(
+        table, [each.place for each in found.settings], [each.whole for each in found.settings], found.notes
+    )
 
 
-def read_policy_file(path: Path) -> PolicyFile:
-    """Reads a file. Raises `LogError` with the line of each mistake, and `FileNotFoundError`."""
+def is_log(path: Path) -> bool:
+    """Whether a file of policies is a log of commands: by its name, if there is nothing else in it. Raises `FileNotFoundError`."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file of policies")
+    if path.is_dir() or path.name.endswith((".parquet", ".jsonl.gz")):
+        return True
+    if not path.name.endswith(".jsonl"):
+        return False
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_FIRST).strip()
+    try:
+        found = msgspec.json.decode(first)
+    except msgspec.DecodeError:
+        return not first.endswith(b"{")  # an object on several lines is none of a log's
+    return not (isinstance(found, dict) and "command" not in found and is_dump(found))
+
+
+_LONGEST_FIRST = 1 << 20
+_COMMAND = re.compile(r'\s*\{[^{}\n]*"command"\s*:')
+_PROPERTY = re.compile(
+    r"[ \t]*(?:[A-Za-z][\w.]*)(?:[ \t]*=|[ \t]{2,}\S|[ \t]*:[ \t]*\S[^\n]*$)", re.MULTILINE
+)
+_SIGNIFICANT = re.compile(r"^[ \t]*([^#!\s][^\n]*)", re.MULTILINE)
+_PROPERTY_ENDINGS = (".conf", ".properties")
+
+
+def _translated(
+    path: Path, about: str | None, namespaces: Iterable[str], topics: Iterable[str]
+) -> DumpCommands:
+    text = _text(path)
+    if text.lstrip().startswith(("{", "[")):
+        if _COMMAND.match(text):
+            raise LogError("it is a log of commands: give it a name that ends in .jsonl")
+        try:
+            documents = read_documents(text)
+        except NotJson as error:
+            if not path.name.endswith(ENDINGS):
+                raise LogError(str(error)) from error
+        else:
+            if not any(map(_is_own, documents)):
+                return translate_documents(documents, about, namespaces, topics)
+    elif _is_properties(path, text):
+        if about is not None:
+            raise LogError(f"it has the settings of a broker, which are not about {about}")
+        return translate_settings(read_properties(text))
+    return _read_yaml(path, about, namespaces, topics)
+
+
+def _is_own(document: Mapping[str, Any]) -> bool:
+    """Whether an object is in the layout of this module. A server of Magnetar shows its profile among its settings."""
+    return any(name in SECTIONS for name in document if name != "profile") or set(document) == {"profile"}
+
+
+def _text(path: Path) -> str:
+    """The text of a file. As Java does, takes one that is not UTF-8 for Latin-1."""
+    try:
+        data = read_small(path)
+    except OSError as error:
+        if error.errno != EFBIG:
+            raise
+        raise LogError(error.strerror) from error
+    if b"\0" in data:
+        raise LogError("it is not a text: name another file")
+    data = data.removeprefix(BOM_UTF8)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _is_properties(path: Path, text: str) -> bool:
+    """Whether a text is Java's properties, and not YAML."""
+    if path.name.endswith(_PROPERTY_ENDINGS):
+        return True
+    first = _SIGNIFICANT.search(text)
+    if first is None or (path.name.endswith(ENDINGS) and "=" not in first[1].partition(":")[0]):
+        return False
+    line = first[1].rstrip("\r")
+    return _PROPERTY.match(line) is not None and line.partition(":")[0].strip() not in SECTIONS
+
+
+def _read_yaml(
+    path: Path, about: str | None, namespaces: Iterable[str], topics: Iterable[str]
+) -> DumpCommands:
     try:
         document = read_yaml(path, with_lines=True)
     except NotYaml as error:
-        raise LogError(f"{path}: {error}") from error
+        raise LogError(str(error)) from error
+    if isinstance(document, CommentedMap) and not _is_own(document):
+        plain = _plain(document)
+        if is_dump(plain):
+            return translate_documents([plain], about, namespaces, topics)
     if not isinstance(document, CommentedMap):
-        raise LogError(f"{path}: expected some of {', '.join(SECTIONS)} at the top")
-    found: list[str] = []
-    commands = list(_commands(document, found))
-    if found:
-        raise LogError(mistakes(str(path), found))
-    table = log_table(
-        LOGICAL,
-        timestamp=[0] * len(commands),
-        topic=pa.array([each.topic for each in commands], pa.string()),
-        value=[msgspec.json.encode(each.fields) for each in commands],
-    )
-    return PolicyFile(table, [each.line for each in commands])
+        raise LogError(f"expected some of {', '.join(SECTIONS)} at the top")
+    if about is not None:
+        raise LogError(f"it names what it is about: leave out {about}=")
+    mistakes: list[str] = []
+    notes: list[str] = []
+    settings = list(_commands(document, mistakes, notes))
+    return DumpCommands(settings, mistakes, notes)
 
 
-def _commands(document: CommentedMap, mistakes: list[str]) -> Iterator[_Command]:
+def _commands(document: CommentedMap, mistakes: list[str], notes: list[str]) -> Iterator[Setting]:
     for section, content in document.items():
         line = _line(document, section)
         if section not in SECTIONS:
-            mistakes.append(f"line {line}: {section}: expected {', '.join(SECTIONS)}")
+            mistakes.append(f"{line}: {section}: expected {', '.join(SECTIONS)}")
         elif section == "profile":
-            yield _Command(line, None, {"command": "BROKER_CONFIG", "profile": _version(content)})
+            yield Setting(line, None, {"command": "BROKER_CONFIG", "profile": _version(content)})
         elif not isinstance(content, CommentedMap):
-            mistakes.append(f"line {line}: {section} must have names, each with a value")
+            mistakes.append(f"{line}: {section} must have names, each with a value")
         elif section == "broker":
             for name, value in content.items():
                 command = {"command": "BROKER_CONFIG", "settings": {str(name): _plain(value)}}
-                yield _Command(_line(content, name), None, command)
+                yield Setting(_line(content, name), None, command)
         else:
             for name, policies in content.items():
                 if not isinstance(policies, CommentedMap):
-                    mistakes.append(
-                        f"line {_line(content, name)}: {name} must have policies, each with a value"
-                    )
+                    mistakes.append(f"{_line(content, name)}: {name} must have policies, each with a value")
                 elif section == "namespaces" and not is_namespace_name(str(name)):
                     mistakes.append(
-                        f"line {_line(content, name)}: {name} is not a namespace: write TENANT/NAMESPACE"
+                        f"{_line(content, name)}: {name} is not a namespace: write TENANT/NAMESPACE"
                     )
                 else:
-                    yield from _of(section, str(name), policies, mistakes)
+                    yield from _of(section, str(name), policies, mistakes, notes)
 
 
-def _of(section: str, name: str, policies: CommentedMap, mistakes: list[str]) -> Iterator[_Command]:
-    """The commands that set the policies of a namespace or a topic."""
+def _of(
+    section: str, name: str, policies: CommentedMap, mistakes: list[str], notes: list[str]
+) -> Iterator[Setting]:
+    """The commands that set the policies of a namespace or a topic: each by its own name, or by that in Pulsar's object of all."""
     topic = None
     if section == "namespaces":
         base = f"/namespaces/{name}/"
+        shown = _shown(policies, namespace_policies.NAMES, namespace_policies.OWN_NAMES)
     else:
-        topic = name if "://" in name else f"persistent://{name if '/' in name else f'public/default/{name}'}"
+        topic = full_topic(name)
         base = topic_path(topic, "/")
+        shown = _shown(policies, topic_policies.NAMES, topic_policies.OWN_NAMES)
+    if shown:
+        places = {each: _line(policies, each) for each in shown}
+        translated = (
+            namespace_settings(shown, name, places, whole=False)
+            if topic is None
+            else topic_settings(shown, [topic], places, whole=False)
+        )
+        mistakes.extend(translated.mistakes)
+        if len(translated.notes) > 1 or NOTHING_ELSE not in translated.notes[0]:
+            notes.extend(f"{name}: {note}" for note in translated.notes)
+        yield from translated.settings
     for policy, value in policies.items():
         line = _line(policies, policy)
+        if policy in shown:
+            continue
         if policy in (_QUOTA, _RATES):
             if not isinstance(value, CommentedMap):
                 mistakes.append(
-                    f"line {line}: {policy} must have {'types' if policy == _QUOTA else 'subscriptions'}"
+                    f"{line}: {policy} must have {'types' if policy == _QUOTA else 'subscriptions'}"
                 )
                 continue
             for key, each in value.items():
                 call = f"{_QUOTA}?backlogQuotaType={key}" if policy == _QUOTA else f"{quote(str(key), safe='')}/dispatchRate"  # fmt: skip
-                yield _Command(_line(value, key), topic, _call(base + call, each))
+                yield Setting(_line(value, key), topic, _call(base + call, each))
         else:
-            yield _Command(line, topic, _call(base + str(policy), value))
+            yield Setting(line, topic, _call(base + str(policy), value))
+
+
+def _shown(policies: CommentedMap, names: frozenset[str], own: frozenset[str]) -> dict[str, Any]:
+    """The policies whose names are those in Pulsar's object of all. None are, if no name is of that object alone."""
+    if not any(name in own for name in policies):
+        return {}
+    found = {str(name): _plain(value) for name, value in policies.items() if name in names}
+    # By cluster in the object of a namespace, by itself with the name of the call.
+    rate = found.get("subscriptionDispatchRate")
+    if (
+        names is namespace_policies.NAMES
+        and rate
+        and not all(isinstance(each, dict) for each in rate.values())
+    ):
+        del found["subscriptionDispatchRate"]
+    return found
 
 
 def _version(value: Any) -> Any:
@@ -178,8 +333,8 @@ def _call(path: str, value: Any) -> dict[str, Any]:
     return {"command": "ADMIN", "method": "POST", "path": path, "body": _plain(value)}
 
 
-def _line(mapping: CommentedMap, key: object) -> int:
-    """The line of a key, from 1; that of the whole mapping if the key is merged into it (``<<``)."""
+def _line(mapping: CommentedMap, key: object) -> str:
+    """The line of a key; that of the whole mapping if the key is merged into it (``<<``)."""
     found = (mapping.lc.data or {}).get(key)
     line: int = mapping.lc.line if found is None else found[0]
-    return line + 1
+    return f"line {line + 1}"

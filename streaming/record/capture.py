@@ -27,7 +27,13 @@ from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries
 from streaming.record.observation import position, ranges
-from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
+from streaming.record.policies import (
+    BrokerSettings,
+    PolicyCall,
+    namespace_policies,
+    settings_of,
+    topic_policies,
+)
 from streaming.record.proxy import broker_address
 from streaming.record.rest import CallFailed, Rest
 from streaming.traces.importer import to_line
@@ -134,20 +140,25 @@ def _write(
 
 def _end(rest: Rest, log: "_Log", topics: list[str]) -> None:
     """The cluster's own policies and settings."""
+    settings: BrokerSettings | None = None
+    try:
+        settings = settings_of(rest)
+    except CallFailed as error:
+        log.missing.append(f"the broker's settings, so the defaults hold: {error}")
     bases = dict.fromkeys(base_of(topic) for topic in topics)
     for namespace in dict.fromkeys("/".join(base.split("/")[2:4]) for base in bases):
-        for call in namespace_policies(rest, namespace):
+        policies = namespace_policies(rest, namespace, None if settings is None else settings.cluster)
+        log.missing += policies.refused
+        for call in policies.calls:
             log.call(None, call)
     for base in bases:
         for call in topic_policies(rest, topic_path(base)):
             log.call(None if base not in topics else base, call)
-    try:
-        found = settings_of(rest)
-        log.configure(found.settings, found.profile)
-        log.missing += found.refused
-    except CallFailed as error:
+    if settings is None:
         log.configure({})
-        log.missing.append(f"the broker's settings, so the defaults hold: {error}")
+    else:
+        log.configure(settings.settings, settings.profile)
+        log.missing += settings.refused
     log.command(None, {"command": "TICK"})
 
 

@@ -1,22 +1,20 @@
 """What a real Pulsar's admin API tells of its configuration: settings, policies and partitioned topics, as admin calls that set
 them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from schemas.commands import Profile
+from streaming.broker.admin.namespace_policies import is_unset, take
 from streaming.broker.admin_requests import topic_path
-from streaming.broker.config import BadSetting, ServiceConfiguration, configuration, profile_of, stand_in
-from streaming.broker.policies.admin_calls import NAMESPACE_POLICIES, TOPIC_POLICIES
+from streaming.broker.config import configuration, profile_of, stand_in
+from streaming.broker.policies.admin_calls import TOPIC_POLICIES
+from streaming.log.broker_settings import sort_out
 from streaming.record.rest import CallFailed, Rest
 
 SYSTEM = "pulsar/"
 """The tenant whose namespaces hold only what Pulsar itself needs."""
-
-
-_NOT_RECORDED = {"namespacesMustExist", "profile"}
-"""Settings of `magnetar serve` that a log can't have: it lacks the calls that created what was there before, and a profile is none."""
 
 
 class PolicyCall(NamedTuple):
@@ -28,12 +26,13 @@ class PolicyCall(NamedTuple):
 
 
 class BrokerSettings(NamedTuple):
-    """A broker's `version` and `profile`, those of its `settings` that Magnetar knows and that are not the profile's, and why others
-    are `refused`, as its release line's profile may be."""
+    """A broker's `version` and `profile`, those of its `settings` that Magnetar knows and that are not the profile's, its `cluster`, and
+    why others are `refused`, as its release line's profile may be."""
 
     version: str
     profile: Profile
     settings: dict[str, Any]
+    cluster: str | None
     refused: list[str]
 
 
@@ -41,20 +40,22 @@ def settings_of(rest: Rest) -> BrokerSettings:
     """What is known of the broker. Raises `CallFailed`."""
     version = str(rest.get("/brokers/version"))
     profile = profile_of(version)
-    known, defaults = ServiceConfiguration.__struct_fields__, configuration(profile, {})
-    found, refused = dict[str, Any](), list[str]()
-    for name, value in rest.get("/brokers/configuration/runtime").items():
-        if name in known and name not in _NOT_RECORDED and value:  # Java shows null as nothing
-            if value.startswith("[") and value.endswith("]"):  # a set, as Java shows it
-                value = value[1:-1].replace(" ", "")
-            try:
-                if getattr(configuration(profile, {name: value}), name) != getattr(defaults, name):
-                    found[name] = value
-            except BadSetting as error:
-                refused.append(str(error))
+    defaults = configuration(profile, {})
+    shown = rest.get("/brokers/configuration/runtime")
+    found = sort_out(shown, profile)
+    differing = {
+        name: value
+        for name, value in found.applied.items()
+        if getattr(configuration(profile, {name: value}), name) != getattr(defaults, name)
+    }
+    refused = [*found.not_applied.values(), *found.bad.values()]
+    if found.unknown:
+        refused.append(
+            f"{len(found.unknown):,} settings that no known release has, such as {next(iter(found.unknown))}"
+        )
     if missing := stand_in(version):
         refused.append(missing)
-    return BrokerSettings(version, profile, found, refused)
+    return BrokerSettings(version, profile, differing, shown.get("clusterName"), refused)
 
 
 def namespaces_of(rest: Rest) -> Iterator[str]:
@@ -63,14 +64,36 @@ def namespaces_of(rest: Rest) -> Iterator[str]:
         yield from (name for name in rest.get(f"/namespaces/{tenant}") if not name.startswith(SYSTEM))
 
 
-def namespace_policies(rest: Rest, namespace: str) -> Iterator[PolicyCall]:
-    """The policies that are set on a namespace. Raises `CallFailed`."""
-    return _policies(rest, f"/namespaces/{namespace}", NAMESPACE_POLICIES)
+class FoundPolicies(NamedTuple):
+    """The `calls` that set the policies of a namespace, and why others are `refused`."""
+
+    calls: list[PolicyCall]
+    refused: list[str]
+
+
+def namespace_policies(rest: Rest, namespace: str, cluster: str | None) -> FoundPolicies:
+    """The policies of a namespace, in one call that sets all of them: single calls would be refused where the namespace was created with
+    its policies. `cluster`: the name of the cluster, if it is known. Raises `CallFailed`."""
+    path = f"/namespaces/{namespace}"
+    shown = rest.get(path)
+    taken = take(shown, cluster)
+    body = {name: value for name, value in taken.body.items() if not is_unset(name, value)}
+    refused = [f"{path}: {name}: {why}" for name, why in taken.not_applied.items()]
+    return FoundPolicies([PolicyCall("PUT", path, body)] if body else [], refused)
 
 
 def topic_policies(rest: Rest, path: str) -> Iterator[PolicyCall]:
     """The policies that are set on a topic, by its path. Raises `CallFailed`."""
-    return _policies(rest, path, TOPIC_POLICIES)
+    for name in TOPIC_POLICIES:
+        if name == "backlogQuota":
+            for kind, quota in (_set(rest, f"{path}/backlogQuotaMap") or {}).items():
+                yield PolicyCall("POST", f"{path}/backlogQuota?backlogQuotaType={kind}", quota)
+        elif (value := _set(rest, f"{path}/{name}")) not in (None, []):
+            yield (
+                PolicyCall("POST", f"{path}/{name}?messageTTL={value}")
+                if name == "messageTTL"
+                else PolicyCall("POST", f"{path}/{name}", value)
+            )
 
 
 def partitioned_topics(rest: Rest, namespace: str) -> Iterator[PolicyCall]:
@@ -81,20 +104,6 @@ def partitioned_topics(rest: Rest, namespace: str) -> Iterator[PolicyCall]:
             yield PolicyCall("PUT", f"{path}/partitions", rest.get(f"{path}/partitions")["partitions"])
 
 
-def _policies(rest: Rest, base: str, names: Iterable[str]) -> Iterator[PolicyCall]:
-    for name in names:
-        if name == "backlogQuota":
-            for kind, quota in (_set(rest, f"{base}/backlogQuotaMap") or {}).items():
-                yield PolicyCall("POST", f"{base}/backlogQuota?backlogQuotaType={kind}", quota)
-        elif (value := _set(rest, f"{base}/{name}")) not in (None, []):
-            of_topic = name == "messageTTL" and base.count("/") > _IN_NAMESPACE
-            yield (
-                PolicyCall("POST", f"{base}/{name}?messageTTL={value}")
-                if of_topic
-                else PolicyCall("POST", f"{base}/{name}", value)
-            )
-
-
 def _set(rest: Rest, path: str) -> Any:
     """What a policy is; None if it is not set, or the broker does not have it."""
     status, value = rest.call("GET", path)
@@ -103,7 +112,3 @@ def _set(rest: Rest, path: str) -> Any:
     if status >= HTTPStatus.BAD_REQUEST:
         raise CallFailed(f"GET {path}: {status}")
     return value
-
-
-_IN_NAMESPACE = 3
-"""The slashes in a namespace's path."""

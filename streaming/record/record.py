@@ -41,15 +41,19 @@ def known_of(rest: Rest) -> BrokerInfo:
     header: dict[str, Any] = {}
     calls: list[PolicyCall] = []
     missing: list[str] = []
+    cluster: str | None = None
     try:
         found = settings_of(rest)
+        cluster = found.cluster
         header = {"broker_config": found.settings, "pulsar_version": found.version}
         missing += found.refused
     except CallFailed as error:
         missing.append(f"the broker's settings, so the defaults hold: {error}")
     try:
         for namespace in namespaces_of(rest):
-            calls += namespace_policies(rest, namespace)
+            policies = namespace_policies(rest, namespace, cluster)
+            calls += policies.calls
+            missing += policies.refused
             calls += partitioned_topics(rest, namespace)
     except CallFailed as error:
         missing.append(f"policies and partitioned topics: {error}")

@@ -25,7 +25,8 @@ from streaming.broker.position import Position
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
 from streaming.log.partition import partition_log
-from streaming.log.policies import pin, read_policies
+from streaming.log.pins import pin
+from streaming.log.policies import read_policies
 from streaming.log.table import LOGICAL, log_table, ordered
 from streaming.quality.gate import judge
 from tests.examples import examples

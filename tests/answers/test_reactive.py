@@ -30,7 +30,8 @@ from streaming.answers.whatif.report import report
 from streaming.cli.app import app
 from streaming.jobs.demo import made_day
 from streaming.jobs.replay import load, replay_in_process
-from streaming.log.policies import pin, read_policies
+from streaming.log.pins import pin
+from streaming.log.policies import read_policies
 from streaming.log.table import LOGICAL, log_table
 from streaming.quality.gate import judge
 from streaming.traces import RECORDED

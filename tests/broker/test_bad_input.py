@@ -202,7 +202,6 @@ def test_an_admin_call_on_something_else_than_the_topic_is_quarantined(path: str
     [
         {"managedLedgerMaxEntriesPerLedgers": 5},
         {"managedLedgerMaxEntriesPerLedger": "many"},
-        {"managedLedgerMaxEntriesPerLedger": None},
         {"managedLedgerMaxEntriesPerLedger": 1.5},
         {"brokerDeduplicationEnabled": "maybe"},
         {"clusterName": 5},

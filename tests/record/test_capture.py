@@ -173,13 +173,40 @@ def test_partitions_policies_and_namespaces(client: Any, rest: Rest, broker: Run
     assert {each["topic"] for each in replayed.stats} == {
         "persistent://public/captured/single", *(f"persistent://public/captured/parts-partition-{n}" for n in range(3)),
     }  # fmt: skip
-    calls = [
-        each["path"]
+    calls = {
+        each["path"]: each.get("body")
         for each in map(json.loads, gzip.decompress(log.read_bytes()).splitlines())
         if "path" in each
-    ]
-    assert {"/namespaces/public/captured/messageTTL", path} <= {*calls}
-    assert any(each.startswith("/namespaces/public/captured/backlogQuota?") for each in calls)
+    }
+    assert path in calls
+    of_namespace = calls["/namespaces/public/captured"]
+    assert of_namespace["message_ttl_in_seconds"] == 3600
+    assert of_namespace["backlog_quota_map"]["destination_storage"]["limitSize"] == 10_000_000
+
+
+def test_a_namespace_that_was_created_with_its_policies(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path
+) -> None:
+    """A quota above the retention, and topics that are created without a type: single calls refuse both."""
+    policies = {
+        "retention_policies": {"retentionTimeInMinutes": 1440, "retentionSizeInMB": 500},
+        "backlog_quota_map": {
+            "destination_storage": {"limitSize": 2**31, "limitTime": -1, "policy": "producer_exception"}
+        },
+        "autoTopicCreationOverride": {"allowAutoTopicCreation": True},
+    }
+    assert rest.call("PUT", "/namespaces/public/restored", policies).status == 204
+    client.create_producer("persistent://public/restored/t").send(b"x")
+    log = tmp_path / "log.jsonl"
+    assert capture(broker.service_url, rest, ["public/restored"], log).missing == []
+    ours = Broker(0, NoEntries())
+    for offset, each in enumerate(map(json.loads, log.read_bytes().splitlines())):
+        value = json.dumps({name: each[name] for name in each if name not in ("timestamp", "topic")}).encode()
+        ours.apply(offset, each["timestamp"], each.get("topic"), decode_or_refuse(value), value)
+    found = ours.namespace_policies["public/restored"]
+    assert found.retention is not None
+    assert found.backlogQuota["destination_storage"].limitSize == 2**31
+    assert found.autoTopicCreation is not None
 
 
 def test_nothing_is_removed_before_the_log_ends(

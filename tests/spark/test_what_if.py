@@ -28,7 +28,8 @@ from streaming.cli.replay import replay_command
 from streaming.fold.columns import Fold
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
-from streaming.log.policies import Pinned, PolicyError, pin, read_policies
+from streaming.log.pins import Pinned, pin
+from streaming.log.policies import PolicyError, read_policies
 from streaming.quality.gate import judge
 from tests.examples import examples
 from tests.spark.helpers import Nowhere, log_of
@@ -213,7 +214,7 @@ def test_all_mistakes_are_told_at_once_by_line(tmp_path: Path, capsys: pytest.Ca
     lines = [admin(TTL, 7), None, admin(f"{NAMESPACE}/x", 7), config, admin(TTL, -1), {"command": "TICK"}]
     file.write_bytes(b"\n".join(b"" if line is None else msgspec.json.encode(line) for line in lines))
     with pytest.raises(typer.Exit) as caught:
-        replay_command(log, out, policies=file)
+        replay_command(log, out, policies=str(file))
     assert caught.value.exit_code == 2
     said = capsys.readouterr().err
     places = [line.split(":")[0].strip() for line in said.splitlines()]

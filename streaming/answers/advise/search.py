@@ -23,7 +23,7 @@ from streaming.broker.ledger.managed_ledger import MEGABYTE, consumed_size
 from streaming.broker.periodic_checks import CHECKS
 from streaming.broker.persistent.cleanup.backlog_quota import EVICTION_TARGET
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
-from streaming.log.policies import PolicyCommand, pins
+from streaming.log.pins import PolicyCommand, pins
 
 PolicyName = Literal["messageTTL", "limitSize", "limitTime", "retentionTimeInMinutes", "retentionSizeInMB"]
 """A number that a policy of a topic has: its TTL, the limits of its two backlog quotas, and its retention."""

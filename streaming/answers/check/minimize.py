@@ -30,7 +30,7 @@ from streaming.broker.config import PROFILE_OF
 from streaming.broker.position import Position, from_wire
 from streaming.log.files import read_lines, read_log
 from streaming.log.merge import merge_partitions
-from streaming.log.policies import is_accepted
+from streaming.log.pins import is_accepted
 from streaming.quality.gate import judge
 
 

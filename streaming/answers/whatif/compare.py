@@ -60,7 +60,9 @@ from streaming.answers.whatif.side_by_side import (
 )
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
-from streaming.log.policies import PartitionPins, configurations, pin, pins, read_policies
+from streaming.log.pins import PartitionPins, configurations, pin, pins
+from streaming.log.policies import read_policies
+from streaming.log.policy_sources import name_of
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.quality.gate import judge
 
@@ -84,7 +86,7 @@ IN_PROCESS = 50_000
 
 
 class PolicySet(NamedTuple):
-    """Policies under a name: a file of YAML (see `streaming.log.policy_files`), or a log of ADMIN and BROKER_CONFIG commands."""
+    """Policies under a name: files (see `streaming.log.policy_sources`), or the table of a log of ADMIN and BROKER_CONFIG commands."""
 
     name: str
     source: str | Path | pa.Table
@@ -188,7 +190,7 @@ def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) 
     """The policy sets, each under a name of its own. Raises `LogError` if there is no such profile."""
     seen: set[str] = set()
     for each in policies:
-        found = each if isinstance(each, PolicySet) else PolicySet(Path(each).name.partition(".")[0], each)
+        found = each if isinstance(each, PolicySet) else PolicySet(name_of(each), each)
         name = found.name
         number = 2
         while name in seen or name == BASELINE:

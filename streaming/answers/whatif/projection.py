@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from schemas import commands as c
 from schemas.commands import AnyCommand, Decoded, Line, Refused, to_binary
+from schemas.effects import AdminResponse
 from schemas.entries import EntryReader
 from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
@@ -34,7 +35,7 @@ from streaming.broker.policies.admin_calls import policy_of
 from streaming.broker.position import Position
 from streaming.fold.records import StateRow
 from streaming.log.partition import ingress_partition
-from streaming.log.policies import PartitionPins
+from streaming.log.pins import PartitionPins, created_by
 from streaming.log.table import log_table
 from streaming.quality.gate import judge
 
@@ -54,9 +55,23 @@ class Start(NamedTuple):
 
     def under(self, pins: PartitionPins) -> PartitionPins:
         """The pins of a fold from the state under other policies."""
-        return PartitionPins(
-            [*pins.front, *self.now.front[1:]], pins.dropped | self.now.dropped, pins.replaced
+        front = [(topic, self._over_own(topic, command)) for topic, command in pins.front]
+        return PartitionPins([*front, *self.now.front[1:]], pins.dropped | self.now.dropped, pins.replaced)
+
+    def _over_own(self, topic: str | None, command: AnyCommand) -> AnyCommand:
+        """A call that would set all policies of a namespace, with those that the state has and the call does not name."""
+        if self.state is None or not isinstance(command, c.Admin) or created_by(topic, command) is None:
+            return command
+        broker = Broker.decode(self.state.broker, NoEntries())
+        asked = c.Admin(method="GET", path=command.path)
+        broker.apply((self.state.offset or 0) + 1, self.state.clock, None, asked, b"")
+        answers = (
+            row.effect.fields.response for row in broker.take() if isinstance(row.effect, AdminResponse)
         )
+        own = next(answers)
+        assert isinstance(own, dict)
+        assert isinstance(command.body, dict)
+        return msgspec.structs.replace(command, body=own | command.body)
 
 
 class LiveState(NamedTuple):

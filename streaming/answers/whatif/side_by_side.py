@@ -27,7 +27,7 @@ from streaming.broker.position import Position
 from streaming.fold.publishes import publish_columns
 from streaming.fold.records import Records
 from streaming.fold.shared import SharedFold, SharedRecords
-from streaming.log.policies import PartitionPins
+from streaming.log.pins import PartitionPins
 from streaming.log.positions import NAMING, WrittenEntries, translate
 from streaming.quality.gate import judge
 

@@ -230,12 +230,14 @@ def _create(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
             raise AdminError(404, "Tenant does not exist")
         if exists(ctx, namespace):
             raise AdminError(409, "Namespace already exists")
-    policies = read(command.body, ctx.config)
+    policies = read(command.body, namespace)
     if command.body is not None or namespace not in ctx.namespaces:
         ctx.namespaces[namespace] = policies
         if isinstance(command.body, dict) and command.body.get("auth_policies"):
-            roles = convert(command.body["auth_policies"], AuthPolicies).namespace_auth
-            ctx.permissions[namespace] = {role: [*actions] for role, actions in roles.items()}
+            given = convert(command.body["auth_policies"], AuthPolicies)
+            for name, roles in {namespace: given.namespace_auth, **given.destination_auth}.items():
+                if name == namespace or ("://" in name and namespace_of(name) == namespace):
+                    ctx.permissions[name] = {role: [*actions] for role, actions in roles.items()}
     ctx.policies_changed()
     return 204, None
 

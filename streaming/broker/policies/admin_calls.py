@@ -192,7 +192,7 @@ def set_policy(
         if command.method == "DELETE":
             policies.backlogQuota.pop(quota_type, None)
         else:
-            quota = convert(_with_limit_size(command.body), BacklogQuota)
+            quota = convert(with_limit_size(command.body), BacklogQuota)
             check.quota(policies, quota_type, quota)
             policies.backlogQuota = {**policies.backlogQuota, quota_type: quota}
         return True
@@ -222,7 +222,7 @@ def set_policy(
     if field == "schemaCompatibilityStrategy" and body not in get_args(SchemaCompatibilityStrategy):
         body = "UNDEFINED"  # quirk: Pulsar takes any other text for this
     if field == "inactiveTopicPolicies":
-        body = _with_known_mode(body)
+        body = with_known_mode(body)
     try:
         value = convert(body, type_)
     except AdminError as error:
@@ -234,7 +234,7 @@ def set_policy(
             412, f"maxMessageSize must not be greater than that of the broker, {config.maxMessageSize}"
         )
     if isinstance(value, RetentionPolicies):
-        _check_retention(value)
+        check_retention(value)
         check.retention(policies, value)
     if isinstance(value, AutoTopicCreationOverride):
         _check_auto_topic_creation(value)
@@ -277,7 +277,7 @@ _NOT_NEGATIVE = {
 """Policies that must not be negative, with the reason that a negative one is refused with."""
 
 
-def _with_limit_size(body: Any) -> Any:
+def with_limit_size(body: Any) -> Any:
     """A quota in the body of a call: older clients call its `limitSize` `limit`."""
     if not isinstance(body, dict) or "limit" not in body:
         return body
@@ -285,7 +285,7 @@ def _with_limit_size(body: Any) -> Any:
     return {"limitSize": limit} | {name: value for name, value in body.items() if name != "limit"}
 
 
-def _with_known_mode(body: Any) -> Any:
+def with_known_mode(body: Any) -> Any:
     """quirk: Pulsar takes a mode that it does not know for none."""
     if isinstance(body, dict) and body.get("inactiveTopicDeleteMode") not in get_args(
         InactiveTopicDeleteMode
@@ -294,7 +294,8 @@ def _with_known_mode(body: Any) -> Any:
     return body
 
 
-def _check_retention(retention: RetentionPolicies) -> None:
+def check_retention(retention: RetentionPolicies) -> None:
+    """Refuse a retention that limits one of time and size, and turns the other off. Raises `AdminError`."""
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
     if time < -1 or size < -1 or (time == 0) != (size == 0):
         raise AdminError(400, "retention time and size must be both 0 or both not 0, and at least -1")

@@ -88,7 +88,9 @@ _DRIVERS = {
 """Driver → the field that tells its kind."""
 
 
-_AUTH_MODES = ("None", "Prefix")
+NO_ENTRY_FILTERS = "entry filters of a namespace or topic are not supported: use the setting entryFilterNames"
+
+AUTH_MODES = ("None", "Prefix")
 
 
 def get_kept(
@@ -97,7 +99,7 @@ def get_kept(
     """The answer to GET. `config`: that of the broker, for a topic; None: the policies are those of a namespace."""
     kept = policies.kept
     if (field := _OFFLOAD.get(name)) is not None:
-        found = kept.get("offloadPolicies", {}).get(field)
+        found = kept.get("offloadPolicies", {}).get(field, kept.get(name))
     else:
         found = kept.get(name)
     if found is None and config is not None and is_applied(command):
@@ -136,29 +138,29 @@ def set_kept(policies: Policies, name: str, command: Admin, *, of_topic: bool) -
         if (field := _OFFLOAD.get(name)) is not None:
             kept["offloadPolicies"] = {**_OFFLOAD_DEFAULTS, **kept.get("offloadPolicies", {}), field: value}
         elif name == "offloadPolicies":
-            kept[name] = _offload_policies(value)
+            kept[name] = offload_policies(value)
         else:
             # quirk: setting dispatcherPauseOnAckStatePersistent has no body
             kept[name] = True if value is None else msgspec.to_builtins(value)
-        if name == "subscriptionAuthMode" and value not in _AUTH_MODES:
+        if name == "subscriptionAuthMode" and value not in AUTH_MODES:
             del kept[name]  # quirk: Pulsar takes any other text for the default
     policies.kept = kept
 
 
-def _offload_policies(given: dict[str, Any]) -> dict[str, Any]:
-    driver = given["managedLedgerOffloadDriver"]
-    kind = {_DRIVERS[driver]: True} if _DRIVERS[driver] else {}
+def offload_policies(given: dict[str, Any]) -> dict[str, Any]:
+    """Offload policies with their defaults, and the kind of their driver, if it is a known one."""
+    kind = _DRIVERS.get(str(given.get("managedLedgerOffloadDriver")), "")
     return {
         **_OFFLOAD_DEFAULTS,
         **{name: value for name, value in given.items() if value is not None},
-        **kind,
+        **({kind: True} if kind else {}),
     }
 
 
 def _check(name: str, value: Any, *, of_topic: bool) -> None:
     match name:
         case "persistence":
-            _check_persistence(value)
+            check_persistence(value)
         case "compactionThreshold" if value < 0:
             reason = (
                 "Invalid value for compactionThreshold"
@@ -198,10 +200,7 @@ def _check(name: str, value: Any, *, of_topic: bool) -> None:
             for each in names:
                 if not entry_filters.known(each):
                     raise AdminError(400, f"Entry filter '{each}' not found")
-            raise AdminError(
-                501,
-                "entry filters of a namespace or topic are not supported: use the setting entryFilterNames",
-            )
+            raise AdminError(501, NO_ENTRY_FILTERS)
         case "shadowTopics":
             raise AdminError(501, "shadow topics are not supported")
 
@@ -217,7 +216,8 @@ def check_clusters(clusters: list[str]) -> None:
 _MOST_BOOKIES: Int32 = 5
 
 
-def _check_persistence(value: PersistencePolicies | None) -> None:
+def check_persistence(value: PersistencePolicies | None) -> None:
+    """Refuse numbers of bookies that no cluster has. Raises `AdminError`."""
     if value is None:
         raise AdminError(400, "persistence policies should not be null")
     ensemble, write, ack = value.bookkeeperEnsemble, value.bookkeeperWriteQuorum, value.bookkeeperAckQuorum

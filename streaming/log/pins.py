@@ -1,0 +1,340 @@
+"""Policies over a log: they come first, and what the log says of the same settings is left out.
+
+The policies are *pinned*: they come before the log's first record, with its timestamp, and commands in the log that change the same
+setting are left out. The pinned commands take the first offsets. The log's own records move up by one number, `Pinned.shift`, which is
+the same in all partitions: subtract it to compare two results row by row.
+
+A PUT of a namespace sets all of its policies. A pinned one comes before the other calls on the namespace, and one in the log gets the pinned
+policies into its body.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.commands import (
+    Admin,
+    AnyCommand,
+    BrokerConfig,
+    MalformedCommand,
+    decode,
+    to_binary,
+)
+from schemas.records import RECORD
+from streaming.broker import admin_requests
+from streaming.broker.admin import namespace_policies, namespaces
+from streaming.broker.config import BadSetting, configuration
+from streaming.broker.policies.admin_calls import policy_of
+
+
+class PolicyCommand(NamedTuple):
+    """A command that sets a policy, and where it stands: a line of a file, or a row of a table.
+
+    `fields` are those that the command gives; defaults are not among them. `whole`: its namespace or topic has no other policies
+    than those that such commands set.
+    """
+
+    place: str
+    topic: str | None
+    command: Admin | BrokerConfig
+    fields: dict[str, Any]
+    whole: bool = False
+
+
+class Pinned(NamedTuple):
+    """A log under other policies (columns `RECORD`). `shift`: how much higher offsets are than in the log itself."""
+
+    records: pa.Table
+    shift: int
+
+
+def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
+    """`records` (columns `RECORD`, offsets rising) under `policies`.
+
+    * An ADMIN command goes to the partition of its topic, or, without a topic, to every partition. Commands in the log that
+      set the same policy (of the same topic or namespace) are left out.
+    * The settings of a BROKER_CONFIG (and its profile, if it has one) override those of every BROKER_CONFIG in the log.
+    """
+    if not policies or not len(records):
+        return Pinned(records, 0)
+    overridden = _overridden(records, policies)
+    front = _front(records, policies, overridden)
+    shift = max(len(commands) for commands in front.values())
+    rows = [
+        {
+            "partition": owner,
+            "offset": records["offset"][start].as_py() + place,
+            "timestamp": records["timestamp"][start].as_py(),
+            "topic": topic,
+            "value": to_binary(command),
+        }
+        for owner, start in overridden.starts.items()
+        for place, (_, topic, command) in enumerate(front[owner])
+    ]
+    kept = records
+    if overridden.reconfigured:
+        values = records["value"].to_pylist()
+        for row, command in overridden.reconfigured.items():
+            values[row] = to_binary(command)
+        column = RECORD.get_field_index("value")
+        kept = kept.set_column(column, RECORD.field("value"), pa.array(values, pa.binary()))
+    kept = kept.filter(pa.array(overridden.keep))
+    moved = kept.set_column(
+        RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
+    )
+    return Pinned(pa.concat_tables([pa.Table.from_pylist(rows, RECORD), moved]), shift)
+
+
+class PartitionPins(NamedTuple):
+    """What policies do to the log of one ingress partition: the commands that come first (topic, command), the offsets of the
+    records that are left out, and other commands by offset."""
+
+    front: Sequence[tuple[str | None, AnyCommand]] = ()
+    dropped: frozenset[int] = frozenset()
+    replaced: Mapping[int, BrokerConfig | Admin] = MappingProxyType({})
+
+    def moved(self, shift: int) -> "PartitionPins":
+        """For a log whose offsets are higher by `shift`."""
+        return PartitionPins(
+            self.front,
+            frozenset(offset + shift for offset in self.dropped),
+            {offset + shift: command for offset, command in self.replaced.items()},
+        )
+
+
+def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, PartitionPins]:
+    """What `pin` would do to each ingress partition of `records`."""
+    overridden = _overridden(records, policies)
+    front = _front(records, policies, overridden)
+    dropped: dict[int, set[int]] = defaultdict(set)
+    replaced: dict[int, dict[int, BrokerConfig | Admin]] = defaultdict(dict)
+    for row in np.flatnonzero(~overridden.keep).tolist():
+        dropped[records["partition"][row].as_py()].add(records["offset"][row].as_py())
+    for row, command in overridden.reconfigured.items():
+        replaced[records["partition"][row].as_py()][records["offset"][row].as_py()] = command
+    return {
+        owner: PartitionPins(
+            [(topic, command) for _, topic, command in commands], frozenset(dropped[owner]), replaced[owner]
+        )
+        for owner, commands in front.items()
+    }
+
+
+class _Overridden(NamedTuple):
+    """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations, and
+    PUTs of namespaces, each of which sets all policies of one. `starts` has the
+    first row of each partition; `configs`, by that row, the configuration with which the partition begins: the log's own or
+    the default, with that of the policies applied."""
+
+    keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    reconfigured: dict[int, BrokerConfig | Admin]
+    starts: dict[int, int]
+    configs: dict[int, BrokerConfig]
+
+
+def fronts(
+    records: pa.Table, policies: list[PolicyCommand]
+) -> dict[int, list[tuple[int | None, str | None, Admin | BrokerConfig]]]:
+    """The pinned commands of each ingress partition: the index of the policy (None: the configuration), topic, command."""
+    return _front(records, policies, _overridden(records, policies))
+
+
+def _front(
+    records: pa.Table, policies: list[PolicyCommand], overridden: _Overridden
+) -> dict[int, list[tuple[int | None, str | None, Admin | BrokerConfig]]]:
+    """The pinned commands of each partition: the index of the policy (None: the configuration), topic, command."""
+    of_topic = _partitions(records, {policy.topic for policy in policies if policy.topic is not None})
+    calls = _calls(policies)
+    return {
+        owner: [
+            # A partition's configuration must stay its first command.
+            *((None, None, overridden.configs[start]) for _ in range(start in overridden.configs)),
+            *(
+                (number, topic, command)
+                for number, topic, command in calls
+                if topic is None or owner in of_topic[topic]
+            ),
+        ]
+        for owner, start in overridden.starts.items()
+    }
+
+
+def _calls(policies: list[PolicyCommand]) -> list[tuple[int, str | None, Admin]]:
+    """The calls that set policies, by their index. One PUT of a namespace stands for all of it, before the other calls on it."""
+    puts: dict[str, tuple[int, Admin]] = {}
+    others: list[tuple[int, str | None, Admin]] = []
+    for number, (_, topic, command, _, whole) in enumerate(policies):
+        if not isinstance(command, Admin):
+            continue
+        if (created := created_by(topic, command)) is None:
+            others.append((number, topic, command))
+        else:
+            first, before = puts.get(created, (number, command))
+            unset: dict[str, Any] = dict.fromkeys(namespace_policies.POLICY_NAMES) if whole else {}
+            body = unset | _body(before) | _body(command)
+            puts[created] = first, msgspec.structs.replace(command, body=body)
+    return [*((number, None, command) for number, command in puts.values()), *others]
+
+
+def _body(command: Admin) -> dict[str, Any]:
+    assert isinstance(command.body, dict)
+    return command.body
+
+
+def created_by(topic: str | None, command: Admin) -> str | None:
+    """The namespace that a call creates with policies, which sets all of them; None: it does not."""
+    if command.method != "PUT" or topic is not None or not isinstance(command.body, dict):
+        return None
+    about = namespaces.call_of(command.path)
+    return about[0] if about is not None and not about[1] else None
+
+
+def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden:
+    partition = records["partition"].to_numpy()
+    starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
+    first_rows, config = set(starts.values()), _config(policies)
+    calls = [each for each in policies if isinstance(each.command, Admin)]
+    keys = {key for each in calls for key in keys_of(each.topic, each.command)}  # type: ignore[arg-type]
+    whole = {_about(each.topic, each.command) for each in calls if each.whole}  # type: ignore[arg-type]
+    keep = np.ones(len(records), bool)
+    configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
+    reconfigured: dict[int, BrokerConfig | Admin] = {}
+    mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
+    for row in np.flatnonzero(mentioned).tolist():
+        value = records["value"][row].as_py()
+        try:
+            command = decode(value)
+        except MalformedCommand:
+            continue
+        if isinstance(command, Admin):
+            topic = records["topic"][row].as_py()
+            if (created := created_by(topic, command)) is not None:
+                if (other := _under(command, created, calls, whole=created in whole)) != command:
+                    reconfigured[row] = other
+            elif command.method != "GET":
+                key = _key(topic, command)
+                is_policy = key[1] != command.path
+                keep[row] = key not in keys and not (is_policy and _about(topic, command) in whole)
+        elif isinstance(command, BrokerConfig):
+            if not is_accepted(command):
+                continue  # it is quarantined under other policies, too
+            if row in first_rows:
+                configs[row], keep[row] = _over(command, config), False
+            elif config is not None:
+                reconfigured[row] = _over(command, config)
+    return _Overridden(keep, reconfigured, starts, configs)
+
+
+def _about(topic: str | None, command: Admin) -> str | None:
+    """The topic or the namespace that a call is about."""
+    if topic is not None:
+        return topic
+    about = namespaces.call_of(command.path)
+    return None if about is None else about[0]
+
+
+def _under(command: Admin, namespace: str, policies: list[PolicyCommand], *, whole: bool) -> Admin:
+    """A call that creates a namespace under policies for it, which are all that it has or some of them (`whole`)."""
+    body = _body(command)
+    if whole:
+        body = {name: value for name, value in body.items() if not namespace_policies.policies_of(name)}
+    for _, topic, other, _, _ in policies:
+        if not isinstance(other, Admin) or topic is not None or _about(None, other) != namespace:
+            continue
+        if created_by(None, other) is not None:
+            body = body | _body(other)
+        elif (policy := policy_of(namespaces.call_of(other.path)[1], other.path)) is not None:  # type: ignore[index]
+            value = None if other.method == "DELETE" else other.body
+            body = namespace_policies.overlaid(body, [(policy, value)])
+    return msgspec.structs.replace(command, body=body)
+
+
+_NOTHING = PolicyCommand("", None, BrokerConfig(), {})
+
+
+def configurations(records: pa.Table) -> Iterator[BrokerConfig]:
+    """The configurations that the broker takes from a log (columns `RECORD`), and that of ingress partitions that begin without one."""
+    overridden = _overridden(records, [_NOTHING])
+    yield from overridden.configs.values()
+    yield from (each for each in overridden.reconfigured.values() if isinstance(each, BrokerConfig))
+
+
+def is_accepted(command: BrokerConfig) -> bool:
+    """Whether the broker carries it out. It refuses settings that it does not know, and values that they can't have."""
+    try:
+        configuration(command.profile, command.settings)
+    except BadSetting:
+        return False
+    return True
+
+
+def keys_of(topic: str | None, command: Admin) -> dict[tuple[str | None, str], str]:
+    """What a call sets, see `_key`, and how to name it: several policies, if it creates a namespace."""
+    if (created := created_by(topic, command)) is None:
+        return {_key(topic, command): command.path}
+    return {
+        (topic, f"{created} {policy}"): name
+        for name in _body(command)
+        for policy in namespace_policies.policies_of(name) or (name,)
+    }
+
+
+def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:
+    """What a call sets, whichever of its names the policy has, and wherever its value stands."""
+    path = command.path
+    if topic is not None and admin_requests.topic_of(path) == topic:
+        return topic, policy_of(admin_requests.call_of(command)[1:], path) or path
+    if topic is None and (about := namespaces.call_of(path)) is not None:
+        policy = policy_of(about[1], path)
+        return topic, path if policy is None else f"{about[0]} {policy}"
+    return topic, path
+
+
+def _config(policies: list[PolicyCommand]) -> dict[str, Any] | None:
+    """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given."""
+    given = [policy.fields for policy in policies if isinstance(policy.command, BrokerConfig)]
+    if not given:
+        return None
+    merged: dict[str, Any] = {"settings": {}}
+    for fields in given:
+        merged["settings"] |= fields.get("settings", {})
+        if "profile" in fields:
+            merged["profile"] = fields["profile"]
+    return merged
+
+
+def fields_of(value: bytes) -> dict[str, Any]:
+    """The fields that a command gives; defaults are not among them."""
+    read = msgspec.json.decode if value.lstrip()[:1] == b"{" else msgspec.msgpack.decode
+    fields: dict[str, Any] = read(value)
+    return fields
+
+
+def _over(command: BrokerConfig, config: dict[str, Any] | None) -> BrokerConfig:
+    if config is None:
+        return command
+    wished = msgspec.convert({"command": "BROKER_CONFIG"} | config, BrokerConfig)
+    profile = wished.profile if "profile" in config else command.profile
+    return msgspec.structs.replace(command, profile=profile, settings=command.settings | wished.settings)
+
+
+def _mentions(values: pa.ChunkedArray, word: bytes) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.match_substring(values, word).to_numpy()
+    return found
+
+
+def _partitions(records: pa.Table, topics: set[str]) -> dict[str, set[int]]:
+    """The partitions that have records of each topic; none for a topic that is not in the log."""
+    found: dict[str, set[int]] = defaultdict(set)
+    chosen = records.filter(pc.is_in(records["topic"], pa.array(sorted(topics), pa.string())))
+    for pair in (
+        chosen.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
+    ):
+        found[pair["topic"]].add(pair["partition"])
+    return found
