@@ -7,7 +7,6 @@ entry: whatever is still there, the cluster kept. So the log ends in the state o
 
 import heapq
 import itertools
-import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from sinks.outputs import check_new_file, new_lines
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import base_of, partitions_of, whole_of
 from streaming.broker.topic.stats import cursor_name
 from streaming.protocol.codec import Frame, entry
@@ -53,7 +53,6 @@ _LENIENT = {
 }  # fmt: skip
 """Settings with which nothing is removed, and a ledger ends only when the topic is unloaded."""
 
-_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)\]")
 _IDS = 1000
 """Message ids in an ACK."""
 
@@ -311,7 +310,7 @@ class _Log:
         passed = [ours for real, ours in positions.items() if real <= marked]
         holes = [
             ours
-            for low, high in _ranges(cursor["individuallyDeletedMessages"])
+            for low, high in runs_of(cursor["individuallyDeletedMessages"])
             for real, ours in positions.items()
             if low < real <= high and real > marked
         ]
@@ -334,10 +333,3 @@ class _Log:
 def _position(text: str) -> tuple[int, int]:
     ledger, _, number = text.partition(":")
     return int(ledger), int(number)
-
-
-def _ranges(text: str) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """The ranges of acknowledged entries as internalStats has them: ``[(7:0..7:2],(7:4..8:1]]``."""
-    for match in _RANGE.finditer(text):
-        low, first, high, last = map(int, match.groups())
-        yield (low, first), (high, last)
