@@ -799,6 +799,7 @@ class Broker:
         found = producing.explain(topic, ctx.clock)
         quotas = backlog_quota.explain(ctx, topic)
         found.verdicts += backlog_quota.blocking(quotas)
+        found.slowest = quotas.slowest
         limit = ctx.policies_of(topic).maxProducersPerTopic
         if limit > 0:
             count = len(topic.producers) - len(topic.remote_producers)

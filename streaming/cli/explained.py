@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 IN_FULL, IN_SHORT = 10, 20
 """So many answers about a cluster's topic are shown in full, and so many others in a line each. --json has all."""
 
+_MEMBERS = 5
+"""So many of the consumers that are to blame are shown."""
+
 _VERDICTS = 20
 """So many verdicts that block are shown, and so many others."""
 
@@ -31,7 +34,7 @@ _STATES = {
     "waiting for a time": "The entries that no consumer has yet wait for a point in time.",
     "held back": "Entries are waiting, but the dispatcher sends none of them now:",
     "lost": "Entries are with nobody, and wait for nothing that comes by itself:",
-    "receiving": "Its consumers receive: it has a backlog, and nothing holds it back.",
+    "receiving": "Its consumers receive. It has a backlog, and the stats show nothing that holds it back.",
     "not triggered": "Nothing holds its entries back. Like Pulsar, the broker dispatches on the next "
     "event, such as a message or a FLOW.",
 }
@@ -84,6 +87,11 @@ def delivery_lines(found: Delivery) -> Iterator[str]:
         yield f"  oldest unacknowledged message published at {_time(found.oldest)} ({_ago(found.clock - found.oldest)} ago)"
     for number, entry in enumerate(found.first):
         yield f"  {'first unacknowledged entry' if number == 0 else 'first that no consumer has'} {_entry(entry)}"
+    blamed = {each.consumer for each in found.verdicts if each.blocks and not _is_inactive(each)}
+    for member in [each for each in found.members if each.name in blamed][:_MEMBERS]:
+        acked = "" if member.last_acked is None else f", acked last at {_time(member.last_acked)}"
+        since = "" if member.since is None else f", connected since {member.since}"
+        yield f"  {member.name} is at {member.address or 'an unknown address'} ({member.client or 'unknown client'}){since}{acked}"
     yield from _unknown(found.unknown)
 
 
@@ -95,7 +103,7 @@ def headline(found: Delivery) -> str:
     sure = _deciders([each for each in found.verdicts if each.blocks and not _is_inactive(each)])
     if found.state == "held back":
         return f"held back by {sure or 'the active consumer'}"
-    perhaps = _deciders([each for each in found.verdicts if not each.sure])
+    perhaps = _deciders([each for each in found.verdicts if each.blocks or not each.sure])
     return f"not triggered{f', perhaps held back by {perhaps}' if perhaps else ''}"
 
 
@@ -268,10 +276,16 @@ def producing_lines(found: Producing) -> Iterator[str]:
     if len(found.producers) > _VERDICTS:
         yield f"  and {len(found.producers) - _VERDICTS:,} more: --json has them"
     yield "  a new producer now:"
-    width = max((len(each.access_mode) for each in found.admissions), default=0)
+    modes: dict[str, list[str]] = {}
     for of in found.admissions:
         error = "" if of.error is None else f" with {of.error}"
-        yield f"    {of.access_mode.ljust(width)}  {of.answer}{error}" + (f": {of.text}" if of.text else "")
+        modes.setdefault(f"{of.answer}{error}" + (f": {of.text}" if of.text else ""), []).append(
+            of.access_mode
+        )
+    names = {text: "any" if len(modes) == 1 else ", ".join(of_text) for text, of_text in modes.items()}
+    width = max(map(len, names.values()), default=0)
+    for text, name in names.items():
+        yield f"    {name.ljust(width)}  {text}"
     if found.happened:
         yield "  What happened last:"
     for event in found.happened:
@@ -285,6 +299,8 @@ def producers_headline(found: Producing) -> str:
     blocking = [each for each in found.verdicts if each.blocks]
     if blocking:
         return blocking[0].text
+    if perhaps := [each for each in found.verdicts if not each.sure]:
+        return f"perhaps blocked: {perhaps[0].text}, as of the last check"
     refused = found.refused
     if refused is not None:
         return f"a new one ({refused.access_mode}) is refused with {refused.error}: {refused.text}"
@@ -297,21 +313,21 @@ def producers_headline(found: Producing) -> str:
 def answers_lines(found: Answers) -> Iterator[str]:
     """All answers about a cluster's topic, with a summary first if there are several."""
     full = [each for each in found.subscriptions if _is_trouble(each)]
+    summed = False
     if len(found.subscriptions) == 1:
         full = found.subscriptions
     elif found.subscriptions or not (found.quotas or found.retention or found.producers):
+        summed = True
         yield _summary(found, full)
     blocks = [*map(delivery_lines, full[:IN_FULL]), *map(quotas_lines, found.quotas[:IN_FULL]),
               *map(retention_lines, found.retention[:IN_FULL]), *map(producing_lines, found.producers[:IN_FULL])]  # fmt: skip
     for number, lines in enumerate(blocks):
-        if number or len(found.subscriptions) != 1:
+        if number or summed:
             yield ""
         yield from lines
-    rest = (
-        [*full[IN_FULL:], *(each for each in found.subscriptions if each not in full)]
-        if len(full) < len(found.subscriptions) or len(full) > IN_FULL
-        else []
-    )
+    rest = full[IN_FULL:]
+    if len(found.subscriptions) > 1:
+        rest += [each for each in found.subscriptions if not _is_trouble(each)]
     if rest:
         yield ""
     for each in rest[:IN_SHORT]:

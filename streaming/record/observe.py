@@ -6,8 +6,8 @@ from typing import Any
 
 from streaming.answers.explain.stats.observed import (
     TOPIC_POLICIES,
-    Fields,
     Observed,
+    ShownFields,
     policies_of_namespace,
     policies_of_topic,
 )
@@ -44,7 +44,7 @@ def observe(rest: Rest, given: str, now: int, *, oldest: bool = False) -> tuple[
     if not topic.startswith("persistent://"):
         raise NotFound(f"{topic} is not persistent: it keeps neither messages nor backlogs")
     path = topic_path(topic)
-    partitions = Fields(_of_topic(rest, topic, f"{path}/partitions")).number("partitions") or 0
+    partitions = ShownFields(_of_topic(rest, topic, f"{path}/partitions")).number("partitions") or 0
     stats = _stats(rest, topic, path, partitions)
     if oldest and sum(len(_subscriptions(each)) for each in stats.values()) <= MOST_READ:
         stats = _stats(rest, topic, path, partitions, _OLDEST)
@@ -58,7 +58,7 @@ def observe(rest: Rest, given: str, now: int, *, oldest: bool = False) -> tuple[
     return (
         topic,
         [
-            Observed(name, now, Fields(shown), internal.get(name), own, namespace, config, missing)
+            Observed(name, now, ShownFields(shown), internal.get(name), own, namespace, config, missing)
             for name, shown in stats.items()
         ],
         partitions,
@@ -109,17 +109,17 @@ def _not_there(rest: Rest, topic: str, value: dict[str, Any]) -> str:
     for path in (f"/persistent/{namespace}/partitioned", f"/persistent/{namespace}"):
         status, found = rest.call("GET", path)
         if status >= HTTPStatus.BAD_REQUEST or not isinstance(found, list):
-            reason = Fields(value).text("reason")
+            reason = ShownFields(value).text("reason")
             return f"there is no topic {topic}" + (f": {reason}" if reason else "")
         names |= {each: None for each in map(str, found) if whole_of(each) not in names}
     return f"there is no topic {topic}: {listed('topic', topic, names)}"
 
 
-def _subscriptions(stats: Any) -> dict[str, Fields]:
-    return dict(Fields(stats).items("subscriptions"))
+def _subscriptions(stats: Any) -> dict[str, ShownFields]:
+    return dict(ShownFields(stats).items("subscriptions"))
 
 
-def _internal(rest: Rest, stats: dict[str, Any], missing: list[str]) -> dict[str, Fields]:
+def _internal(rest: Rest, stats: dict[str, Any], missing: list[str]) -> dict[str, ShownFields]:
     """The internal stats by topic; of many partitions, of those with the largest backlogs."""
 
     def backlog(name: str) -> int:
@@ -134,7 +134,7 @@ def _internal(rest: Rest, stats: dict[str, Any], missing: list[str]) -> dict[str
     for name in names[:MOST_PARTITIONS]:
         status, value = rest.call("GET", f"{topic_path(name)}/internalStats")
         if status < HTTPStatus.BAD_REQUEST and isinstance(value, dict):
-            found[name] = Fields(value)
+            found[name] = ShownFields(value)
             continue
         missing.append(
             f"the internal stats{'' if status in _DENIED else f' of {name}'}: {_why(status, value)}"
@@ -147,7 +147,7 @@ def _internal(rest: Rest, stats: dict[str, Any], missing: list[str]) -> dict[str
 def _why(status: int, value: Any) -> str:
     if status in _DENIED:
         return f"{status}: the token may not read them"
-    reason = Fields(value).text("reason")
+    reason = ShownFields(value).text("reason")
     return f"{status} {reason or ''}".rstrip()
 
 

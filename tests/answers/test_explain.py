@@ -287,7 +287,7 @@ def test_permits(tmp_path: Path) -> None:
     found = stuck(folders(tmp_path, subscribe(), flow(1), publish(0), publish(1)))
     assert (found.state, blocking(found)) == ("held back", [("permits", "n0")])
     assert [each.position for each in found.first] == ["1:0", "1:1"]
-    assert (found.in_flight, found.unread, found.analysis["entries"]) == (1, 1, 2)
+    assert (found.in_flight, found.unread, (found.analysis or {})["entries"]) == (1, 1, 2)
     assert verdicts([found])["blocks"].to_pylist().count(True) == 1
 
 
@@ -345,6 +345,7 @@ def test_draining_hash(tmp_path: Path) -> None:
     first, second = (subscribe(consumer=n, type_="Key_Shared") for n in (0, 1))
     found = stuck(folders(tmp_path, first, flow(99), *one, second, flow(99, 1), *two))
     assert ("draining hash", "n1") in blocking(found)
+    assert found.to_redeliver is not None
     assert found.to_redeliver > 0
     assert "which gets it when n0 has acked" in found.first[-1].text
 
@@ -493,7 +494,11 @@ def test_without_arguments_it_picks_an_example(tmp_path: Path) -> None:
         ([T, "--subscription", "t"], f"{T} has no subscription t: there is s"),
         (["non-persistent://a/b/n"], "is not persistent: it keeps neither messages nor backlogs"),
         ([T, "1-0"], "expected LEDGER:ENTRY, such as 3:42"),
-        ([T, "--producer", "p"], "--producer and --sequence-id identify a message only together"),
+        ([T, "--sequence-id", "3"], "--producer and --sequence-id identify a message only together"),
+        (
+            [T, "--producer", "none"],
+            f"{T} has no producer none, and none of that name was refused or closed: there is p",
+        ),
     ],
 )
 def test_what_is_not_there(tmp_path: Path, arguments: list[str], complaint: str) -> None:

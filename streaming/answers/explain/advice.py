@@ -12,12 +12,14 @@ from streaming.broker.topic.producing import Producing
 MOST = 4
 """So many pieces of advice are enough for one subscription."""
 
+_REJOIN = "Disconnect all consumers of the subscription at the same time, or unload the topic: pulsar-admin topics unload {topic}"
+
 _STATES = {
     "no consumers": "Start a consumer of the subscription. If nobody needs it any more, delete it, since its backlog keeps ledgers and "
     "counts against quotas: pulsar-admin topics unsubscribe -s {subscription} {topic}",
     "in flight": "See why the application does not acknowledge what it has. An entry comes again if its consumer disconnects, or "
     "asks for redelivery.",
-    "lost": "Disconnect all consumers of the subscription at the same time, or unload the topic: pulsar-admin topics unload {topic}",
+    "lost": _REJOIN,
     "waiting for a time": "Nothing, unless the delivery times are wrong: the entries are sent when they are due.",
     "not triggered": "Ask again in a minute. If the backlog and the read position are the same then, unload the topic: pulsar-admin "
     "topics unload {topic}",
@@ -35,8 +37,7 @@ _DECIDERS = {
     "draining hash": "Let the consumer that holds the key hash acknowledge, or disconnect it: then its entries go to {consumer}.",
     "recently joined": "Let the other consumers acknowledge what they have, or disconnect the one that does not.",
     "dispatchRate": "Wait, or raise the dispatch rate of the subscription, the topic or the broker.",
-    "chunk owner": "Disconnect all consumers of the subscription at the same time, or unload the topic: pulsar-admin topics unload "
-    "{topic}",
+    "chunk owner": _REJOIN,
     "ack holes": "See why {first} is not acknowledged: pulsar-admin topics get-message-by-id -l {ledger} -e {entry} {topic}",
     "active consumer": "Wait for the failover delay. If no consumer becomes active, let one of them reconnect.",
     "fenced": "See the broker's log for the failed write, and whether the bookies take writes.",
@@ -70,14 +71,14 @@ def of_delivery(found: Delivery) -> list[str]:
         "first": f"{ledger}:{entry}" if found.first else "the first unacknowledged entry",
     }  # fmt: skip
     advice: dict[str, None] = {}
-    if found.state in _STATES:
-        advice[_STATES[found.state].format(**known)] = None
     if found.state in ("held back", "lost", "not triggered"):
         for each in found.verdicts:
             decider = "never unblocks" if "never unblocks" in each.text else each.decider
             inactive = decider == "active consumer" and each.consumer is not None
             if (each.blocks or not each.sure) and decider in _DECIDERS and not inactive:
                 advice[_DECIDERS[decider].format(**known, consumer=each.consumer or "the consumer")] = None
+    if found.state in _STATES:
+        advice[_STATES[found.state].format(**known)] = None
     if found.backlog and any(each.decider == "ack holes" for each in found.verdicts):
         advice[_DECIDERS["ack holes"].format(**known)] = None
     return [*advice][:MOST]
@@ -86,9 +87,9 @@ def of_delivery(found: Delivery) -> list[str]:
 def of_producers(found: Producing) -> list[str]:
     """What to do if a producer does not get in."""
     return [
-        _PRODUCERS[each.decider].format(topic=quote(found.topic), subscription="SUBSCRIPTION")
+        _PRODUCERS[each.decider].format(topic=quote(found.topic), subscription=_subscription(found.slowest))
         for each in found.verdicts
-        if each.blocks and each.decider in _PRODUCERS
+        if (each.blocks or not each.sure) and each.decider in _PRODUCERS
     ][:MOST]
 
 
@@ -96,9 +97,11 @@ def of_quotas(topic: str, quotas: list[Quota], slowest: str | None) -> list[str]
     """What to do about a quota that is exceeded."""
     if not any(each.state == "exceeded" for each in quotas):
         return []
-    return [
-        _QUOTA.format(topic=quote(topic), subscription="SUBSCRIPTION" if slowest is None else quote(slowest))
-    ]
+    return [_QUOTA.format(topic=quote(topic), subscription=_subscription(slowest))]
+
+
+def _subscription(name: str | None) -> str:
+    return "SUBSCRIPTION" if name is None else quote(name)
 
 
 def of_retention(found: Retention) -> list[str]:

@@ -53,6 +53,17 @@ class EntryState(msgspec.Struct):
     until: int | None = None
 
 
+class ConsumerDetails(msgspec.Struct):
+    """A consumer of a cluster: where it is, what its client is, since when it is connected (ISO 8601), and when it acked last (ms, None:
+    never, or not known)."""
+
+    name: str
+    address: str
+    client: str
+    since: str | None
+    last_acked: int | None
+
+
 class Delivery(msgspec.Struct):
     """Why a subscription gets what it gets, at `clock` (ms). Counts are in entries. Of a cluster's stats, None is what they don't
     show.
@@ -62,7 +73,7 @@ class Delivery(msgspec.Struct):
     the first one that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers.
 
     Of a cluster's stats only: `oldest`, the publish time of the first unacknowledged message (ms); `rate_out` and `ack_rate`,
-    messages per second in the last interval; `unknown`: what can't be concluded, and why. `to_do`: what to do about it.
+    messages per second in the last interval; `members`, the consumers; `unknown`: what can't be concluded, and why. `to_do`: what to do about it.
     """
 
     topic: str
@@ -87,6 +98,7 @@ class Delivery(msgspec.Struct):
     oldest: int | None = None
     rate_out: float | None = None
     ack_rate: float | None = None
+    members: list[ConsumerDetails] = []
     unknown: list[str] = []
     to_do: list[str] = []
 

@@ -11,11 +11,11 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 
 ACCESS_MODES: tuple[AccessMode, ...] = get_args(AccessMode)
 
-Connected = Literal["connected", "waiting", "unconfirmed", "closing", "gone"]
+ProducerCondition = Literal["connected", "waiting", "unconfirmed", "closing", "gone"]
 """What a producer is: ``waiting`` for exclusive access, ``unconfirmed``: some of its messages are not stored yet, ``closing``: it leaves
 once they are, ``gone``: its client left the queue, but its place stays."""
 
-Answer = Literal["gets in", "waits", "fences", "is refused", "not known"]
+AdmissionAnswer = Literal["gets in", "waits", "fences", "is refused", "not known"]
 """What a new producer gets. ``fences``: it gets in, and the others lose their access."""
 
 
@@ -24,7 +24,7 @@ class ProducerState(msgspec.Struct):
 
     name: str
     access_mode: str
-    state: Connected
+    state: ProducerCondition
     where: str
     text: str
     since: int | None = None
@@ -34,7 +34,7 @@ class Admission(msgspec.Struct):
     """What a new producer with an access mode gets now: with `error` and `text`, the words of the broker's refusal."""
 
     access_mode: AccessMode
-    answer: Answer
+    answer: AdmissionAnswer
     error: str | None = None
     text: str = ""
 
@@ -52,7 +52,7 @@ class Happened(msgspec.Struct):
 class Producing(msgspec.Struct):
     """Who produces on a topic at `clock` (ms), who waits, and who would be refused.
 
-    `owner`: who has exclusive access. `epoch`: the topic epoch, None if there was no owner yet. `producers`: those that are connected,
+    `slowest`: the cursor whose backlog counts for quotas. `owner`: who has exclusive access. `epoch`: the topic epoch, None if there was no owner yet. `producers`: those that are connected,
     then the queue in its order; `waiting`: how many are in it, also where their names are not known. `verdicts`: what blocks
     producers. `happened`: the last events. `unknown`: what can't be concluded, and why. `to_do`: what to do about it.
     """
@@ -65,6 +65,7 @@ class Producing(msgspec.Struct):
     waiting: int
     admissions: list[Admission]
     verdicts: list[Verdict]
+    slowest: str | None = None
     happened: list[Happened] = []
     unknown: list[str] = []
     to_do: list[str] = []
@@ -110,7 +111,7 @@ def _connected(
     topic: AbstractTopic, name: str, mode: AccessMode, connection: str, since: int
 ) -> ProducerState:
     pending = sum(write.producer.name == name for write in topic.pending)
-    state: Connected = (
+    state: ProducerCondition = (
         "closing" if name in topic.closing_producers else "unconfirmed" if pending else "connected"
     )
     text = f"{pending} of its messages are not confirmed yet" if pending else ""

@@ -67,7 +67,11 @@ def answer(topic: str, observed: Sequence[Observed], asked: Questions, partition
             found.retention.append(explain_retention(one))
         if asked.producers or not (asked.any or asked.subscription):
             producing = explain_producers(one)
-            if asked.producers or any(each.blocks for each in producing.verdicts):
+            blocked = any(
+                (each.blocks or not each.sure) and each.decider != "access mode"
+                for each in producing.verdicts
+            )
+            if asked.producers or blocked or producing.waiting:
                 found.producers.append(producing)
     found.quotas.sort(key=lambda each: not any(quota.state == "exceeded" for quota in each.quotas))
     found.retention.sort(key=lambda each: -each.size)
@@ -76,7 +80,7 @@ def answer(topic: str, observed: Sequence[Observed], asked: Questions, partition
 
 
 def _deliveries(topic: str, observed: Sequence[Observed], subscription: str | None) -> list[Delivery]:
-    names = {name for one in observed for name in one.subscriptions()}
+    names = {name for one in observed for name in one.subscriptions}
     if subscription is not None and subscription not in names:
         raise NotFound(
             f"{topic} has no subscription {subscription}: {listed('subscription', subscription, names)}"
@@ -84,7 +88,7 @@ def _deliveries(topic: str, observed: Sequence[Observed], subscription: str | No
     found = [
         explain_delivery(one, name)
         for one in observed
-        for name in one.subscriptions()
+        for name in one.subscriptions
         if subscription in (None, name)
     ]
     order = {state: number for number, state in enumerate((*TROUBLE, *_HARMLESS))}

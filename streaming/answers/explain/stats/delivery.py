@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streaming.answers.explain import advice
-from streaming.answers.explain.stats.observed import Fields, Observed
+from streaming.answers.explain.stats.observed import Observed, ShownFields
 from streaming.broker.dispatch.verdict import (
     Verdict,
     ack_holes,
@@ -23,7 +23,7 @@ from streaming.broker.dispatch.verdict import (
     unacked_of_subscription,
 )
 from streaming.broker.ledger.ack_holes import runs_of
-from streaming.broker.persistent.delivery import Delivery, EntryState, State
+from streaming.broker.persistent.delivery import ConsumerDetails, Delivery, EntryState, State
 from streaming.broker.policies.hierarchy import DispatchRate
 from streaming.broker.position import Position
 
@@ -35,7 +35,7 @@ _THROTTLED = (
 """The policies of rates, and whose throttled attempts the stats count (4.0)."""
 
 
-class Consumer(NamedTuple):
+class ShownConsumer(NamedTuple):
     """A connected consumer. What is not known is None."""
 
     name: str
@@ -43,7 +43,9 @@ class Consumer(NamedTuple):
     unacked: int | None
     blocked: bool
     active: bool
-    fields: Fields
+    fields: ShownFields
+    perhaps: bool = False
+    """Whether it may be another one of the same name that is active."""
 
     @property
     def can_receive(self) -> bool:
@@ -53,7 +55,7 @@ class Consumer(NamedTuple):
 
 def explain_delivery(observed: Observed, name: str) -> Delivery:
     """Why a subscription gets what it gets. Raises `KeyError`."""
-    sub, cursor = observed.subscriptions()[name], observed.cursor(name)
+    sub, cursor = observed.subscriptions[name], observed.cursor(name)
     type_ = sub.text("type") or "None"
     consumers = _consumers(sub, type_)
     unacked = sub.number("unackedMessages")
@@ -75,70 +77,89 @@ def explain_delivery(observed: Observed, name: str) -> Delivery:
         unread=observed.unread(cursor),
         sends=None,
         verdicts=[],
-        first=_first(observed, cursor),
+        first=_first(observed, cursor) if sub.number("msgBacklog") else [],
         analysis=None,
         lost=None,
         oldest=_time(sub.number("earliestMsgPublishTimeInBacklog")),
         rate_out=sub.rate("msgRateOut"),
         ack_rate=sub.rate("messageAckRate"),
+        members=[_member(each) for each in consumers],
     )
-    lost = max(unacked - owned, 0) if unacked is not None and consumers and type_ not in SINGLE_ACTIVE else 0
-    found.lost = lost if lost or unacked is not None else None
-    _count_in_flight(found, owned)
-    found.verdicts = [
-        *_of_topic(observed, found, cursor),
-        *_of_subscription(observed, found, sub, consumers, lost),
-    ]
+    _count(found, consumers, unacked)
+    found.verdicts = [*_of_topic(observed, found, cursor), *_of_subscription(observed, found, sub, consumers)]
     found.state = _state(found, consumers, owned)
-    if found.state == "not triggered" and found.rate_out:
+    if (
+        found.state == "not triggered"
+        and found.rate_out
+        and not (found.type == "Key_Shared" and _any_blocks(found))
+    ):
         found.state = "receiving"
     found.unknown = _unknown(observed, found, sub)
     found.to_do = advice.of_delivery(found)
     return found
 
 
-def _consumers(sub: Fields, type_: str) -> list[Consumer]:
+def _consumers(sub: ShownFields, type_: str) -> list[ShownConsumer]:
     shown = [*sub.each("consumers")]
-    active = sub.text("activeConsumerName")
-    one = len(shown) == 1
+    active, one = sub.text("activeConsumerName"), len(shown) == 1
+    named = [each.text("consumerName") == active for each in shown]
+    single = type_ in SINGLE_ACTIVE
     return [
-        Consumer(
+        ShownConsumer(
             each.text("consumerName") or "",
             each.number("availablePermits"),
             each.number("unackedMessages"),
             each.flag("blockedConsumerOnUnackedMsgs"),
-            type_ not in SINGLE_ACTIVE or (one and active is None) or each.text("consumerName") == active,
+            not single or (one and active is None) or is_active,
             each,
+            single and sum(named) > 1,
         )
-        for each in shown
+        for each, is_active in zip(shown, named, strict=True)
     ]
 
 
-def _count_in_flight(found: Delivery, owned: int) -> None:
-    """How many entries consumers have. Without batches, an entry is a message."""
+def _member(consumer: ShownConsumer) -> ConsumerDetails:
+    fields = consumer.fields
+    return ConsumerDetails(
+        consumer.name,
+        (fields.text("address") or "").lstrip("/"),
+        fields.text("clientVersion") or "",
+        fields.text("connectedSince"),
+        _time(fields.number("lastAckedTimestamp")),
+    )
+
+
+def _count(found: Delivery, consumers: list[ShownConsumer], unacked: int | None) -> None:
+    """How many entries consumers have, and how many nobody has. Consumers have no more entries than messages, for an entry has one at
+    least; so what was read beyond these, and does not wait here, is lost, if the subscription counts more messages than they do."""
+    owned = max(sum(each.unacked or 0 for each in consumers), 0)
     if found.unread is None:
         return
     read = max(found.backlog - found.unread - (found.delayed or 0) - (found.to_redeliver or 0), 0)
     if found.type in SINGLE_ACTIVE:
-        found.in_flight = read * bool(found.consumers)
-    else:
-        found.in_flight = min(read, owned)
+        found.in_flight, found.lost = read * bool(consumers), 0
+        return
+    found.in_flight = min(read, owned)
+    if found.to_redeliver is not None:
+        found.lost = read - found.in_flight if consumers and unacked is not None and unacked > owned else 0
 
 
-def _first(observed: Observed, cursor: Fields | None) -> list[EntryState]:
+def _first(observed: Observed, cursor: ShownFields | None) -> list[EntryState]:
     """The first entry that is not acked, as far as it can be told."""
     mark = None if cursor is None else cursor.position("markDeletePosition")
-    ledgers, last = observed.ledgers(), observed.last_confirmed()
+    ledgers, last = observed.ledgers, observed.last_confirmed()
     if mark is None or ledgers is None or last is None or mark >= last:
         return []
     following = Position(mark.ledger, mark.entry + 1)
     later = [ledger for ledger, (entries, _) in ledgers.items() if ledger > mark.ledger and entries]
     if following.entry >= ledgers.get(mark.ledger, (0, 0))[0] and later:
         following = Position(later[0], 0)
-    return [EntryState(str(following), "unacked", "not acked")]
+    if following > last:
+        return []
+    return [EntryState(str(following), "unacked", "the stats don't show which consumer has it")]
 
 
-def _of_topic(observed: Observed, found: Delivery, cursor: Fields | None) -> list[Verdict]:
+def _of_topic(observed: Observed, found: Delivery, cursor: ShownFields | None) -> list[Verdict]:
     verdicts = []
     internal = observed.internal
     if found.consumers == 0:
@@ -160,11 +181,11 @@ def _of_topic(observed: Observed, found: Delivery, cursor: Fields | None) -> lis
 
 
 def _of_subscription(
-    observed: Observed, found: Delivery, sub: Fields, consumers: list[Consumer], lost: int
+    observed: Observed, found: Delivery, sub: ShownFields, consumers: list[ShownConsumer]
 ) -> list[Verdict]:
     verdicts = []
-    if lost:
-        verdicts.append(lost_chunks(f"{lost} unacked messages"))
+    if found.lost:
+        verdicts.append(lost_chunks(f"{found.lost} entries"))
     if found.type not in SINGLE_ACTIVE and found.consumers:
         verdicts += _unacked(observed, sub)
     if found.delayed:
@@ -180,7 +201,9 @@ def _of_subscription(
             verdicts.append(not_active(each.name, active))
             continue
         if each.permits is not None:
-            verdicts.append(permits(each.name, each.permits))
+            one = permits(each.name, each.permits)
+            unsure = each.perhaps and one.blocks and any(other.can_receive for other in consumers)
+            verdicts.append(one._replace(blocks=False, sure=False) if unsure else one)
         if found.type not in SINGLE_ACTIVE and each.unacked is not None:
             limit = None if per_consumer is None else per_consumer.value
             verdicts.append(unacked_of_consumer(each.name, each.unacked, limit, blocked=each.blocked))
@@ -192,19 +215,29 @@ def _of_subscription(
     return verdicts
 
 
-def _unacked(observed: Observed, sub: Fields) -> list[Verdict]:
+def _unacked(observed: Observed, sub: ShownFields) -> list[Verdict]:
     """The limits of the subscription and of the broker: stats show one of them as the other."""
     blocked, total = sub.flag("blockedSubscriptionOnUnackedMsgs"), sub.number("unackedMessages") or 0
     policy = observed.policy("maxUnackedMessagesPerSubscription")
     limit = None if policy is None else policy.value
     of_broker = None if observed.config is None else observed.config.maxUnackedMessagesPerBroker
-    by_itself = blocked and (limit is None or (limit > 0 and total >= limit // 2))
-    verdicts = [unacked_of_subscription(total, limit, blocked=by_itself)]
-    if blocked and not by_itself and (of_broker is None or of_broker > 0):
-        verdicts.append(unacked_of_broker(of_broker))
-    elif blocked and by_itself and limit is None and (of_broker is None or of_broker > 0):
-        verdicts.append(unacked_of_broker(of_broker)._replace(blocks=False, sure=False))
-    return verdicts
+    on_broker = of_broker is None or of_broker > 0
+    if not blocked:
+        return [unacked_of_subscription(total, limit, blocked=False)]
+    if not on_broker or (limit is not None and 0 < limit <= total):
+        return [unacked_of_subscription(total, limit, blocked=True)]
+    if limit is not None and (limit <= 0 or total < limit // 2):
+        return [unacked_of_subscription(total, limit, blocked=False), unacked_of_broker(of_broker)]
+    text = "the subscription or the broker has too many unacked messages, which the stats don't tell apart"
+    return [
+        Verdict("blockedSubscriptionOnUnackedMsgs", True, text, "new"),
+        unacked_of_subscription(total, limit, blocked=True)._replace(blocks=False, sure=False),
+        unacked_of_broker(of_broker)._replace(
+            text=f"the broker's limit is {'not known' if of_broker is None else of_broker}",
+            blocks=False,
+            sure=False,
+        ),
+    ]
 
 
 def _replay_queue(observed: Observed, found: Delivery) -> Verdict | None:
@@ -212,7 +245,10 @@ def _replay_queue(observed: Observed, found: Delivery) -> Verdict | None:
     text = f"{found.to_redeliver} entries to redeliver go first"
     if found.type != "Key_Shared":
         return Verdict("replay queue", True, text, "new")
-    if observed.config is None or found.to_redeliver is None:
+    classic = (
+        observed.config is None or observed.config.subscriptionKeySharedUseClassicPersistentImplementation
+    )
+    if observed.config is None or found.to_redeliver is None or classic:
         return Verdict(
             "replay queue", False, f"{found.to_redeliver} entries wait for the consumer of their key"
         )
@@ -224,10 +260,10 @@ def _replay_queue(observed: Observed, found: Delivery) -> Verdict | None:
     text = f"{found.to_redeliver} entries wait for the consumer of their key"
     if most and found.to_redeliver >= most:
         return Verdict("replay queue", True, f"{text}: so many that no new ones are read", "new")
-    return Verdict("replay queue", False, text)
+    return Verdict("replay queue", False, text, sure=found.unread != 0)
 
 
-def _draining(consumers: list[Consumer]) -> list[Verdict]:
+def _draining(consumers: list[ShownConsumer]) -> list[Verdict]:
     """Key hashes that wait for the acks of the consumer that had them before (4.0)."""
     drains: dict[str, list[tuple[int, str, int, int]]] = {}
     for owner in consumers:
@@ -245,7 +281,7 @@ def _draining(consumers: list[Consumer]) -> list[Verdict]:
     return verdicts
 
 
-def _has(consumer: Fields, hash_: int) -> bool:
+def _has(consumer: ShownFields, hash_: int) -> bool:
     """Whether a consumer has a key hash."""
     for each in consumer.list("keyHashRangeArrays"):
         if isinstance(each, list) and len(each) == 2 and each[0] <= hash_ <= each[1]:
@@ -257,7 +293,7 @@ def _has(consumer: Fields, hash_: int) -> bool:
     return False
 
 
-def _rates(observed: Observed, found: Delivery, sub: Fields) -> list[Verdict]:
+def _rates(observed: Observed, found: Delivery, sub: ShownFields) -> list[Verdict]:
     """Dispatch rates that may be used up. Stats show how often they were, not what is left."""
     verdicts = []
     for name, whose in _THROTTLED:
@@ -272,7 +308,7 @@ def _rates(observed: Observed, found: Delivery, sub: Fields) -> list[Verdict]:
             continue
         level = "" if policy is None or own is not None else f", {policy.level}"
         limit = "a limit that is not known" if rate is None else _shown(rate) + level
-        often = "" if None in counts else f"; it was used up {events} times"
+        often = f"; it was used up {events} times" if events else ""
         text = f"{limit} ({name}){often}: the stats don't show whether permits of it are left"
         verdicts.append(Verdict("dispatchRate", False, text, sure=False))
     return verdicts
@@ -290,7 +326,7 @@ def _shown(rate: DispatchRate) -> str:
     return f"{' and '.join(limits)} in {max(rate.ratePeriodInSecond, 1)} s"
 
 
-def _state(found: Delivery, consumers: list[Consumer], owned: int) -> State:
+def _state(found: Delivery, consumers: list[ShownConsumer], owned: int) -> State:
     if found.backlog == 0:
         return "caught up"
     if not consumers:
@@ -306,17 +342,28 @@ def _state(found: Delivery, consumers: list[Consumer], owned: int) -> State:
         return "held back"
     if any(each.scope == "new" and each.decider != "replay queue" for each in blocking) and not again:
         return "held back"
-    of_keys = (
-        ["recently joined"] if found.unread else ["recently joined", "draining hash"]
-    )  # other keys of it are sent
-    waits = {each.consumer for each in blocking if each.decider in of_keys}
-    if all(not each.can_receive or each.name in waits for each in consumers):
+    waits = [each.consumer for each in blocking if each.decider in ("draining hash", "recently joined")]
+    if waits and again and found.unread == 0:
+        return "held back"
+    joined = {
+        each.consumer for each in blocking if each.decider == "recently joined"
+    }  # others get other keys
+    if all(not each.can_receive or each.name in joined for each in consumers):
         return "held back"
     return "not triggered"
 
 
-def _unknown(observed: Observed, found: Delivery, sub: Fields) -> list[str]:
+def _any_blocks(found: Delivery) -> bool:
+    """Whether anybody is blocked, for whose keys entries may wait."""
+    return any(each.blocks for each in found.verdicts)
+
+
+def _unknown(observed: Observed, found: Delivery, sub: ShownFields) -> list[str]:
     unknown = []
+    if sum(each.text("consumerName") == sub.text("activeConsumerName") for each in sub.each("consumers")) > 1:
+        unknown.append(
+            "which of the consumers of the active one's name is active: the stats show its name alone"
+        )
     if found.backlog and found.consumers and found.unread is None:
         unknown.append(
             "which entries were read, and so whether entries wait to be sent: that takes the internal stats"
@@ -329,9 +376,11 @@ def _unknown(observed: Observed, found: Delivery, sub: Fields) -> list[str]:
             unknown.append(
                 "which key hashes wait for acks of another consumer: the stats of this version don't show it"
             )
+    if found.state in ("held back", "not triggered", "receiving", "in flight") and (
+        found.type not in SINGLE_ACTIVE and found.to_redeliver is None
+    ):
+        unknown.append("how many entries wait to be redelivered: the stats of this version don't show it")
     if found.state in ("held back", "not triggered", "receiving"):
-        if found.type not in SINGLE_ACTIVE and found.to_redeliver is None:
-            unknown.append("how many entries wait to be redelivered: the stats of this version don't show it")
         unknown.append(
             "priority levels of consumers, entry filters, and reads that failed: the stats don't show them"
         )

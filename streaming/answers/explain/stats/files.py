@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sinks.small_files import read_small
-from streaming.answers.explain.stats.observed import Fields, Observed, policies_of_namespace
+from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace
 from streaming.answers.history.folders import NotFound, listed
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.policies.hierarchy import NO_POLICIES
@@ -60,12 +60,19 @@ def from_files(
     if not isinstance(parts, dict):
         raise BadStats(f"{stats}: its partitions are not an object")
     metadata = shown.get("metadata")
-    number = Fields(metadata).number("partitions") or len(parts)
+    number = ShownFields(metadata).number("partitions") or len(parts)
     own = None if namespace is None else NO_POLICIES
 
     def observed(name: str, of: Any, inner: Any) -> Observed:
         return Observed(
-            name, now, Fields(of), None if inner is None else Fields(inner), own, namespace, None, missing
+            name,
+            now,
+            ShownFields(of),
+            None if inner is None else ShownFields(inner),
+            own,
+            namespace,
+            None,
+            missing,
         )
 
     if not parts:

@@ -1,12 +1,13 @@
 """What is known of a topic of a cluster: its stats, internal stats and policies, as Pulsar's admin API shows them (2.10 to 5.0).
 
-Fields that a version lacks, or of another type than expected, are unknown. So a reader never fails on them: what depends on them
+ShownFields that a version lacks, or of another type than expected, are unknown. So a reader never fails on them: what depends on them
 can't be concluded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, get_args
 
 import msgspec
@@ -43,7 +44,7 @@ TOPIC_POLICIES = {
 """The calls that show what is used of a topic's policies, and those that set them."""
 
 
-class Fields:
+class ShownFields:
     """An object of a response, whose fields may be anything."""
 
     def __init__(self, value: Any) -> None:
@@ -75,15 +76,15 @@ class Fields:
         """A position."""
         return position(self._value.get(name))
 
-    def items(self, name: str) -> Iterator[tuple[str, Fields]]:
+    def items(self, name: str) -> Iterator[tuple[str, ShownFields]]:
         """The objects of an object, by name."""
         found = self._value.get(name)
         for key, value in found.items() if isinstance(found, dict) else ():
-            yield str(key), Fields(value)
+            yield str(key), ShownFields(value)
 
-    def each(self, name: str) -> Iterator[Fields]:
+    def each(self, name: str) -> Iterator[ShownFields]:
         """The objects of a list."""
-        yield from map(Fields, self.list(name))
+        yield from map(ShownFields, self.list(name))
 
     def list(self, name: str) -> list[Any]:
         """A list."""
@@ -109,7 +110,7 @@ def position(text: Any) -> Position | None:
         return None
 
 
-class Observed(msgspec.Struct):
+class Observed(msgspec.Struct, dict=True):
     """A topic that is not partitioned, or a partition, as it was at `clock` (ms by the clock of who asked).
 
     `internal`: None if the internal stats are not known. `own`, `namespace`, `config`: the policies of the topic and its namespace and the
@@ -118,8 +119,8 @@ class Observed(msgspec.Struct):
 
     topic: str
     clock: int
-    stats: Fields
-    internal: Fields | None = None
+    stats: ShownFields
+    internal: ShownFields | None = None
     own: Policies | None = None
     namespace: Policies | None = None
     config: ServiceConfiguration | None = None
@@ -150,17 +151,20 @@ class Observed(msgspec.Struct):
         above = [*levels][: [*levels].index(found.level) + 1]
         return all(levels[level] is not None for level in above)
 
-    def subscriptions(self) -> dict[str, Fields]:
+    @cached_property
+    def subscriptions(self) -> dict[str, ShownFields]:
         """The subscriptions by name."""
         return dict(self.stats.items("subscriptions"))
 
-    def cursor(self, subscription: str) -> Fields | None:
-        """The cursor of a subscription."""
-        if self.internal is None:
-            return None
-        cursors = dict(self.internal.items("cursors"))
-        return cursors.get(cursor_name(subscription), cursors.get(subscription))
+    @cached_property
+    def _cursors(self) -> dict[str, ShownFields]:
+        return {} if self.internal is None else dict(self.internal.items("cursors"))
 
+    def cursor(self, subscription: str) -> ShownFields | None:
+        """The cursor of a subscription."""
+        return self._cursors.get(cursor_name(subscription), self._cursors.get(subscription))
+
+    @cached_property
     def ledgers(self) -> dict[int, tuple[int, int]] | None:
         """The ledgers in order, with their entries and bytes; also of the open one, which shows none. None: they are not known."""
         if self.internal is None or not self.internal.list("ledgers"):
@@ -180,9 +184,9 @@ class Observed(msgspec.Struct):
         """The last entry that is stored."""
         return None if self.internal is None else self.internal.position("lastConfirmedEntry")
 
-    def unread(self, cursor: Fields | None) -> int | None:
+    def unread(self, cursor: ShownFields | None) -> int | None:
         """How many entries at or after a cursor's read position are not acked. None: it is not known."""
-        ledgers, last = self.ledgers(), self.last_confirmed()
+        ledgers, last = self.ledgers, self.last_confirmed()
         start = None if cursor is None else cursor.position("readPosition")
         if cursor is None or ledgers is None or start is None or last is None:
             return None

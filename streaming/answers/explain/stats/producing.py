@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from streaming.answers.explain import advice
-from streaming.answers.explain.stats.observed import Fields, Observed
+from streaming.answers.explain.stats.observed import Observed, ShownFields
 from streaming.answers.explain.stats.storage import explain_quotas
+from streaming.broker.dispatch.verdict import Verdict
 from streaming.broker.names import REPLICATOR_PREFIX
 from streaming.broker.persistent.cleanup.backlog_quota import blocking
 from streaming.broker.producer.access_mode import Refusal, Situation, pass_gate
@@ -30,7 +31,9 @@ def explain_producers(observed: Observed) -> Producing:
     stats = observed.stats
     producers = [_producer(each) for each in stats.each("publishers")]
     waiting = stats.number("waitingPublishers")
-    owner = next((each.name for each in producers if each.access_mode in ACCESS_MODES[1:]), None)
+    exclusive = [each for each in producers if each.access_mode in ACCESS_MODES[1:]]
+    since = {each.name: (each.since or 0, number) for number, each in enumerate(exclusive)}
+    owner = max(since, key=lambda name: since[name], default=None)
     found = Producing(
         observed.topic, observed.clock, owner, stats.number("topicEpoch"), producers, waiting or 0, [], []
     )
@@ -39,7 +42,12 @@ def explain_producers(observed: Observed) -> Producing:
         found.verdicts.append(terminated())
     if state in _WRITES_FAILED:
         found.verdicts.append(fenced())
-    found.verdicts += blocking(explain_quotas(observed))
+    quotas = explain_quotas(observed)
+    for each in blocking(quotas):
+        # The age is that of the last check. The broker looks again when a producer comes.
+        of_age = each.text.startswith("the message_age")
+        found.verdicts.append(each._replace(blocks=False, sure=False) if of_age else each)
+    found.slowest = quotas.slowest
     limit = observed.policy("maxProducersPerTopic")
     count = sum(not each.name.startswith(REPLICATOR_PREFIX) for each in producers)
     if limit is not None and limit.value > 0:
@@ -56,20 +64,23 @@ def explain_producers(observed: Observed) -> Producing:
             "who waits: the stats only count them. Their clients' create calls have not returned yet"
         )
     if observed.internal is None:
-        found.unknown.append("whether the topic is fenced or terminated: that takes the internal stats")
+        found.unknown.append("whether the topic is terminated: that takes the internal stats")
     if observed.quota("destination_storage") is None:
         found.unknown.append("whether a backlog quota blocks producers or evicts: that takes the policies")
+    age = quotas.quotas[1]
+    if age.state == "within its limit" or (age.state == "not known" and age.limit > 0):
+        found.unknown.append("whether the message_age quota was exceeded since the last check")
     if limit is None:
         found.unknown.append("how many producers the topic may have: that takes the policies")
     found.unknown.append(
-        "who was refused or fenced out before, and schemas, encryption, and permissions of a new producer: the stats don't show "
+        "whether the topic is fenced, or a producer that is gone still has the access; who was refused or fenced out before; and schemas, encryption, and permissions of a new producer: the stats don't show "
         "them; the producer's own exception does"
     )
     found.to_do = advice.of_producers(found)
     return found
 
 
-def _producer(shown: Fields) -> ProducerState:
+def _producer(shown: ShownFields) -> ProducerState:
     limited = shown.flag("isThrottled")
     return ProducerState(
         shown.text("producerName") or "",
@@ -91,6 +102,7 @@ def _since(text: str | None) -> int | None:
 def _admit(found: Producing) -> None:
     """What the gate says of each access mode, behind what refuses all of them."""
     refusal = next((each for each in found.verdicts if each.blocks and each.decider != "access mode"), None)
+    perhaps = next((each for each in found.verdicts if not each.sure), None)
     situations: set[Situation] = {"producers"} if found.producers else set()
     if found.owner is not None:
         situations.add("owner")
@@ -98,11 +110,11 @@ def _admit(found: Producing) -> None:
         situations.add("waiting")
     for mode in ACCESS_MODES:
         if refusal is not None:
-            error = _ERRORS.get(refusal.decider)
-            if refusal.decider == "backlogQuota":
-                held = "producer_request_hold" in refusal.text
-                error = f"ProducerBlockedQuotaExceeded{'Error' if held else 'Exception'}"
-            found.admissions.append(Admission(mode, "is refused", error, refusal.text))
+            found.admissions.append(Admission(mode, "is refused", _error(refusal), refusal.text))
+            continue
+        if perhaps is not None:
+            text = f"refused with {_error(perhaps)} if the quota is still exceeded"
+            found.admissions.append(Admission(mode, "not known", None, text))
             continue
         verdict = pass_gate(mode, situations)
         if isinstance(verdict, Refusal):
@@ -116,6 +128,14 @@ def _admit(found: Producing) -> None:
             found.admissions.append(Admission(mode, "fences", None, f"fences out {gone}{queue}"))
         else:
             found.admissions.append(Admission(mode, "gets in"))
+
+
+def _error(refusal: Verdict) -> str | None:
+    """The error that a producer gets."""
+    if refusal.decider == "backlogQuota":
+        held = "producer_request_hold" in refusal.text
+        return f"ProducerBlockedQuotaExceeded{'Error' if held else 'Exception'}"
+    return _ERRORS.get(refusal.decider)
 
 
 _ERRORS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streaming.answers.explain import advice
-from streaming.answers.explain.stats.observed import QUOTA_TYPES, Fields, Observed
+from streaming.answers.explain.stats.observed import QUOTA_TYPES, Observed, ShownFields
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.cleanup.backlog_quota import (
     Backlog,
@@ -64,11 +64,11 @@ def _interval(observed: Observed, setting: str, unit: str) -> str:
     return f"every {getattr(observed.config, setting)} {unit} ({setting})"
 
 
-def _durable(observed: Observed) -> dict[str, Fields]:
+def _durable(observed: Observed) -> dict[str, ShownFields]:
     """The durable subscriptions, which a quota and trimming count."""
     return {
         name: sub
-        for name, sub in observed.subscriptions().items()
+        for name, sub in observed.subscriptions.items()
         if "isDurable" not in sub or sub.flag("isDurable")
     }
 
@@ -80,7 +80,7 @@ def cursors(observed: Observed) -> dict[str, Position] | None:
         return None
     from urllib.parse import unquote_plus
 
-    readers = set(observed.subscriptions()) - set(_durable(observed))
+    readers = set(observed.subscriptions) - set(_durable(observed))
     found = {}
     for name, cursor in observed.internal.items("cursors"):
         decoded = unquote_plus(name)
@@ -175,8 +175,7 @@ def _exceeded(policy: str) -> str:
 
 def _used(observed: Observed, oldest: int | None, *, by_size: bool) -> int | None:
     if by_size:
-        size = observed.stats.number("backlogSize")
-        return size if size is not None and size >= 0 else None
+        return observed.stats.number("backlogSize")
     age = observed.stats.number("oldestBacklogMessageAgeSeconds")
     if age is not None and age >= 0:
         return age * 1000
@@ -190,7 +189,7 @@ def explain_retention(observed: Observed) -> Retention:
     """Why a topic's ledgers are there."""
     retention, ledgers, positions = (
         observed.policy("retention"),
-        observed.ledgers() or {},
+        observed.ledgers or {},
         cursors(observed) or {},
     )
     found = Retention(

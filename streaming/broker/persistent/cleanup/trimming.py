@@ -204,7 +204,9 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
     for id_, info in ledger.ledgers.items():
         total += info.size
         if id_ == ledger.current:
-            entries, size, cursors, until = ledger.current_entries, ledger.current_size, list[str](), None
+            # Nothing was written to the last ledger of a terminated topic since it was loaded again.
+            entries, size = ledger.current_entries or info.entries, ledger.current_size or info.size
+            cursors, until = list[str](), None
             reason: KeptBecause = "open"
             text = (
                 LAST_OF_TERMINATED
