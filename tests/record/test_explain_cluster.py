@@ -24,7 +24,7 @@ from tests.record.recorded_clusters import VERSIONS, Recorded
 from tests.record.situations import SETTINGS, Scene, path, scene_of, topic_of
 from tests.server.conftest import running
 
-pytestmark = pytest.mark.feature("I2")
+pytestmark = pytest.mark.feature("K3")
 
 MAGNETAR = "magnetar"
 NOW = 1_800_000_000_000
