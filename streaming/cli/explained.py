@@ -88,6 +88,8 @@ def delivery_lines(found: Delivery) -> Iterator[str]:
     for number, entry in enumerate(found.first):
         yield f"  {'first unacknowledged entry' if number == 0 else 'first that no consumer has'} {_entry(entry)}"
     blamed = {each.consumer for each in found.verdicts if each.blocks and not _is_inactive(each)}
+    if any(each.blocks and each.decider in ("draining hash", "recently joined") for each in found.verdicts):
+        blamed.update(each.name for each in found.members)  # others hold the keys
     for member in [each for each in found.members if each.name in blamed][:_MEMBERS]:
         acked = "" if member.last_acked is None else f", acked last at {_time(member.last_acked)}"
         since = "" if member.since is None else f", connected since {member.since}"
@@ -313,15 +315,15 @@ def producers_headline(found: Producing) -> str:
 def answers_lines(found: Answers) -> Iterator[str]:
     """All answers about a cluster's topic, with a summary first if there are several."""
     full = [each for each in found.subscriptions if _is_trouble(each)]
-    summed = False
-    if len(found.subscriptions) == 1:
+    one = len(found.subscriptions) == 1
+    if one:
         full = found.subscriptions
-    elif found.subscriptions or not (found.quotas or found.retention or found.producers):
-        summed = True
+    of_topic = [*map(producing_lines, found.producers[:IN_FULL]), *map(quotas_lines, found.quotas[:IN_FULL]),
+                *map(retention_lines, found.retention[:IN_FULL])]  # fmt: skip
+    summed = not (one and not of_topic) and bool(found.subscriptions or not of_topic)
+    if summed:
         yield _summary(found, full)
-    blocks = [*map(delivery_lines, full[:IN_FULL]), *map(quotas_lines, found.quotas[:IN_FULL]),
-              *map(retention_lines, found.retention[:IN_FULL]), *map(producing_lines, found.producers[:IN_FULL])]  # fmt: skip
-    for number, lines in enumerate(blocks):
+    for number, lines in enumerate([*of_topic, *map(delivery_lines, full[:IN_FULL])]):
         if number or summed:
             yield ""
         yield from lines
@@ -337,8 +339,8 @@ def answers_lines(found: Answers) -> Iterator[str]:
         states = Counter(each.state for each in rest[IN_SHORT:])
         shown = ", ".join(f"{count:,} {state}" for state, count in states.items())
         yield f"and {len(rest) - IN_SHORT:,} more ({shown}): --subscription shows one of them, --json all"
-    of_topic = (("quotas", found.quotas), ("storage", found.retention), ("producers", found.producers))
-    for what, answers in of_topic:
+    more = (("quotas", found.quotas), ("storage", found.retention), ("producers", found.producers))
+    for what, answers in more:
         if len(answers) > IN_FULL:
             yield f"and the {what} of {len(answers) - IN_FULL:,} more partitions: --json has them"
     if found.missing:
@@ -354,17 +356,24 @@ def _is_trouble(found: Delivery) -> bool:
 
 
 def _summary(found: Answers, trouble: Sequence[Delivery]) -> str:
+    """The worst first: producers that are kept out, then the subscriptions."""
     of = f" ({found.partitions:,} partitions)" if found.partitions else ""
+    producers = [f"producers: {producers_headline(found.producers[0])}"] if found.producers else []
+    return f"{found.topic}{of}: {'; '.join([*producers, _subscriptions(found, trouble)])}"
+
+
+def _subscriptions(found: Answers, trouble: Sequence[Delivery]) -> str:
     total = len(found.subscriptions)
+    needy = [each for each in trouble if _is_trouble(each)]
     if not total:
-        return f"{found.topic}{of}: no subscriptions"
-    if not trouble:
+        return "no subscriptions"
+    if not needy:
         count = "the subscription has" if total == 1 else f"all {total:,} subscriptions have"
-        return f"{found.topic}{of}: nothing is stuck, {count} caught up, receive, or wait for a time"
-    states = Counter(each.state for each in trouble)
+        return f"nothing is stuck, {count} caught up, receive, or wait for a time"
+    states = Counter(each.state for each in needy)
     shown = ", ".join(f"{count:,} {state}" for state, count in states.items())
     what = "subscriptions of partitions" if found.partitions else "subscriptions"
-    return f"{found.topic}{of}: {len(trouble):,} of {total:,} {what} may need you: {shown}"
+    return f"{len(needy):,} of {total:,} {what} may need you: {shown}"
 
 
 # -- numbers and times -----------------------------------------------------------------------------------------------------

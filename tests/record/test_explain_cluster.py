@@ -32,7 +32,10 @@ NOW = 1_800_000_000_000
 
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
-    settings: dict[str, Any] = {**SETTINGS}
+    settings: dict[str, Any] = {
+        **SETTINGS,
+        "statsUpdateFrequencyInSecs": 3600,
+    }  # no interval with a rate ends meanwhile
     with (
         running(**settings) as broker,
         scene_of(broker.service_url, Rest(str(broker.server.admin_url))) as found,
@@ -250,6 +253,14 @@ def test_without_a_question_only_trouble_is_told(rest: Rest) -> None:
     assert [each.quotas[0].state for each in trouble.quotas] == ["exceeded"]
 
 
+def test_the_summary_begins_with_what_keeps_producers_out(rest: Rest) -> None:
+    first = next(answers_lines(ask(rest, "quota_blocks")))
+    assert first.startswith(
+        f"{topic_of('quota_blocks')}: producers: the destination_storage quota is exceeded (producer_exception, topic): used "
+    )
+    assert first.endswith("; 2 of 2 subscriptions may need you: 2 no consumers")
+
+
 # -- the command
 
 
@@ -280,8 +291,9 @@ def test_the_questions_about_a_topic(scene: Scene) -> None:
     code, text = run("--admin-url", scene.rest.url, "quota-blocks", "--quota", "--retention", "--producers")
     assert code == 0
     assert text.startswith(
-        "persistent://public/default/quota-blocks, backlog quotas: destination_storage exceeded\n"
+        "persistent://public/default/quota-blocks, producers: the destination_storage quota is exceeded (producer_exception, topic): "
     )
+    assert "quota-blocks, backlog quotas: destination_storage exceeded\n" in text
     assert "quota-blocks, 1 ledger of 516 bytes: 1 open\n" in text
     assert (
         "quota-blocks, producers: the destination_storage quota is exceeded (producer_exception, topic): used 516"

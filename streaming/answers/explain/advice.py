@@ -72,7 +72,7 @@ def of_delivery(found: Delivery) -> list[str]:
     }  # fmt: skip
     advice: dict[str, None] = {}
     if found.state in ("held back", "lost", "not triggered"):
-        for each in found.verdicts:
+        for each in sorted(found.verdicts, key=lambda verdict: not verdict.blocks):
             decider = "never unblocks" if "never unblocks" in each.text else each.decider
             inactive = decider == "active consumer" and each.consumer is not None
             if (each.blocks or not each.sure) and decider in _DECIDERS and not inactive:

@@ -88,11 +88,8 @@ def explain_delivery(observed: Observed, name: str) -> Delivery:
     _count(found, consumers, unacked)
     found.verdicts = [*_of_topic(observed, found, cursor), *_of_subscription(observed, found, sub, consumers)]
     found.state = _state(found, consumers, owned)
-    if (
-        found.state == "not triggered"
-        and found.rate_out
-        and not (found.type == "Key_Shared" and _any_blocks(found))
-    ):
+    reads_on = found.unread != 0 and not (found.type == "Key_Shared" and _any_blocks(found))
+    if found.state == "not triggered" and found.rate_out and reads_on:
         found.state = "receiving"
     found.unknown = _unknown(observed, found, sub)
     found.to_do = advice.of_delivery(found)
@@ -258,7 +255,7 @@ def _replay_queue(observed: Observed, found: Delivery) -> Verdict | None:
     )
     most = min((limit for limit in limits if limit > 0), default=0)
     text = f"{found.to_redeliver} entries wait for the consumer of their key"
-    if most and found.to_redeliver >= most:
+    if most and found.to_redeliver >= most and found.unread:
         return Verdict("replay queue", True, f"{text}: so many that no new ones are read", "new")
     return Verdict("replay queue", False, text, sure=found.unread != 0)
 

@@ -73,7 +73,7 @@ def explain_producers(observed: Observed) -> Producing:
     if limit is None:
         found.unknown.append("how many producers the topic may have: that takes the policies")
     found.unknown.append(
-        "whether the topic is fenced, or a producer that is gone still has the access; who was refused or fenced out before; and schemas, encryption, and permissions of a new producer: the stats don't show "
+        "whether the topic is fenced, a producer is closing, or one that is gone still has the access; who was refused or fenced out before; and schemas, encryption, and permissions of a new producer: the stats don't show "
         "them; the producer's own exception does"
     )
     found.to_do = advice.of_producers(found)
@@ -110,7 +110,9 @@ def _admit(found: Producing) -> None:
         situations.add("waiting")
     for mode in ACCESS_MODES:
         if refusal is not None:
-            found.admissions.append(Admission(mode, "is refused", _error(refusal), refusal.text))
+            found.admissions.append(
+                Admission(mode, "is refused", _error(refusal), refusal.text.partition(" (")[0])
+            )
             continue
         if perhaps is not None:
             text = f"refused with {_error(perhaps)} if the quota is still exceeded"

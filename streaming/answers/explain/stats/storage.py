@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote_plus
 
 from streaming.answers.explain import advice
 from streaming.answers.explain.stats.observed import QUOTA_TYPES, Observed, ShownFields
@@ -31,6 +32,8 @@ SHOWN = 5
 """So many backlogs are shown."""
 
 _NOT_KNOWN = "not known"
+_OF_PULSAR = ("pulsar.", "__")
+"""Begin the names of durable cursors that are no subscriptions: of deduplication, replication and compaction."""
 
 
 def explain_quotas(observed: Observed) -> Quotas:
@@ -78,14 +81,11 @@ def cursors(observed: Observed) -> dict[str, Position] | None:
     they are not known."""
     if observed.internal is None:
         return None
-    from urllib.parse import unquote_plus
-
-    readers = set(observed.subscriptions) - set(_durable(observed))
-    found = {}
+    durable, found = _durable(observed), {}
     for name, cursor in observed.internal.items("cursors"):
         decoded = unquote_plus(name)
         marked = cursor.position("markDeletePosition")
-        if decoded not in readers and marked is not None:
+        if (decoded in durable or decoded.startswith(_OF_PULSAR)) and marked is not None:
             found[decoded] = marked
     return found
 
