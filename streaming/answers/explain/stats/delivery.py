@@ -329,25 +329,32 @@ def _state(found: Delivery, consumers: list[ShownConsumer], owned: int) -> State
     if not consumers:
         return "no consumers"
     delayed, again = found.delayed or 0, found.to_redeliver or 0
-    waiting = again > 0 or (
-        found.unread > 0 if found.unread is not None else owned + (found.lost or 0) < found.backlog - delayed
-    )
+    waiting = again > 0 or (found.unread or 0) > 0
+    if found.unread is None or (found.to_redeliver is None and found.type not in SINGLE_ACTIVE):
+        # An entry has a message at least, so consumers have no more entries than messages.
+        waiting |= max(owned, 0) < found.backlog - delayed
     if not waiting:
         return "lost" if found.lost else "waiting for a time" if delayed else "in flight"
-    blocking = [each for each in found.verdicts if each.blocks and each.decider not in ("chunk owner",)]
+    blocking = [each for each in found.verdicts if each.blocks and each.decider != "chunk owner"]
     if any(each.scope == "everything" for each in blocking):
         return "held back"
     if any(each.scope == "new" and each.decider != "replay queue" for each in blocking) and not again:
         return "held back"
-    waits = [each.consumer for each in blocking if each.decider in ("draining hash", "recently joined")]
-    if waits and again and found.unread == 0:
+    if again and found.unread == 0 and any(each.decider in _OF_KEYS for each in blocking):
         return "held back"
-    joined = {
-        each.consumer for each in blocking if each.decider == "recently joined"
-    }  # others get other keys
+    # What waits to be sent again may be from before a consumer joined.
+    joined = (
+        {each.consumer for each in blocking if each.decider == "recently joined"}
+        if found.to_redeliver == 0
+        else set()
+    )
     if all(not each.can_receive or each.name in joined for each in consumers):
         return "held back"
     return "not triggered"
+
+
+_OF_KEYS = ("draining hash", "recently joined")
+"""The deciders that hold back the entries of some keys."""
 
 
 def _any_blocks(found: Delivery) -> bool:
