@@ -49,7 +49,8 @@ ROOMS = {
         "msgspec numpy pyarrow",
     ),
     "streaming.record": Room(
-        "streaming.server streaming.traces streaming.protocol streaming.log streaming.broker sinks schemas",
+        "streaming.answers.explain streaming.answers.history streaming.server streaming.traces streaming.protocol streaming.log "
+        "streaming.broker sinks schemas",
         "msgspec starlette",
     ),
     "streaming.answers.advise": Room(
@@ -62,7 +63,7 @@ ROOMS = {
         "msgspec numpy pyarrow pyspark",
     ),
     "streaming.answers.explain": Room(
-        "streaming.answers streaming.answers.history streaming.broker schemas", "msgspec pyarrow"
+        "streaming.answers streaming.answers.history streaming.broker sinks schemas", "msgspec pyarrow"
     ),
     "streaming.answers.history": Room(
         "streaming.jobs streaming.state streaming.spark streaming.fold streaming.log streaming.broker sinks "

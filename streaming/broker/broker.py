@@ -15,11 +15,14 @@ from schemas.effects import (
     TOPIC_SET_ASIDE,
     CloseProducer,
     Effect,
+    Error,
     Evicted,
     LedgerDeleted,
+    ProducerSuccess,
     Quarantined,
     Row,
     Tick,
+    TopicEvent,
 )  # fmt: skip
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
@@ -71,8 +74,9 @@ from streaming.broker.position import Position
 from streaming.broker.rates.rate import seconds_of_interval
 from streaming.broker.schema import schema_registry
 from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state, encode_state
-from streaming.broker.topic import topic_commands
+from streaming.broker.topic import producing, topic_commands
 from streaming.broker.topic.abstract_topic import AbstractTopic
+from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 
@@ -786,6 +790,25 @@ class Broker:
                 found.disconnects.append(each.producer_name)
         return found
 
+    def producing(self, name: str) -> Producing:
+        """Who produces on a persistent topic, and what a new producer gets. Raises `KeyError`.
+
+        It creates producers on copies to find out, so use a broker that was decoded for this.
+        """
+        topic, ctx = self.topic(name), self._ctx
+        found = producing.explain(topic, ctx.clock)
+        quotas = backlog_quota.explain(ctx, topic)
+        found.verdicts += backlog_quota.blocking(quotas)
+        found.slowest = quotas.slowest
+        limit = ctx.policies_of(topic).maxProducersPerTopic
+        if limit > 0:
+            count = len(topic.producers) - len(topic.remote_producers)
+            found.verdicts.append(producing.max_producers(count, limit))
+        state, reader = self.encode(), ctx.entries.reader
+        for mode in producing.ACCESS_MODES:
+            found.admissions.append(_admission(Broker.decode(state, reader), name, mode))
+        return found
+
     def _next_check(self, name: str, check: str, unchecked: str | None) -> tuple[int | None, str | None]:
         """When a check runs next (ms), and why it passes the topic over."""
         if self.is_closed(name):
@@ -859,3 +882,32 @@ class Broker:
 
 CALLS = Table(TOPIC, (Call("DELETE", "", Broker._delete, "one"),))
 """The call on a topic that none but the broker can answer."""
+
+
+def _admission(copy: Broker, topic: str, mode: c.AccessMode) -> Admission:
+    """What a new producer with an access mode gets on a copy of a broker."""
+    connection = "explain"
+    while connection in copy.connections:
+        connection += "'"
+    asked = c.Producer(
+        connection=connection, producer_id=0, request_id=0, producer_name=None, producer_access_mode=mode, encrypted=True
+    )  # fmt: skip
+    copy.apply(copy.offset + 1, copy.clock, topic, asked, b"")
+    effects = [row.effect for row in copy.take()]
+    for effect in effects:
+        if isinstance(effect, Error) and effect.connection == connection:
+            return Admission(mode, "is refused", effect.error, effect.cause)
+    answer = next((each for each in effects if isinstance(each, ProducerSuccess)), None)
+    if answer is None or not answer.fields.producer_ready:
+        return Admission(mode, "waits")
+    gone = [
+        name
+        for each in effects
+        if isinstance(each, TopicEvent) and each.fields is not None
+        for name in each.fields.fenced_out
+    ]
+    queued = sum(isinstance(each, Error) for each in effects)
+    if not gone and not queued:
+        return Admission(mode, "gets in")
+    of_queue = f" and {queued} that wait" if queued else ""
+    return Admission(mode, "fences", None, f"fences out {', '.join(gone) or 'nobody'}{of_queue}")

@@ -27,6 +27,11 @@ class Entries:
         self._recent: dict[tuple[str, int], tuple[int, list[Entry | int]]] = {}
         self._makers: list[Callable[[int], Entry]] = []
 
+    @property
+    def reader(self) -> EntryReader:
+        """Where entries of earlier micro-batches come from."""
+        return self._reader
+
     def add(self, topic: str, position: Position, entry: Entry) -> None:
         """Remember an entry that was just written."""
         ledger = self._recent.get((topic, position.ledger))

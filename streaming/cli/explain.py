@@ -1,43 +1,47 @@
-"""`magnetar explain`: the life of a message, why a subscription gets nothing, why ledgers stay and quotas do not evict."""
+"""`magnetar explain`: the life of a message, why a subscription gets nothing, why a producer is refused, why ledgers stay."""
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from schemas.units import moment
 from streaming.cli.console import printable, say, say_json
 from streaming.cli.errors import expected_errors
+from streaming.cli.explained import (
+    answers_lines,
+    delivery_lines,
+    life_lines,
+    producing_lines,
+    quotas_lines,
+    retention_lines,
+)
 from streaming.cli.options import AT, LARGEST, SnapshotsFolder, opened_folders, position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from streaming.answers.explain.life import Life
+    from streaming.answers.explain.stats.answers import Answers, Questions
     from streaming.broker.persistent.cleanup.backlog_quota import Quotas
     from streaming.broker.persistent.cleanup.trimming import Retention
-    from streaming.broker.persistent.delivery import Delivery, EntryState
+    from streaming.broker.persistent.delivery import Delivery
+    from streaming.broker.topic.producing import Producing
 
-_STATES = {
-    "caught up": "It has caught up: its backlog is empty.",
-    "no consumers": "Nobody gets its entries: no consumer is connected.",
-    "in flight": "Every entry of its backlog is with a consumer and not acked yet: it waits for acks.",
-    "waiting for a time": "The entries that no consumer has yet wait for a point in time.",
-    "held back": "Entries are waiting, but the dispatcher sends none of them now:",
-    "not triggered": "Nothing holds its entries back. Like Pulsar, the broker dispatches on the next "
-    "event, such as a message or a FLOW.",
-}
+_LIVE = "A live cluster, or what its admin API showed"
 
 
 def explain_command(
     folder: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="DIR", help="The --out of a replay, the --store of a query, or a command log."
+            metavar="[DIR]",
+            help="The --out of a replay, the --store of a query, or a command log. Not with --admin-url or --stats.",
         ),
-    ],
+    ] = None,
     topic: Annotated[
         str | None, typer.Argument(help="A topic. persistent://public/default/ can be omitted.")
     ] = None,
@@ -45,7 +49,10 @@ def explain_command(
         str | None, typer.Argument(metavar="[LEDGER:ENTRY]", help="The message at this position.")
     ] = None,
     producer: Annotated[
-        str | None, typer.Option(help="The message of this producer, with --sequence-id.")
+        str | None,
+        typer.Option(
+            help="With --sequence-id: a message of this producer. Without: why this producer is refused, closed or waits."
+        ),
     ] = None,
     sequence_id: Annotated[
         int | None, typer.Option(min=-1, max=LARGEST, help="The message with this sequence id.")
@@ -59,11 +66,64 @@ def explain_command(
     ] = None,
     quota: Annotated[
         bool,
-        typer.Option("--quota", help="Explain why the topic's backlog quotas have not evicted anything."),
+        typer.Option(
+            "--quota",
+            help="Explain whether a backlog quota is exceeded, by which subscription, and why nothing was evicted.",
+        ),
     ] = False,
     retention: Annotated[
         bool, typer.Option("--retention", help="Explain why each ledger of the topic still exists.")
     ] = False,
+    producers: Annotated[
+        bool,
+        typer.Option(
+            "--producers",
+            help="Explain who produces on the topic, who waits for access, and why a new producer is refused.",
+        ),
+    ] = False,
+    admin_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask a live cluster: its admin REST API, such as http://localhost:8080. Only reads. Takes TOPIC as the first "
+            "argument.",
+            rich_help_panel=_LIVE,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with a token (JWT) for the cluster.", rich_help_panel=_LIVE)
+    ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="A PEM file with the authorities that sign the cluster's certificates. The default is the system's authorities.",
+            rich_help_panel=_LIVE,
+        ),
+    ] = None,
+    stats: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What `pulsar-admin topics stats` or `partitioned-stats --per-partition` printed.",
+            rich_help_panel=_LIVE,
+        ),
+    ] = None,
+    internal_stats: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --stats: what `pulsar-admin topics stats-internal` or `partitioned-stats-internal` printed.",
+            rich_help_panel=_LIVE,
+        ),
+    ] = None,
+    policies: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --stats: what `pulsar-admin namespaces policies` printed.",
+            rich_help_panel=_LIVE,
+        ),
+    ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -74,14 +134,67 @@ def explain_command(
     snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Explain what happened to a message, why a subscription receives nothing, or why a topic still stores data.
+    """Explain what happened to a message, why a subscription receives nothing, why a producer is refused, or why a topic still
+    stores data.
 
-    Given a message, it tells the message's history; given only a topic, it explains the topic's subscriptions; given neither, it picks an example.
+    Given a message, it tells the message's history; given only a topic, it explains the topic's subscriptions; given neither, it picks an example. With --admin-url, it asks a live cluster: magnetar explain --admin-url http://localhost:8080 TOPIC
     """
+    if sequence_id is not None and producer is None:
+        raise typer.BadParameter("--producer and --sequence-id identify a message only together")
+    about_message = message is not None or sequence_id is not None
+    about_topic = quota or retention or producers
+    if about_topic and (about_message or subscription is not None):
+        raise typer.BadParameter(
+            "--quota, --retention and --producers apply to a topic: omit the message and the subscription"
+        )
+    if message is not None and (producer is not None or subscription is not None):
+        raise typer.BadParameter("LEDGER:ENTRY alone identifies a message: omit the other options")
+    if producer is not None and subscription is not None:
+        raise typer.BadParameter("ask about a producer or about a subscription, not about both")
+    if admin_url is not None or stats is not None:
+        from streaming.answers.explain.stats.answers import Questions
+
+        given = {
+            "--checkpoint": checkpoint, "--at": at, "--snapshots": snapshots, "--sequence-id": sequence_id, "--producer": producer,
+        }  # fmt: skip
+        unfit = next((name for name, value in given.items() if value is not None), None)
+        if unfit is not None or topic is not None:
+            raise typer.BadParameter(
+                "with --admin-url or --stats, give only TOPIC: "
+                + (
+                    f"{unfit} applies to a log, a replay or a query"
+                    if unfit
+                    else "a cluster keeps no history, so it has no DIR"
+                )
+            )
+        asked = Questions(subscription, quota, retention, producers)
+        if admin_url is not None:
+            if stats is not None or internal_stats is not None or policies is not None:
+                raise typer.BadParameter(
+                    "give --admin-url or --stats, not both: the cluster shows all itself"
+                )
+            answers = _of_cluster(admin_url, folder, asked, token_file, tls_ca)
+        else:
+            if token_file is not None or tls_ca is not None:
+                raise typer.BadParameter("--token-file and --tls-ca apply to --admin-url")
+            answers = _of_files(stats, internal_stats, policies, folder, asked)
+        _print(answers, as_json=as_json)
+        return
+    if internal_stats is not None or policies is not None:
+        raise typer.BadParameter("--internal-stats and --policies add to --stats: give it as well")
+    if token_file is not None or tls_ca is not None:
+        raise typer.BadParameter("--token-file and --tls-ca apply to --admin-url")
+    if folder is None:
+        raise typer.BadParameter(
+            "give DIR (a replay's folder, a query's store or a command log), or --admin-url URL TOPIC for a live cluster"
+        )
+    if topic is None and (producer is not None or subscription is not None or producers):
+        raise typer.BadParameter("give the topic as well")
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
     from streaming.answers.explain import life, storage
     from streaming.answers.explain.delivery import explain_deliveries, to_json
+    from streaming.answers.explain.producing import explain_producers
     from streaming.answers.history.folders import NotFound
     from streaming.broker.errors import StateVersionError
     from streaming.broker.position import Position
@@ -91,19 +204,6 @@ def explain_command(
     from streaming.spark.checkpoint import BadCheckpoint
     from streaming.spark.failure import QueryFailed
 
-    if (producer is None) != (sequence_id is None):
-        raise typer.BadParameter("--producer and --sequence-id identify a message only together")
-    about_message = message is not None or producer is not None
-    if (quota or retention) and (about_message or subscription is not None):
-        raise typer.BadParameter(
-            "--quota and --retention apply to a topic: omit the message and the subscription"
-        )
-    if topic is None and (producer is not None or subscription is not None):
-        raise typer.BadParameter("give the topic as well")
-    if message is not None and (producer is not None or subscription is not None):
-        raise typer.BadParameter("LEDGER:ENTRY alone identifies a message: omit the other options")
-    if producer is not None and subscription is not None:
-        raise typer.BadParameter("ask about a message or about a subscription, not about both")
     named = None if message is None else position(message)
     with expected_errors(
         NotFound, EntryNotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
@@ -114,17 +214,20 @@ def explain_command(
         name = None if topic is None else folders.topic(topic)
         lives: list[Life] = []
         deliveries: list[Delivery] = []
-        stored: list[tuple[Quotas | Retention, Iterator[str]]] = []
+        stored: list[tuple[Quotas | Retention | Producing, Iterator[str]]] = []
         example = None
-        if quota or retention:
+        if about_topic or (producer is not None and sequence_id is None):
             if name is None:
                 name, example = storage.example(folders, by_backlog=quota)
             if quota:
                 quotas = storage.explain_quotas(folders, name)
-                stored.append((quotas, _quotas(quotas)))
+                stored.append((quotas, quotas_lines(quotas)))
             if retention:
                 retained = storage.explain_retention(folders, name)
-                stored.append((retained, _retention(retained)))
+                stored.append((retained, retention_lines(retained)))
+            if producers or producer is not None:
+                producing = explain_producers(folders, name, producer)
+                stored.append((producing, producing_lines(producing)))
         elif name is None:
             name, what, why = life.example(folders)
             lives = (
@@ -150,116 +253,51 @@ def explain_command(
     if not lives and not deliveries and not stored:
         say(f"{name} has no subscriptions.")
     for number, one in enumerate(lives):
-        say(*[*[""] * bool(number), *_life(one)])
+        say(*[*[""] * bool(number), *life_lines(one)])
     for number, delivery in enumerate(deliveries):
-        say(*[*[""] * bool(number), *_delivery(delivery)])
+        say(*[*[""] * bool(number), *delivery_lines(delivery)])
 
 
-def _life(life: Life) -> Iterator[str]:
-    what = life.position or f"sequence id {life.sequence_id} of {life.producer}"
-    if life.example is not None:
-        yield f"No topic was given. As an example, a message that was chosen because {life.example}:"
-    yield f"{life.topic}, {what}: {life.text}"
-    if life.events and life.fate == "stored":
-        yield "\nWhat happened:"
-        for each in life.events:
-            whose = f"{each.subscription}: " if each.subscription else ""
-            yield f"  {_time(each.clock)}  {whose}{each.text}"
-    elif life.events:
-        yield f"  at {_time(life.events[0].clock)}, record {life.events[0].partition}:{life.events[0].offset}"
-    if life.subscriptions:
-        when = f" at {_time(life.clock)}" if life.clock is not None else ""
-        yield f"\nWhat became of it{when}:"
-        width = max(len(each.subscription) for each in life.subscriptions)
-        for of in life.subscriptions:
-            yield f"  {of.subscription.ljust(width)}  {of.outcome}: {of.text}"
+def _of_cluster(
+    url: str, topic: str | None, asked: Questions, token_file: Path | None, tls_ca: Path | None
+) -> Answers:
+    from streaming.answers.explain.stats.answers import answer
+    from streaming.answers.history.folders import NotFound
+    from streaming.cli.record import authorization, tls_of, token_of
+    from streaming.record.observe import observe
+    from streaming.record.rest import BadAdminUrl, CallFailed, Rest
 
-
-def _delivery(found: Delivery) -> Iterator[str]:
-    yield f"{found.topic}, subscription {found.subscription} ({found.type}), at {_time(found.clock)}"
-    yield (
-        f"  backlog {found.backlog:,} entries ({found.analysis['messages']:,} messages{' or more' * found.analysis['aborted']}): "
-        f"{found.in_flight:,} in flight, {found.to_redeliver:,} to redeliver, {found.delayed:,} delayed, {found.unread:,} not "
-        "read yet"
-    )
-    yield f"  mark-delete position {found.mark_delete}, read position {found.read_position}, last entry {found.last_confirmed}"
-    yield f"\n  {_STATES[found.state]}"
-    shown = [
-        (f"{each.decider} ({each.consumer})" if each.consumer else each.decider, each)
-        for each in found.verdicts
-    ]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, each in sorted(shown, key=lambda pair: not pair[1].blocks):
-        yield f"    {'holds back' if each.blocks else '        ok'}  {name.ljust(width)}  {each.text}{_until(each.until)}"
-    for number, entry in enumerate(found.first):
-        yield f"  {'first unacknowledged entry' if number == 0 else 'first that no consumer has'} {_entry(entry)}"
-
-
-def _retention(found: Retention) -> Iterator[str]:
-    size = "unlimited" if found.megabytes < 0 else f"{found.megabytes} MB"
-    time = "unlimited" if found.minutes < 0 else f"{found.minutes} min"
-    yield f"{found.topic}, {len(found.ledgers)} ledgers of {found.size:,} bytes, at {_time(found.clock)}"
-    yield f"  retention of what is consumed: {time}, {size} ({found.level})"
-    yield _next_check(found.next_check, found.unchecked)
-    for each in found.ledgers:
-        until = "" if each.until is None else f"; retention time ends at {_time(each.until)}"
-        goes = "; the next check deletes it" if each.ledger in found.deletes else ""
-        closed = "" if each.closed_at is None else f", closed {_time(each.closed_at)}"
-        yield f"  ledger {each.ledger} ({each.entries:,} entries, {each.size:,} bytes{closed})"
-        yield f"    {each.reason}: {each.text}{until}{goes}"
-
-
-def _quotas(found: Quotas) -> Iterator[str]:
-    yield f"{found.topic}, at {_time(found.clock)}"
-    if found.slowest is None:
-        yield "  no durable subscription has a backlog"
-    else:
-        yield f"  the slowest cursor is {found.slowest}, mark-delete position {found.mark_delete}"
-    yield _next_check(found.next_check, found.unchecked)
-    for each in found.quotas:
-        how = str if each.type == "destination_storage" else _seconds
-        unit = " bytes" * (each.type == "destination_storage")
-        yield f"  {each.type}: {each.state}"
-        if each.state != "no limit":
-            used = "unknown" if each.used is None else f"{how(each.used)}{unit}"
-            left = "" if each.headroom is None else f", headroom {how(each.headroom)}{unit}"
-            yield f"    limit {how(each.limit)}{unit}, used {used}{left} ({each.policy}, {each.level})"
-        yield f"    {each.text}"
-    for eviction in found.evicts:
-        yield (
-            f"  The next check evicts {_entries(eviction.entries)} of {eviction.subscription}, from {eviction.before} to "
-            f"{eviction.after}."
+    if topic is None:
+        raise typer.BadParameter("give the topic: magnetar explain --admin-url URL TOPIC")
+    with expected_errors(BadAdminUrl, NotFound, failed=(CallFailed,)):
+        rest = Rest(url, authorization(token_of(token_file)), tls_of(tls_ca))
+        name, observed, partitions = observe(
+            rest, topic, _now(), oldest=asked.quota or asked.subscription is not None
         )
-    if found.disconnects:
-        yield f"  The next check closes the producers {', '.join(found.disconnects)}."
-    if not found.evicts and not found.disconnects and found.next_check is not None:
-        yield "  The next check evicts nothing, unless a command comes before."
+        return answer(name, observed, asked, partitions)
 
 
-def _next_check(at: int | None, unchecked: str | None) -> str:
-    if unchecked is not None:
-        return f"  not checked: {unchecked}"
-    return "  not checked: its interval is 0" if at is None else f"  next check at {_time(at)}"
+def _of_files(
+    stats: Path | None, internal: Path | None, policies: Path | None, topic: str | None, asked: Questions
+) -> Answers:
+    from streaming.answers.explain.stats.answers import answer
+    from streaming.answers.explain.stats.files import BadStats, from_files
+    from streaming.answers.history.folders import NotFound
+
+    assert stats is not None
+    with expected_errors(BadStats, NotFound):
+        name, observed, partitions = from_files(stats, internal, policies, topic, _now())
+        return answer(name, observed, asked, partitions)
 
 
-def _entries(count: int) -> str:
-    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+def _print(answers: Answers, *, as_json: bool) -> None:
+    if as_json:
+        from streaming.answers.explain.delivery import to_json
+
+        say_json(to_json(answers))
+        return
+    say(*answers_lines(answers))
 
 
-def _seconds(milliseconds: int) -> str:
-    return f"{milliseconds / 1000:g} s"
-
-
-def _entry(entry: EntryState) -> str:
-    acked = (
-        "" if entry.messages_acked is None else f"; {entry.messages_acked} messages of its batch are acked"
-    )
-    return f"{entry.position}: {entry.state}, {entry.text}{_until(entry.until)}{acked}"
-
-
-def _until(until: int | None) -> str:
-    return "" if until is None else f", until {_time(until)}"
-
-
-def _time(clock: int) -> str:
-    return moment(clock).strftime("%Y-%m-%d %H:%M:%S.") + f"{clock % 1000:03d}"
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -99,8 +99,8 @@ def record_command(
         stop_signals() as stop,
     ):
         broker_address(to)
-        token = _token(token_file)
-        rest = Rest(admin_to, _authorization(token), _tls(tls_ca))
+        token = token_of(token_file)
+        rest = Rest(admin_to, authorization(token), tls_of(tls_ca))
         listeners = []
         for option, text in (("--listen", listen), ("--admin-listen", admin_listen)):
             address = Address.parse(text)
@@ -150,8 +150,8 @@ def capture_command(
     from streaming.traces.trace import TraceError
 
     with expected_errors(BadAdminUrl, BadBrokerUrl, NotCaptured, TraceError, failed=(CallFailed, ReadFailed)):
-        token = _token(token_file)
-        rest = Rest(admin_url, _authorization(token), _tls(tls_ca))
+        token = token_of(token_file)
+        rest = Rest(admin_url, authorization(token), tls_of(tls_ca))
         captured = capture(service_url, rest, topics, to, payloads.value, token)
     for each in captured.missing:
         say(f"magnetar: not in the log: {each}", err=True)
@@ -163,7 +163,8 @@ def capture_command(
         say(f"  {each}")
 
 
-def _tls(authorities: Path | None) -> ssl.SSLContext | None:
+def tls_of(authorities: Path | None) -> ssl.SSLContext | None:
+    """Whose signatures count for a cluster's certificates. None: those of the system's authorities. Raises `typer.BadParameter`."""
     if authorities is None:
         return None
     import ssl
@@ -177,11 +178,13 @@ def _tls(authorities: Path | None) -> ssl.SSLContext | None:
         raise typer.BadParameter(f"{authorities}: {error.strerror or error}", param_hint="--tls-ca") from None
 
 
-def _token(file: Path | None) -> str | None:
+def token_of(file: Path | None) -> str | None:
+    """The token in a file."""
     from sinks.small_files import read_small_text
 
     return None if file is None else read_small_text(file).strip()
 
 
-def _authorization(token: str | None) -> dict[str, str]:
+def authorization(token: str | None) -> dict[str, str]:
+    """The headers of calls with a token."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -21,12 +21,13 @@ from sinks.outputs import check_new_file, new_lines
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import base_of, partitions_of, whole_of
 from streaming.broker.topic.stats import cursor_name
 from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries
-from streaming.record.observation import position, ranges
+from streaming.record.mirror import position
 from streaming.record.policies import (
     BrokerSettings,
     PolicyCall,
@@ -321,9 +322,9 @@ class _Log:
         passed = [ours for real, ours in positions.items() if real <= marked]
         holes = [
             ours
-            for low, first, high, last in ranges(cursor["individuallyDeletedMessages"])
+            for low, high in runs_of(cursor["individuallyDeletedMessages"])
             for real, ours in positions.items()
-            if (low, first) < real <= (high, last) and real > marked
+            if low < real <= high and real > marked
         ]
         if not passed and not holes:
             return

@@ -17,6 +17,8 @@ _REDIRECTS = (
     HTTPStatus.PERMANENT_REDIRECT,
 )
 _MOST_REDIRECTS = 10
+_MOST_BYTES = 64 << 20
+"""Of a response. The stats of a topic with 10,000 subscriptions have some 20 MB."""
 
 
 class BadAdminUrl(ValueError):
@@ -24,7 +26,11 @@ class BadAdminUrl(ValueError):
 
 
 class CallFailed(OSError):
-    """The admin API can't be reached, or refuses a call. The text says why."""
+    """The admin API can't be reached, or refuses a call. The text says why. `status`: that of the response, None without one."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Said(NamedTuple):
@@ -77,9 +83,11 @@ class Rest:
         headers = {"Content-Type": "application/json", **self._headers}
         try:
             with self.open(method, f"/admin/v2{path}", headers.items(), data) as response:
-                status, said = response.status, response.read()
+                status, said = response.status, response.read(_MOST_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             raise CallFailed(f"{self.url} can't be reached: {error}") from None
+        if len(said) > _MOST_BYTES:
+            raise CallFailed(f"{method} {path}: the response has more than {_MOST_BYTES >> 20} MiB", status)
         try:
             return Said(status, msgspec.json.decode(said))
         except msgspec.DecodeError:
@@ -90,5 +98,5 @@ class Rest:
         status, value = self.call("GET", path)
         if status >= HTTPStatus.BAD_REQUEST:
             reason = value.get("reason", "") if isinstance(value, dict) else ""
-            raise CallFailed(f"GET {path}: {status} {reason}".rstrip())
+            raise CallFailed(f"GET {path}: {status} {reason}".rstrip(), status)
         return value

@@ -16,6 +16,7 @@ from streaming.answers.explain import life
 from streaming.answers.explain.delivery import explain_deliveries, to_json, verdicts
 from streaming.answers.explain.life import Life, SubscriptionFate
 from streaming.answers.explain.policies import namespace_policies, topic_policies
+from streaming.answers.explain.producing import explain_producers
 from streaming.answers.explain.storage import explain_quotas, explain_retention, ledgers, quotas
 from streaming.answers.history.folders import Folders, NotFound
 from streaming.broker import entry_filters
@@ -23,6 +24,7 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.persistent.delivery import Delivery
 from streaming.broker.policies.hierarchy import DispatchRate, Policies, effective
 from streaming.broker.position import Position
+from streaming.broker.topic.producing import Producing
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
 from streaming.log.table import LOGICAL, log_table
@@ -287,7 +289,7 @@ def test_permits(tmp_path: Path) -> None:
     found = stuck(folders(tmp_path, subscribe(), flow(1), publish(0), publish(1)))
     assert (found.state, blocking(found)) == ("held back", [("permits", "n0")])
     assert [each.position for each in found.first] == ["1:0", "1:1"]
-    assert (found.in_flight, found.unread, found.analysis["entries"]) == (1, 1, 2)
+    assert (found.in_flight, found.unread, (found.analysis or {})["entries"]) == (1, 1, 2)
     assert verdicts([found])["blocks"].to_pylist().count(True) == 1
 
 
@@ -345,6 +347,7 @@ def test_draining_hash(tmp_path: Path) -> None:
     first, second = (subscribe(consumer=n, type_="Key_Shared") for n in (0, 1))
     found = stuck(folders(tmp_path, first, flow(99), *one, second, flow(99, 1), *two))
     assert ("draining hash", "n1") in blocking(found)
+    assert found.to_redeliver is not None
     assert found.to_redeliver > 0
     assert "which gets it when n0 has acked" in found.first[-1].text
 
@@ -493,7 +496,11 @@ def test_without_arguments_it_picks_an_example(tmp_path: Path) -> None:
         ([T, "--subscription", "t"], f"{T} has no subscription t: there is s"),
         (["non-persistent://a/b/n"], "is not persistent: it keeps neither messages nor backlogs"),
         ([T, "1-0"], "expected LEDGER:ENTRY, such as 3:42"),
-        ([T, "--producer", "p"], "--producer and --sequence-id identify a message only together"),
+        ([T, "--sequence-id", "3"], "--producer and --sequence-id identify a message only together"),
+        (
+            [T, "--producer", "none"],
+            f"{T} has no producer none, and none of that name was refused or closed: there is p",
+        ),
     ],
 )
 def test_what_is_not_there(tmp_path: Path, arguments: list[str], complaint: str) -> None:
@@ -585,3 +592,151 @@ def test_a_rate_that_limits_nothing_sets_no_level() -> None:
     assert (
         effective("messageTTL", Policies(messageTTL=-1), Policies(), ServiceConfiguration()).level == "broker"
     )
+
+
+# -- producers
+
+
+def producer(name: str, number: int, mode: str = "Shared", **fields: Any) -> Record:
+    return T, {"command": "PRODUCER", "connection": f"c{number}", "producer_id": number, "request_id": number,
+               "producer_name": name, "producer_access_mode": mode, **fields}  # fmt: skip
+
+
+def producing(out: Path, *records: Record, of_one: str | None = None, **settings: Any) -> Producing:
+    return explain_producers(folders(out, *records, **settings), T, of_one)
+
+
+def said(found: Producing) -> list[tuple[str | None, str]]:
+    return [(each.producer, each.text) for each in found.happened]
+
+
+def test_who_holds_the_access_who_waits_and_who_was_refused(tmp_path: Path) -> None:
+    found = producing(
+        tmp_path, producer("a", 1, "Exclusive"), producer("b", 2, "WaitForExclusive"), producer("c", 3),
+        producer("d", 4, "Exclusive"),
+    )  # fmt: skip
+    assert (found.owner, found.waiting) == ("a", 1)
+    assert [(each.name, each.state) for each in found.producers] == [("a", "connected"), ("b", "waiting")]
+    assert said(found) == [
+        ("b", "waits for exclusive access"),
+        (
+            None,
+            "a producer of the connection c3 refused with ProducerBusy: Topic has an existing exclusive producer: a",
+        ),
+        (
+            None,
+            "a producer of the connection c4 refused with ProducerFenced: Topic has an existing exclusive producer: a",
+        ),
+    ]
+    code, text = run(tmp_path, T, "--producers")
+    assert code == 0
+    assert text.startswith(f"{T}, producers: a has exclusive access, and 1 waits for it\n")
+    assert "  To do: Close the producer that has the access" in text
+    assert "  b (WaitForExclusive, c2) waiting since 2026-01-01 00:00:02.000: number 1 in the queue" in text
+    assert (
+        "    Shared                is refused with ProducerBusy: Topic has an existing exclusive producer: a"
+        in text
+    )
+    assert run(tmp_path, T, "--producers", "--json")[1] == to_json([found]) + "\n"
+
+
+def test_a_log_has_the_names_of_those_that_were_refused_and_any_moment(tmp_path: Path) -> None:
+    commands = [producer("a", 1, "Exclusive"), producer("b", 2), producer("c", 3, "ExclusiveWithFencing")]
+    log = tmp_path / "log.jsonl"
+    log.write_text(
+        "".join(
+            json.dumps({"timestamp": START + 1000 * at, "topic": topic, **command}) + "\n"
+            for at, (topic, command) in enumerate(commands)
+        )
+    )
+    options = ["--snapshots", tmp_path / "snapshots"]
+    _, text = run(log, T, "--producer", "b", *options)
+    assert "  b: refused with ProducerBusy: Topic has an existing exclusive producer: a\n" in text
+    assert "a fenced out" not in text
+    _, text = run(log, T, "--producer", "a", *options)
+    assert "  a: got in\n" in text
+    assert "  a fenced out: exclusive access goes to c\n" in text
+    _, text = run(log, T, "--producers", "--at", "1", *options)
+    assert text.startswith(f"{T}, producers: a has exclusive access\n")
+    _, text = run(log, T, "--producers", *options)
+    assert text.startswith(f"{T}, producers: c has exclusive access\n")
+
+
+def test_whose_quota_closed_a_producer_and_refuses_it(tmp_path: Path) -> None:
+    hold = {"limitSize": 50, "policy": "producer_request_hold"}
+    found = producing(
+        tmp_path, subscribe("slow"), producer("p", 1), policy("backlogQuota", hold), publish(0), publish(1),
+        check("backlogQuota"), producer("p", 1), of_one="p",
+    )  # fmt: skip
+    assert found.slowest == "slow"
+    (blocks,) = [each for each in found.verdicts if each.blocks]
+    assert "the slowest subscription is slow" in blocks.text
+    (closed,) = [text for name, text in said(found) if name == "p" and "closed" in text]
+    assert (
+        closed
+        == "closed by the broker: backlog quota exceeded: producer_request_hold destination_storage 50 B (namespace)"
+    )
+    assert found.admissions[0].error == "ProducerBlockedQuotaExceededError"
+    assert "unsubscribe -s slow" in found.to_do[0]
+
+
+# -- what was told wrong
+
+
+def test_an_entry_that_was_dealt_to_a_consumer_that_has_left_is_not_in_flight(tmp_path: Path) -> None:
+    """A chunk goes to the consumer that got the first one, also if that has left."""
+
+    def chunk(number: int) -> Record:
+        return send(0, chunk_id=number, num_chunks_from_msg=3, total_chunk_msg_size=3, uuid="u")
+
+    leaves = (T, {"command": "CLOSE_CONSUMER", "connection": "c0", "consumer_id": 0, "request_id": 9})
+    found = stuck(folders(
+        tmp_path, create(), subscribe(), flow(9), chunk(0), chunk(1), ack(0, 1), leaves, subscribe(consumer=1), flow(9, 1), chunk(2),
+        send(1),
+    ))  # fmt: skip
+    assert (found.state, found.lost, found.in_flight, found.backlog) == ("lost", 1, 1, 2)
+    assert blocking(found) == [("chunk owner", None)]
+    assert found.verdicts[0].text.startswith("1 entries, from 1:2 on, were dealt to a consumer that has left")
+    assert "Disconnect all consumers" in found.to_do[0]
+    code, text = run(tmp_path, T)
+    assert code == 0
+    assert text.startswith(f"{T}, subscription s (Shared): lost\n")
+    assert "Every entry of its backlog is with a consumer" not in text
+    assert (
+        "backlog 2 entries (2 messages): 1 in flight, 0 to redeliver, 0 delayed, 0 not read yet, 1 lost"
+        in text
+    )
+
+
+def test_a_limit_of_one_never_unblocks(tmp_path: Path) -> None:
+    """New entries wait for fewer unacked messages than half of the limit, rounded down: than 0."""
+    found = stuck(
+        folders(
+            tmp_path,
+            subscribe(),
+            flow(9),
+            publish(0),
+            publish(1),
+            ack(0),
+            maxUnackedMessagesPerSubscription=1,
+        )
+    )
+    (one,) = [each for each in found.verdicts if each.blocks]
+    assert one.text == (
+        "0 unacked messages, the limit is 1; a limit of 1 never unblocks, for that takes fewer unacked messages than half of it, "
+        "rounded down to 0"
+    )
+    assert found.to_do[0].startswith("Set the limit to 2 or more, or to 0 for none, and unload the topic")
+    two = stuck(
+        folders(
+            tmp_path / "two",
+            subscribe(),
+            flow(9),
+            publish(0),
+            publish(1),
+            publish(2),
+            ack(0),
+            maxUnackedMessagesPerSubscription=2,
+        )
+    )
+    assert "never unblocks" not in " ".join(each.text for each in two.verdicts)

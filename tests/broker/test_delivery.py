@@ -5,10 +5,12 @@ from typing import get_args
 
 import pytest
 
+from schemas.commands import Ack, AnyCommand, ConnectionLost, Flow, MessageIdData, Subscribe, to_json
+from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
 from streaming.broker.dispatch.verdict import Verdict
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.persistent.delivery import EntryState, Show
+from streaming.broker.persistent.delivery import Delivery, EntryState, Show
 from streaming.broker.position import Position
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, sent
 from tests.broker.random_lives import live
@@ -44,9 +46,90 @@ def check(broker: Broker, store: Stored) -> None:
             if found.state == "held back":
                 assert blocking, found
             if found.sends:
-                assert not [
-                    each for each in blocking if each.scope == "everything" and "Failover" not in each.decider
-                ], found
+                assert (
+                    not [
+                        each
+                        for each in blocking
+                        if each.scope == "everything" and "Failover" not in each.decider
+                    ]
+                    or found.lost
+                ), found
+            comes_true(Broker.decode(state, store), store, found)
+
+
+def comes_true(broker: Broker, store: Stored, found: Delivery) -> None:
+    """The broker does what the state says: acks finish what is in flight, permits release what waits for them, and what is lost comes
+    again when all consumers have left."""
+    subscription = broker.topic(found.topic).subscriptions[found.subscription]
+    consumers = [*subscription.consumers]
+    assert (found.state == "lost") <= bool(found.lost)
+    blocking = [each for each in found.verdicts if each.blocks]
+    if found.state == "caught up":
+        assert not broker.peek(found.topic, found.subscription, "backlog", 1)
+    elif found.state == "in flight":
+        entries = broker.peek(found.topic, found.subscription, "backlog", 9999)
+        assert {each.state for each in entries} <= {"in flight"}, found
+        ids = [MessageIdData(*at(each.position)) for each in entries]
+        one = consumers[0]
+        tell(
+            broker,
+            found.topic,
+            Ack(
+                connection=one.connection, consumer_id=one.consumer_id, ack_type="Individual", message_id=ids
+            ),
+        )
+        assert not broker.peek(found.topic, found.subscription, "backlog", 1), found
+    elif found.state == "held back" and {each.decider for each in blocking} == {"permits"}:
+        before = told(broker, found)
+        for one in consumers:
+            tell(
+                broker,
+                found.topic,
+                Flow(connection=one.connection, consumer_id=one.consumer_id, messagePermits=1000),
+            )
+        if (
+            told(Broker.decode(broker.encode(), store), found) == before
+        ):  # then something else holds them back, too
+            now = broker.delivery(found.topic, found.subscription)
+            reasons = {each.decider for each in now.verdicts if each.blocks}
+            assert now.state == "not triggered" or reasons - {"permits"}, (found, now)
+    elif found.lost:
+        first = next(
+            each.position
+            for each in broker.peek(found.topic, found.subscription, "backlog", 9999)
+            if each.state == "read"
+        )
+        kind = subscription.type
+        assert kind is not None
+        for connection in {each.connection for each in consumers}:
+            tell(broker, None, ConnectionLost(connection=connection))
+        if found.subscription not in broker.topic(found.topic).subscriptions:
+            return  # a reader's goes with it
+        join = Subscribe(
+            connection="new", consumer_id=1, subscription=found.subscription, subType=kind, request_id=1
+        )
+        tell(broker, found.topic, join)
+        sent_again = tell(broker, found.topic, Flow(connection="new", consumer_id=1, messagePermits=1000))
+        limited = any(each.blocks for each in broker.delivery(found.topic, found.subscription).verdicts)
+        again = [f"{each.ledger_id}:{each.entry_id}" for each in sent_again if isinstance(each, Message)]
+        assert first in again or limited or found.delayed, (first, again, found)
+
+
+def at(position: str) -> tuple[int, int]:
+    ledger, _, entry = position.partition(":")
+    return int(ledger), int(entry)
+
+
+def told(broker: Broker, found: Delivery) -> tuple[Position, int]:
+    """How far a subscription has read, and how much its consumers got."""
+    topic = broker.topic(found.topic)
+    sent = sum(each.messages_out for each in topic.subscriptions[found.subscription].consumers)
+    return topic.cursors[found.subscription].read_position, sent
+
+
+def tell(broker: Broker, topic: str | None, command: AnyCommand) -> list[Effect]:
+    feed(broker, broker.offset + 1, broker.clock, topic, to_json(command))
+    return [row.effect for row in broker.take()]
 
 
 def test_what_a_subscription_sees_of_its_first_entries() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
+from streaming.answers.explain import advice
 from streaming.answers.history.folders import Folders, NotFound, listed
 from streaming.broker.broker import Broker
 from streaming.broker.persistent.delivery import Delivery, Show
@@ -16,10 +17,12 @@ def explain_deliveries(folders: Folders, topic: str, subscription: str | None = 
     Decodes the state of one topic, and reads as many entries as dispatching does, and those that analyzeBacklog reads.
     Raises `NotFound`, and `schemas.entries.EntryNotFound` if the store lacks an entry.
     """
-    if subscription is not None:
-        return [_broker_of(folders, topic, subscription).delivery(topic, subscription)]
-    broker = _broker_of(folders, topic)
-    return [broker.delivery(topic, name) for name in sorted(broker.topic(topic).subscriptions)]
+    broker = _broker_of(folders, topic, subscription)
+    names = sorted(broker.topic(topic).subscriptions) if subscription is None else [subscription]
+    found = [broker.delivery(topic, name) for name in names]
+    for each in found:
+        each.to_do = advice.of_delivery(each)
+    return found
 
 
 def _broker_of(folders: Folders, topic: str, subscription: str | None = None) -> Broker:
@@ -39,7 +42,7 @@ def verdicts(deliveries: list[Delivery]) -> pa.Table:
     """The verdicts of all deciders as an Arrow table, one row each."""
     text, number = pa.string(), pa.int64()
     types = {"topic": text, "subscription": text, "decider": text, "blocks": pa.bool_(), "text": text, "scope": text,
-             "consumer": text, "until": number}  # fmt: skip
+             "consumer": text, "until": number, "sure": pa.bool_()}  # fmt: skip
     rows = [
         {"topic": each.topic, "subscription": each.subscription, **verdict._asdict()}
         for each in deliveries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from streaming.answers.explain import advice
 from streaming.answers.history.folders import Folders, NotFound
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.cleanup.backlog_quota import Quotas
@@ -29,7 +30,9 @@ def explain_retention(folders: Folders, topic: str) -> Retention:
 
     Decodes the topic, and what changes up to the next check. Raises `NotFound`.
     """
-    return folders.copy_of_broker(topic).retention(topic)
+    found = folders.copy_of_broker(topic).retention(topic)
+    found.to_do = advice.of_retention(found)
+    return found
 
 
 def explain_quotas(folders: Folders, topic: str) -> Quotas:
@@ -37,7 +40,9 @@ def explain_quotas(folders: Folders, topic: str) -> Quotas:
 
     Decodes the topic, and what changes up to the next check. Raises `NotFound`.
     """
-    return folders.copy_of_broker(topic).quotas(topic)
+    found = folders.copy_of_broker(topic).quotas(topic)
+    found.to_do = advice.of_quotas(topic, found.quotas, found.slowest)
+    return found
 
 
 def ledgers(found: Retention) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -70,8 +70,8 @@ class Folders:
     """The folders of a finished replay, or of a live query.
 
     `tables` is None if no output tables were written. `checkpoint` (a folder, or an ``s3a://`` URL) is None if nobody named one.
-    At a moment of a timeline, `at` has the states, and `until` the last offset of each ingress partition whose rows count. With
-    a `budget`, reading rows raises `TooMuch`.
+    At a moment of a timeline, `at` has the states, `until` the last offset of each ingress partition whose rows count, and `record`
+    gives the command at a partition and an offset. With a `budget`, reading rows raises `TooMuch`.
     """
 
     tables: Storage | None
@@ -81,6 +81,7 @@ class Folders:
     at: list[StateRow] | None = None
     until: dict[int, int] | None = None
     budget: Budget | None = None
+    record: Callable[[int, int], bytes] | None = None
     _brokers: dict[int, Broker] | None = field(default=None, init=False)
 
     @classmethod

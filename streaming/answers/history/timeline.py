@@ -185,7 +185,11 @@ class Timeline:
         until = dict(zip(last["partition"], last["offset_max"], strict=True))
         tables = Storage(str(self._folder / "tables"), restore=self._again)
         self._check(tables, moment)
-        return Folders(tables, self.store, None, None, states, until)
+        return Folders(tables, self.store, None, None, states, until, record=self._record)
+
+    def _record(self, partition: int, offset: int) -> bytes:
+        """The command of a record."""
+        return self.command(self.moment(f"{partition}:{offset}")).value
 
     def _check(self, tables: Storage, moment: int) -> None:
         """Whether the rows up to a moment are all there. Raises `Damaged`."""

@@ -201,6 +201,10 @@ class Dispatcher(msgspec.Struct, array_like=True):
         """How many entries an entry filter rescheduled."""
         return 0
 
+    def accounted_for(self, sub: SubscriptionContext) -> Collection[Position] | None:
+        """The entries before the read position that consumers have, or that wait to be sent. None: all that are not acked."""
+        return None
+
     def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
         """Where an unacknowledged entry is."""
         if position >= sub.cursor.read_position:

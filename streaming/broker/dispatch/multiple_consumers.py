@@ -62,9 +62,12 @@ from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.dispatch.verdict import (
     Verdict,
     Whereabouts,
+    delayed_entries,
     permits_of,
     rate_of,
     unacked_of,
+    unacked_of_broker,
+    unacked_of_subscription,
 )
 from streaming.broker.entry_filters import judge
 from streaming.broker.ledger.ack_set import to_bits
@@ -510,24 +513,13 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def verdicts(self, sub: SubscriptionContext) -> Iterator[Verdict]:
         """The limits on unacked messages, rates, delays and the replay set, then each consumer's permits and limits."""
         limit, config = sub.policies.maxUnackedMessagesPerSubscription, sub.ctx.config
-        text = (
-            f"{self.total_unacked} unacked messages, {f'the limit is {limit}' if limit > 0 else 'no limit'}"
-        )
-        if self.blocked:
-            text += f"; new entries wait until there are fewer than {limit // 2}"
-        yield Verdict("maxUnackedMessagesPerSubscription", self.blocked, text, "new")
+        yield unacked_of_subscription(self.total_unacked, limit, blocked=self.blocked)
         if sub.subscription.broker_blocked:
-            text = (
-                f"the broker has reached its limit of {config.maxUnackedMessagesPerBroker} unacked messages"
-            )
-            yield Verdict("maxUnackedMessagesPerBroker", True, text, "new")
+            yield unacked_of_broker(config.maxUnackedMessagesPerBroker)
         yield from rate_of(sub)
         if self.delayed.waiting:
             pauses = self.delayed.pauses_all(sub.ctx.clock, config)
-            text = f"{len(self.delayed)} entries wait for their delivery time"
-            if pauses:
-                text += "; they all have one delay, so nothing else is read before"
-            yield Verdict("delayedDelivery", pauses, text, until=self.delayed.first)
+            yield delayed_entries(len(self.delayed), self.delayed.first, pauses=pauses)
         if later := [*self.rescheduled, *self.asleep]:
             text = f"{self.entries_rescheduled} entries were rescheduled by an entry filter, which judges them again"
             yield Verdict("entryFilters", False, text, until=min(later))
@@ -564,6 +556,15 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def entries_rescheduled(self) -> int:
         """How many entries an entry filter rescheduled."""
         return sum(map(len, [*self.rescheduled.values(), *self.asleep.values()]))
+
+    def accounted_for(self, sub: SubscriptionContext) -> Collection[Position]:
+        """The entries that were read and that consumers have, or that wait here."""
+        return {
+            *(position for consumer in sub.consumers for position in consumer.pending),
+            *self.replay,
+            *(Position(ledger, entry) for _, ledger, entry in self.delayed.waiting),
+            *(each for waiting in (self.rescheduled, self.asleep) for at in waiting.values() for each in at),
+        }
 
     def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
         """Where an unacknowledged entry is: at a consumer, waiting for a time, waiting to be redelivered, or not read yet."""

@@ -20,6 +20,7 @@ from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.dispatch.verdict import (
     Verdict,
     Whereabouts,
+    not_active,
     permits_of,
     rate_of,
 )
@@ -307,8 +308,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             if consumer is active:
                 yield permits_of(consumer)
                 continue
-            text = "not the active consumer" + (f", which is {active.shown}" if active is not None else "")
-            yield Verdict("active consumer", True, text, "consumer", consumer.name)
+            yield not_active(consumer.name, None if active is None else active.shown)
 
     def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
         """What the cursor has read is with the active consumer."""

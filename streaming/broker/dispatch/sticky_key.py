@@ -73,7 +73,7 @@ from streaming.broker.dispatch.selectors import (
 )
 from streaming.broker.dispatch.sending import Found
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
-from streaming.broker.dispatch.verdict import Verdict, Whereabouts
+from streaming.broker.dispatch.verdict import Verdict, Whereabouts, draining_hash
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -515,11 +515,9 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             if drain:
                 waiting = sum(self.held.get(hash_, 0) for hash_, _ in drain)
                 hash_, draining = max(drain, key=lambda each: self.held.get(each[0], 0))
-                text = (
-                    f"{len(drain)} of its key hashes still drain, for which {waiting} entries wait: hash {hash_} until "
-                    f"{sub.subscription.consumer(*draining.owner).name} has acked {draining.entries} entries"
-                )
-                yield Verdict("draining hash", waiting > 0, text, "consumer", consumer.name)
+                owner = sub.subscription.consumer(*draining.owner).name
+                left = f"{draining.entries} entries"
+                yield draining_hash(consumer.name, len(drain), hash_, owner, left, waiting)
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
         room = self._look_ahead(sub) - len(self.replay)

@@ -21,7 +21,7 @@ from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE, ConsistentHas
 from streaming.broker.dispatch.sending import Found, read
 from streaming.broker.dispatch.sticky_key import StickyKeyMultipleConsumers
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
-from streaming.broker.dispatch.verdict import Verdict
+from streaming.broker.dispatch.verdict import Verdict, recently_joined
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
@@ -323,8 +323,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """As for Key_Shared, then the consumers that joined recently."""
         yield from super().verdicts(sub)
         for handle, before in self.joined:
-            text = f"joined recently: it gets nothing from {before} on until everything before that is acked"
-            yield Verdict("recently joined", True, text, "consumer", sub.subscription.consumer(*handle).name)
+            yield recently_joined(sub.subscription.consumer(*handle).name, str(before))
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
         bound = self._most_waiting(sub)

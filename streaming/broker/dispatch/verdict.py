@@ -11,7 +11,8 @@ Scope = Literal["everything", "new", "consumer"]
 
 class Verdict(NamedTuple):
     """What a decider says. `decider`: the name of the setting or policy if there is one; `consumer`: the name of the
-    consumer that the verdict is about, or None; `until`: when the decider changes its mind by itself (ms), or None."""
+    consumer that the verdict is about, or None; `until`: when the decider changes its mind by itself (ms), or None. `sure`: false
+    if a cluster's stats don't show whether it blocks."""
 
     decider: str
     blocks: bool
@@ -19,6 +20,7 @@ class Verdict(NamedTuple):
     scope: Scope = "everything"
     consumer: str | None = None
     until: int | None = None
+    sure: bool = True
 
 
 class Whereabouts(NamedTuple):
@@ -33,25 +35,125 @@ class Whereabouts(NamedTuple):
 
 def permits_of(consumer: Consumer) -> Verdict:
     """Whether the consumer asked for more messages."""
-    text = f"{consumer.permits} permits"
-    if consumer.permits_while_blocked:
-        text += f", and {consumer.permits_while_blocked} more once it is unblocked"
-    if consumer.permits <= 0:
+    return permits(consumer.name, consumer.permits, consumer.permits_while_blocked)
+
+
+def permits(name: str, count: int, while_blocked: int = 0) -> Verdict:
+    """Whether a consumer with so many permits asked for more messages. `while_blocked`: what it asked for while it was blocked."""
+    text = f"{count} permits"
+    if while_blocked:
+        text += f", and {while_blocked} more once it is unblocked"
+    if count <= 0:
         text += ": its client must send FLOW, as it does when the application receives messages"
-    return Verdict("permits", consumer.permits <= 0, text, "consumer", consumer.name)
+    return Verdict("permits", count <= 0, text, "consumer", name)
 
 
 def unacked_of(sub: SubscriptionContext, consumer: Consumer) -> Verdict:
     """Whether the consumer has too many unacknowledged messages."""
-    limit = sub.consumer_limit
-    text = f"{consumer.unacked} unacked messages, {f'the limit is {limit}' if limit else 'no limit'}"
-    if consumer.blocked:
+    return unacked_of_consumer(consumer.name, consumer.unacked, sub.consumer_limit, blocked=consumer.blocked)
+
+
+def unacked_of_consumer(name: str, unacked: int, limit: int | None, *, blocked: bool) -> Verdict:
+    """Whether a consumer has too many unacknowledged messages. `limit`: 0 for none, None if it is not known."""
+    text = f"{unacked} unacked messages, {_limited(limit)}"
+    if blocked and limit is not None:
         text += (
             f"; unblocked by an ack that leaves {limit // 2} or fewer"
             if limit
             else "; unblocked by its next ack"
         )
-    return Verdict("maxUnackedMessagesPerConsumer", consumer.blocked, text, "consumer", consumer.name)
+    return Verdict("maxUnackedMessagesPerConsumer", blocked, text, "consumer", name)
+
+
+def unacked_of_subscription(unacked: int, limit: int | None, *, blocked: bool) -> Verdict:
+    """Whether a subscription has too many unacknowledged messages. `limit`: 0 or negative for none, None if it is not known."""
+    text = f"{unacked} unacked messages, {_limited(limit)}"
+    if blocked and limit is not None:
+        text += f"; {_released_below(limit)}"
+    return Verdict("maxUnackedMessagesPerSubscription", blocked, text, "new")
+
+
+def unacked_of_broker(limit: int | None) -> Verdict:
+    """The broker has too many unacknowledged messages. `limit`: None if it is not known."""
+    text = f"the broker has reached its limit of {'' if limit is None else f'{limit} '}unacked messages"
+    if limit is not None and limit // 2 == 0:
+        text += f"; {_released_below(limit)}"
+    return Verdict("maxUnackedMessagesPerBroker", True, text, "new")
+
+
+def _limited(limit: int | None) -> str:
+    if limit is None:
+        return "the limit is not known"
+    return f"the limit is {limit}" if limit > 0 else "no limit"
+
+
+def _released_below(limit: int) -> str:
+    """When new entries are sent again: below half of the limit."""
+    if limit > 0 and limit // 2 == 0:
+        return f"a limit of {limit} never unblocks, for that takes fewer unacked messages than half of it, rounded down to 0"
+    return f"new entries wait until there are fewer than {limit // 2}"
+
+
+def delayed_entries(entries: int, first: int | None, *, pauses: bool = False) -> Verdict:
+    """Entries wait for their delivery time, the first one until `first` (ms). `pauses`: nothing else is read before."""
+    text = f"{entries} entries wait for their delivery time"
+    if pauses:
+        text += "; they all have one delay, so nothing else is read before"
+    return Verdict("delayedDelivery", pauses, text, until=first)
+
+
+def not_active(name: str, active: str | None) -> Verdict:
+    """A consumer that is not the active one."""
+    text = "not the active consumer" + ("" if active is None else f", which is {active}")
+    return Verdict("active consumer", True, text, "consumer", name)
+
+
+def draining_hash(
+    name: str, hashes: int, hash_: int, owner: str, unacked: str, waiting: int | None
+) -> Verdict:
+    """Key hashes of a consumer wait for the acks of their former owners, such as `hash_` for those of `owner`. `waiting`: how many
+    entries wait, None if it is not known."""
+    entries = "" if waiting is None else f", for which {waiting} entries wait"
+    text = f"{hashes} of its key hashes still drain{entries}: hash {hash_} until {owner} has acked {unacked}"
+    return Verdict("draining hash", waiting is None or waiting > 0, text, "consumer", name)
+
+
+def recently_joined(name: str, before: str) -> Verdict:
+    """A consumer that waits for what was read before it joined."""
+    text = f"joined recently: it gets nothing from {before} on until everything before that is acked"
+    return Verdict("recently joined", True, text, "consumer", name)
+
+
+def no_consumers() -> Verdict:
+    """Nobody is there to receive."""
+    return Verdict("consumers", True, "no consumer is connected")
+
+
+def no_backlog() -> Verdict:
+    """Nothing is there to send."""
+    return Verdict("backlog", True, "its backlog is empty")
+
+
+def ack_holes(ranges: int, mark_delete: str, first: str | None) -> Verdict:
+    """Messages are acked out of order. `first`: the first entry that is not acked."""
+    count = "1 range of entries is" if ranges == 1 else f"{ranges} ranges of entries are"
+    waits = "an entry before it" if first is None else first
+    text = f"{count} acked above the mark-delete position {mark_delete}, which stays there until {waits} is acked"
+    return Verdict("ack holes", False, text)
+
+
+def terminated(last: str, *, at_end: bool) -> Verdict:
+    """The topic takes no more messages. `at_end`: the subscription has consumed it."""
+    return Verdict("terminated", at_end, f"the topic is terminated: no message comes after {last}")
+
+
+def lost_chunks(what: str) -> Verdict:
+    """Entries of chunked messages were dealt to a consumer that had left. `what`: how many entries or messages."""
+    text = (
+        f"{what} were dealt to a consumer that has left, since it got the first chunk of their messages: they stay "
+        "unacked, and come again when all consumers of the subscription have left and one joins"
+    )
+    return Verdict("chunk owner", True, text)
 
 
 def rate_of(sub: SubscriptionContext) -> list[Verdict]:

@@ -4,11 +4,14 @@ The bitmaps are Python integers. Setting a bit, counting, and finding a run are 
 ledger bounds their cost, not the backlog and not the number of ledgers.
 """
 
+import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from itertools import islice
 
 from streaming.broker.position import Position
+
+_RUN = re.compile(r"\((-?\d{1,19}):(-?\d{1,19})\.\.(-?\d{1,19}):(-?\d{1,19})\]")
 
 _CHUNK = 128
 """How many bytes of a bitmap `AckHoles.runs` looks at together: it takes them off one run at a time."""
@@ -124,3 +127,10 @@ class AckHoles:
 
     def __str__(self) -> str:
         return "[" + ",".join(f"({low}..{high}]" for low, high in self.runs()) + "]"
+
+
+def runs_of(text: str) -> Iterator[tuple[Position, Position]]:
+    """The runs, each (low, high], in what `AckHoles` and Pulsar's internal stats show: ``[(7:0..7:2],(7:4..8:1]]``."""
+    for match in _RUN.finditer(text):
+        low, first, high, last = map(int, match.groups())
+        yield Position(low, first), Position(high, last)

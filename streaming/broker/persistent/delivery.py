@@ -1,14 +1,22 @@
 """What a subscription's entries wait for. The dispatchers say what decides, and dispatching itself says what would be sent."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Literal
 
 import msgspec
 
 from schemas.effects import Message
 from streaming.broker.context import Context
-from streaming.broker.dispatch.verdict import Verdict, Whereabouts
+from streaming.broker.dispatch.verdict import (
+    Verdict,
+    Whereabouts,
+    ack_holes,
+    lost_chunks,
+    no_backlog,
+    no_consumers,
+    terminated,
+)
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.persistent.cleanup.backlog_analysis import analyze, unacked_positions
 from streaming.broker.persistent.subscription import PersistentSubscription
@@ -16,8 +24,19 @@ from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.broker.subscription.context import SubscriptionContext
 
-State = Literal["caught up", "no consumers", "in flight", "waiting for a time", "held back", "not triggered"]
-"""``not triggered``: nothing holds the entries back, but Pulsar dispatches only with the next event, such as a message."""
+State = Literal[
+    "caught up",
+    "no consumers",
+    "in flight",
+    "waiting for a time",
+    "held back",
+    "lost",
+    "receiving",
+    "not triggered",
+]
+"""``lost``: entries were dealt to a consumer that had left, and the others are in flight or wait for a time. ``receiving``: by its
+rates, of a cluster's stats only. ``not triggered``: nothing holds the entries back, but Pulsar dispatches only with the next event,
+such as a message."""
 
 Show = Literal["backlog", "inflight", "delayed", "holes"]
 
@@ -34,11 +53,27 @@ class EntryState(msgspec.Struct):
     until: int | None = None
 
 
-class Delivery(msgspec.Struct):
-    """Why a subscription gets what it gets, at `clock` (ms). Counts are in entries.
+class ConsumerDetails(msgspec.Struct):
+    """A consumer of a cluster: where it is, what its client is, since when it is connected (ISO 8601), and when it acked last (ms, None:
+    never, or not known)."""
 
-    `delayed`: those that wait for a delivery time, or that an entry filter rescheduled. `sends`: how many entries dispatching again would send. `first`: the first entry that is unacknowledged, and the first one
-    that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers.
+    name: str
+    address: str
+    client: str
+    since: str | None
+    last_acked: int | None
+
+
+class Delivery(msgspec.Struct):
+    """Why a subscription gets what it gets, at `clock` (ms). Counts are in entries. Of a cluster's stats, None is what they don't
+    show.
+
+    `delayed`: those that wait for a delivery time, or that an entry filter rescheduled. `lost`: those that no consumer has and that
+    wait for nothing. `sends`: how many entries dispatching again would send. `first`: the first entry that is unacknowledged, and
+    the first one that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers.
+
+    Of a cluster's stats only: `oldest`, the publish time of the first unacknowledged message (ms); `rate_out` and `ack_rate`,
+    messages per second in the last interval; `members`, the consumers; `unknown`: what can't be concluded, and why. `to_do`: what to do about it.
     """
 
     topic: str
@@ -47,18 +82,25 @@ class Delivery(msgspec.Struct):
     clock: int
     state: State
     consumers: int
-    mark_delete: str
-    read_position: str
-    last_confirmed: str
+    mark_delete: str | None
+    read_position: str | None
+    last_confirmed: str | None
     backlog: int
-    in_flight: int
-    delayed: int
-    to_redeliver: int
-    unread: int
-    sends: int
+    in_flight: int | None
+    delayed: int | None
+    to_redeliver: int | None
+    unread: int | None
+    sends: int | None
     verdicts: list[Verdict]
     first: list[EntryState]
-    analysis: dict[str, Any]
+    analysis: dict[str, Any] | None
+    lost: int | None = 0
+    oldest: int | None = None
+    rate_out: float | None = None
+    ack_rate: float | None = None
+    members: list[ConsumerDetails] = []
+    unknown: list[str] = []
+    to_do: list[str] = []
 
 
 def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> Delivery:
@@ -77,7 +119,10 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
     }
     delayed = 0 if dispatcher is None else dispatcher.delayed_messages + dispatcher.entries_rescheduled
     to_redeliver = 0 if dispatcher is None else dispatcher.entries_to_redeliver
+    lost, first_lost = _lost(sub)
     verdicts = [*_of_topic(topic, sub)]
+    if lost:
+        verdicts.append(lost_chunks(f"{lost} entries, from {first_lost} on,"))
     put_off = subscription.throttle
     if sub.throttle is None and put_off is not None and put_off.waits(ctx.clock):
         text = f"the last command had {ctx.config.maxEffectsPerCommand} effects: what follows is read when the clock has passed it"
@@ -96,7 +141,7 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         last_confirmed=str(ledger.last_confirmed),
         backlog=backlog,
         in_flight=len(in_flight)
-        or max(backlog - unread - delayed - to_redeliver, 0) * bool(subscription.consumers),
+        or max(backlog - unread - delayed - to_redeliver - lost, 0) * bool(subscription.consumers),
         delayed=delayed,
         to_redeliver=to_redeliver,
         unread=unread,
@@ -104,6 +149,7 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         verdicts=verdicts,
         first=_first(sub),
         analysis=analyze(ctx, topic, subscription, None),
+        lost=lost,
     )
     before = cursor.read_position
     found.sends = _sends(ctx, sub)
@@ -123,14 +169,38 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
         text = f"{len(topic.pending)} messages were received, and are not delivered before their writes are confirmed"
         yield Verdict("unconfirmed writes", True, text, "new")
     if not sub.consumers:
-        yield Verdict("consumers", True, "no consumer is connected")
-    if sub.cursor.backlog(sub.ledger, precise=True) == 0:
-        yield Verdict("backlog", True, "its backlog is empty")
+        yield no_consumers()
+    caught_up = sub.cursor.backlog(sub.ledger, precise=True) == 0
+    if caught_up:
+        yield no_backlog()
+    if sub.ledger.terminated:
+        yield terminated(str(sub.ledger.last_confirmed), at_end=caught_up)
     first = next(unacked_positions(sub.ledger, sub.cursor), None)
+    if first is not None and (ranges := sub.cursor.acked.count_runs()):
+        yield ack_holes(ranges, str(sub.cursor.mark_delete), str(first[0]))
     if first is not None and (stored := sub.cursor.batches.get(first[0])) is not None:
         left = to_bits(stored).bit_count()
         text = f"{left} messages of the batch {first[0]} are not acked, so the mark-delete position stays before it"
         yield Verdict("batch", False, text)
+
+
+def _lost(sub: SubscriptionContext) -> tuple[int, Position | None]:
+    """How many entries were read that no consumer has and that wait for nothing, and the first of them. Looks at so many entries at
+    most as an analysis of the backlog does."""
+    dispatcher = sub.subscription.dispatcher if isinstance(sub.subscription, PersistentSubscription) else None
+    known = None if dispatcher is None or not sub.consumers else dispatcher.accounted_for(sub)
+    if known is None:
+        return 0, None
+    read = takewhile(
+        lambda position: position < sub.cursor.read_position,
+        (position for position, _ in unacked_positions(sub.ledger, sub.cursor)),
+    )
+    lost = [
+        position
+        for position in islice(read, sub.ctx.config.subscriptionBacklogScanMaxEntries)
+        if position not in known
+    ]
+    return len(lost), lost[0] if lost else None
 
 
 def _sends(ctx: Context, sub: SubscriptionContext) -> int:
@@ -153,6 +223,8 @@ def _state(found: Delivery, *, reads: bool) -> State:
         return "not triggered"
     if found.unread or found.to_redeliver:
         return "held back"
+    if found.lost:
+        return "lost"
     return "waiting for a time" if found.delayed else "in flight"
 
 

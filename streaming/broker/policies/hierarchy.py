@@ -377,19 +377,14 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
         policy: rate if rate.limits else None for policy, rate in values.items() if policy.endswith("Rate")
     }
     strategy = values["schemaCompatibilityStrategy"]
-    quota = default_quota(config)
     return HierarchyTopicPolicies(**{
         **values,
         **rates,
         "messageTTL": found["messageTTL"],
         "retention": found["retention"],
         "delayedDelivery": found["delayedDelivery"],
-        "destination_storage_quota": _quota("destination_storage", topic, namespace, quota),
-        "message_age_quota": (
-            _quota("message_age", topic, namespace, quota)
-            if config.backlogQuotaMessageAge
-            else Effective(BacklogQuota(), "broker")
-        ),
+        "destination_storage_quota": effective_quota("destination_storage", topic, namespace, config),
+        "message_age_quota": effective_quota("message_age", topic, namespace, config),
         "autoSubscriptionCreation": values["autoSubscriptionCreation"].allowAutoSubscriptionCreation,
         "schemaCompatibilityStrategy": "FULL" if strategy == "UNDEFINED" else strategy,
         "subscriptionTypesEnabled": frozenset(values["subscriptionTypesEnabled"]),
@@ -436,6 +431,15 @@ def over(own: Policies, whole: Policies) -> Policies:
 def max_topics(namespace: Policies, config: ServiceConfiguration) -> int:
     """maxTopicsPerNamespace of a namespace; 0 or negative: no limit."""
     return int(effective("maxTopicsPerNamespace", NO_POLICIES, namespace, config).value)
+
+
+def effective_quota(
+    type_: QuotaType, topic: Policies, namespace: Policies, config: ServiceConfiguration
+) -> Effective[BacklogQuota]:
+    """The backlog quota of a type that holds for a topic, and the level that sets it."""
+    if type_ == "message_age" and not config.backlogQuotaMessageAge:
+        return Effective(BacklogQuota(), "broker")
+    return _quota(type_, topic, namespace, default_quota(config))
 
 
 def _quota(

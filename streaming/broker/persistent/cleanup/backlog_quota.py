@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.effects import Evicted
 from streaming.broker.context import NEVER, Context
+from streaming.broker.dispatch.verdict import Verdict
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.names import DEDUP_CURSOR
@@ -17,12 +18,13 @@ from streaming.broker.persistent.publish import deduplication_snapshots
 from streaming.broker.persistent.topic import OldestPosition, PersistentTopic, Reason
 from streaming.broker.policies.hierarchy import BacklogQuota, Effective, QuotaType
 from streaming.broker.position import Position
-from streaming.broker.topic import registration
+from streaming.broker.topic import producing, registration
 
 EVICTION_TARGET = 0.9
 """Eviction stops at this fraction of the limit."""
 
-QuotaState = Literal["no limit", "within its limit", "exceeded"]
+QuotaState = Literal["no limit", "within its limit", "exceeded", "not known"]
+"""``not known``: of a cluster whose stats and policies don't tell."""
 
 
 class Quota(msgspec.Struct):
@@ -52,12 +54,24 @@ class Eviction(msgspec.Struct):
     cause: str
 
 
+class Backlog(msgspec.Struct):
+    """The backlog of a subscription: entries, bytes, and when its first unacknowledged message was published (ms). None: not known."""
+
+    subscription: str
+    entries: int
+    size: int | None
+    oldest: int | None
+
+
 class Quotas(msgspec.Struct):
     """Why the backlog quotas of a topic have evicted nothing more, at `clock` (ms).
 
     `slowest`: the cursor whose backlog counts, and its mark-delete position. `oldest`: the time of the oldest unacknowledged
     entry as the check knows it (ms). `next_check`, `unchecked`: see `trimming.Retention`. `evicts`: what leaves the backlog by
     the end of the next check if no command comes before; `disconnects`: the producers that it closes.
+
+    Of a cluster's stats only: `backlogs`, the largest ones; `unknown`: what can't be concluded, as the next check, and why. `to_do`: what
+    to do about it.
     """
 
     topic: str
@@ -70,6 +84,9 @@ class Quotas(msgspec.Struct):
     quotas: list[Quota]
     evicts: list[Eviction]
     disconnects: list[str]
+    backlogs: list[Backlog] = []
+    unknown: list[str] = []
+    to_do: list[str] = []
 
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
@@ -377,6 +394,23 @@ def explain(ctx: Context, topic: PersistentTopic) -> Quotas:
     )
 
 
+def blocking(found: Quotas) -> list[Verdict]:
+    """The exceeded quotas that refuse producers."""
+    return [
+        producing.quota_blocks(each.type, each.policy, each.level, figures(each), found.slowest)
+        for each in found.quotas
+        if each.state == "exceeded" and each.policy in ("producer_request_hold", "producer_exception")
+    ]
+
+
+def figures(quota: Quota) -> str:
+    """What a quota's backlog is, and may be."""
+    if quota.type == "destination_storage":
+        return f"used {quota.used} bytes, the limit is {quota.limit} bytes"
+    used = "unknown" if quota.used is None else f"{quota.used / 1000:g} s"
+    return f"used {used}, the limit is {quota.limit / 1000:g} s"
+
+
 def _size_quota(ctx: Context, topic: PersistentTopic, effective: Effective[BacklogQuota]) -> Quota:
     quota, used = effective.value, topic.backlog_size()
     found = Quota(
@@ -454,4 +488,9 @@ def _age_effect(ctx: Context, topic: PersistentTopic, quota: BacklogQuota) -> tu
 def _blocks(ctx: Context, topic: PersistentTopic, quota: BacklogQuota) -> str:
     if _spares_producers(ctx, topic):
         return f"{quota.policy} evicts nothing, and the slowest cursor is that of deduplication: the check takes a snapshot"
-    return f"{quota.policy} evicts nothing: the check closes the topic's producers, and new ones are refused"
+    return closes_producers(quota.policy)
+
+
+def closes_producers(policy: str) -> str:
+    """What a policy does that blocks producers."""
+    return f"{policy} evicts nothing: the check closes the topic's producers, and new ones are refused"

@@ -16,9 +16,11 @@ from streaming.broker.position import Position
 
 P = ParamSpec("P")
 
-KeptBecause = Literal["open", "cursor", "retention", "older ledger", "not checked yet", "terminated"]
+KeptBecause = Literal[
+    "open", "cursor", "retention", "older ledger", "not checked yet", "terminated", "not known"
+]
 """Why a ledger is there. ``older ledger``: ledgers go oldest first, and retention keeps an older one. ``terminated``: see
-opensLedgerOfTerminated."""
+opensLedgerOfTerminated. ``not known``: of a cluster whose policies are not."""
 
 
 class KeptLedger(msgspec.Struct):
@@ -40,19 +42,22 @@ class Retention(msgspec.Struct):
 
     `minutes`, `megabytes`: the retention in force (−1: unlimited), set at `level`. `next_check`: when the check runs next (ms);
     None: it is turned off. `unchecked`: why the check passes the topic over. `deletes`: the ledgers that go by the end of the next
-    check if no command comes before.
+    check if no command comes before. Of a cluster's stats only: `unknown`, what can't be concluded, as the next check, and why; then a
+    policy that is not known is None. `to_do`: what to do about it.
     """
 
     topic: str
     clock: int
-    minutes: int
-    megabytes: int
-    level: str
+    minutes: int | None
+    megabytes: int | None
+    level: str | None
     size: int
     next_check: int | None
     unchecked: str | None
     ledgers: list[KeptLedger]
     deletes: list[int]
+    unknown: list[str] = []
+    to_do: list[str] = []
 
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
@@ -218,14 +223,16 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
     for id_, info in ledger.ledgers.items():
         total += info.size
         if id_ == ledger.current:
-            entries, size, cursors, until = ledger.current_entries, ledger.current_size, list[str](), None
+            # Nothing was written to the last ledger of a terminated topic since it was loaded again.
+            entries, size = ledger.current_entries or info.entries, ledger.current_size or info.size
+            cursors, until = list[str](), None
             reason: KeptBecause = "open"
             text = (
-                "the last ledger of a terminated topic"
+                LAST_OF_TERMINATED
                 if ledger.terminated
                 else "full: the next one opens with the next message"
                 if ledger.closed
-                else "messages are written to it"
+                else WRITTEN_TO
             )
         else:
             entries, size, until = info.entries, info.size, None
@@ -237,7 +244,7 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
             elif id_ >= boundary:
                 reason, text = "cursor", _held(topic, cursors)
             elif keeper is not None:
-                reason, text = "older ledger", f"ledgers go oldest first, and {keeper} stays"
+                reason, text = "older ledger", goes_after(keeper)
             elif (cause := _deletable(ctx, topic, info, total)) is not None:
                 reason, text = "not checked yet", f"may go ({cause}), which the next check sees"
             else:
@@ -249,9 +256,32 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
     return found
 
 
+LAST_OF_TERMINATED, WRITTEN_TO = "the last ledger of a terminated topic", "messages are written to it"
+
+
+def goes_after(keeper: int) -> str:
+    """Why a ledger that could go stays: an older one does."""
+    return f"ledgers go oldest first, and {keeper} stays"
+
+
 def _held(topic: PersistentTopic, cursors: list[str]) -> str:
-    held = (f"{name} (mark-delete position {topic.cursors[name].mark_delete})" for name in cursors)
-    return f"still needed by {', '.join(held)}"
+    return held_by({name: str(topic.cursors[name].mark_delete) for name in cursors})
+
+
+def less_than(newer: int, megabytes: int) -> str:
+    """Why retention by size keeps a ledger. `newer`: the bytes after it."""
+    return f"the {newer} bytes after it are less than {megabytes} MB ({megabytes * MEGABYTE} bytes)"
+
+
+def held_by(cursors: dict[str, str]) -> str:
+    """Which cursors need a ledger: their mark-delete positions by name."""
+    held = [f"{name} (mark-delete position {mark_delete})" for name, mark_delete in cursors.items()]
+    more = f" and {len(held) - _MOST_HELD:,} more" if len(held) > _MOST_HELD else ""
+    return f"still needed by {', '.join(held[:_MOST_HELD])}{more}"
+
+
+_MOST_HELD = 10
+"""So many cursors that need a ledger are named."""
 
 
 def _retained(
@@ -261,9 +291,7 @@ def _retained(
     minutes, megabytes = effective.value.retentionTimeInMinutes, effective.value.retentionSizeInMB
     limits = [
         "retention has no limit of time" if minutes < 0 else f"it was closed less than {minutes} min ago",
-        "and none of size"
-        if megabytes < 0
-        else f"and the {newer} bytes after it are less than {megabytes} MB ({megabytes * MEGABYTE} bytes)",
+        "and none of size" if megabytes < 0 else f"and {less_than(newer, megabytes)}",
     ]
     until = _retained_until(info, effective.value)
     text = f"consumed, but {' '.join(limits)} (retention of the {effective.level})"

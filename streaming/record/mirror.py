@@ -9,17 +9,16 @@ A position that moved does not say why. Its counters and the topic's policies do
 * Otherwise consumers have acknowledged.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from schemas.commands import Mirror, MirroredConsumer, MirroredProducer, MirroredSubscription
+from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.topic.stats import cursor_name
 
-_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)\]")
 _TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 _MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 
@@ -165,6 +164,5 @@ def position(text: str) -> Position:
 
 def ranges(text: str) -> Iterator[Range]:
     """The ranges of acknowledged entries as internal stats have them: ``[(7:0..7:2],(7:4..8:1]]``."""
-    for match in _RANGE.finditer(text):
-        low, first, high, last = map(int, match.groups())
-        yield low, first, high, last
+    for low, high in runs_of(text):
+        yield (*low, *high)

@@ -9,7 +9,7 @@ import pytest
 from schemas.commands import Mirror, MirroredSubscription
 from schemas.effects import CursorMoved, Effect, Message, MirrorDrift, Quarantined, SendReceipt, Unsupported
 from streaming.broker.broker import Broker
-from streaming.record.observation import Observation, observe, ranges
+from streaming.record.mirror import Observation, observe, ranges
 from tests.broker.kit import Run, Stored, of, response
 from tests.broker.test_shadow_topics import shadow, store
 

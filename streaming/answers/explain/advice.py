@@ -1,0 +1,122 @@
+"""What to do about the reasons for which subscriptions get nothing and producers are refused: one sentence each."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from streaming.broker.persistent.cleanup.backlog_quota import Quota
+from streaming.broker.persistent.cleanup.trimming import Retention
+from streaming.broker.persistent.delivery import Delivery
+from streaming.broker.topic.producing import Producing
+
+MOST = 4
+"""So many pieces of advice are enough for one subscription."""
+
+_REJOIN = "Disconnect all consumers of the subscription at the same time, or unload the topic: pulsar-admin topics unload {topic}"
+
+_STATES = {
+    "no consumers": "Start a consumer of the subscription. If nobody needs it any more, delete it, since its backlog keeps ledgers and "
+    "counts against quotas: pulsar-admin topics unsubscribe -s {subscription} {topic}",
+    "in flight": "See why the application does not acknowledge what it has. An entry comes again if its consumer disconnects, or "
+    "asks for redelivery.",
+    "lost": _REJOIN,
+    "waiting for a time": "Nothing, unless the delivery times are wrong: the entries are sent when they are due.",
+    "not triggered": "Ask again in a minute. If the backlog and the read position are the same then, unload the topic: pulsar-admin "
+    "topics unload {topic}",
+}
+"""By the state of a delivery."""
+
+_DECIDERS = {
+    "permits": "See whether the application of {consumer} still receives: its queue is full, and its client asks for more only when "
+    "messages are taken out of it.",
+    "maxUnackedMessagesPerConsumer": "See why {consumer} does not acknowledge what it has, or raise the limit.",
+    "maxUnackedMessagesPerSubscription": "See why the consumers do not acknowledge what they have, or raise the limit.",
+    "maxUnackedMessagesPerBroker": "See which subscriptions of the broker have the most unacked messages: maxUnackedMessagesPerBroker "
+    "blocks those above their share.",
+    "never unblocks": "Set the limit to 2 or more, or to 0 for none, and unload the topic: pulsar-admin topics unload {topic}",
+    "draining hash": "Let the consumer that holds the key hash acknowledge, or disconnect it: then its entries go to {consumer}.",
+    "recently joined": "Let the other consumers acknowledge what they have, or disconnect the one that does not.",
+    "dispatchRate": "Wait, or raise the dispatch rate of the subscription, the topic or the broker.",
+    "chunk owner": _REJOIN,
+    "ack holes": "See why {first} is not acknowledged: pulsar-admin topics get-message-by-id -l {ledger} -e {entry} {topic}",
+    "active consumer": "Wait for the failover delay. If no consumer becomes active, let one of them reconnect.",
+    "fenced": "See the broker's log for the failed write, and whether the bookies take writes.",
+    "replay queue": "Let the consumers acknowledge: what waits for them fills the look-ahead.",
+    "hashRanges": "Start a consumer with the missing hash ranges.",
+    "unconfirmed writes": "See whether the bookies confirm writes.",
+}
+"""By the decider of a verdict that blocks."""
+
+_QUOTA = (
+    "Let the slowest subscription consume, or delete it if nobody needs it: pulsar-admin topics unsubscribe -s {subscription} {topic}. "
+    "Its messages can be given up (pulsar-admin topics clear-backlog), or the quota raised."
+)
+
+_PRODUCERS = {
+    "access mode": "Close the producer that has the access, let a new one wait for it (WaitForExclusive), or let it take the access "
+    "(ExclusiveWithFencing).",
+    "backlogQuota": _QUOTA,
+    "maxProducersPerTopic": "Close producers, or raise the limit: pulsar-admin topics set-max-producers -p N {topic}",
+    "fenced": "See the broker's log for the failed write, and whether the bookies take writes.",
+    "terminated": "Use another topic: termination can't be undone.",
+}
+"""By the decider of a verdict on producers that blocks."""
+
+
+def of_delivery(found: Delivery) -> list[str]:
+    """What to do about a subscription that gets nothing, the most likely first."""
+    ledger, _, entry = (found.first[0].position if found.first else "LEDGER:ENTRY").partition(":")
+    known = {
+        "topic": quote(found.topic), "subscription": quote(found.subscription), "ledger": ledger, "entry": entry,
+        "first": f"{ledger}:{entry}" if found.first else "the first unacknowledged entry",
+    }  # fmt: skip
+    advice: dict[str, None] = {}
+    if found.state in ("held back", "lost", "not triggered"):
+        for each in sorted(found.verdicts, key=lambda verdict: not verdict.blocks):
+            decider = "never unblocks" if "never unblocks" in each.text else each.decider
+            inactive = decider == "active consumer" and each.consumer is not None
+            if (each.blocks or not each.sure) and decider in _DECIDERS and not inactive:
+                advice[_DECIDERS[decider].format(**known, consumer=each.consumer or "the consumer")] = None
+    if found.state in _STATES:
+        advice[_STATES[found.state].format(**known)] = None
+    if found.backlog and any(each.decider == "ack holes" for each in found.verdicts):
+        advice[_DECIDERS["ack holes"].format(**known)] = None
+    return [*advice][:MOST]
+
+
+def of_producers(found: Producing) -> list[str]:
+    """What to do if a producer does not get in."""
+    return [
+        _PRODUCERS[each.decider].format(topic=quote(found.topic), subscription=_subscription(found.slowest))
+        for each in found.verdicts
+        if (each.blocks or not each.sure) and each.decider in _PRODUCERS
+    ][:MOST]
+
+
+def of_quotas(topic: str, quotas: list[Quota], slowest: str | None) -> list[str]:
+    """What to do about a quota that is exceeded."""
+    if not any(each.state == "exceeded" for each in quotas):
+        return []
+    return [_QUOTA.format(topic=quote(topic), subscription=_subscription(slowest))]
+
+
+def _subscription(name: str | None) -> str:
+    return "SUBSCRIPTION" if name is None else quote(name)
+
+
+def of_retention(found: Retention) -> list[str]:
+    """What to do about ledgers that nobody needs."""
+    advice = []
+    first = next((each for each in found.ledgers if each.reason == "cursor"), None)
+    if first is not None:
+        advice.append(_LEDGER.format(topic=quote(found.topic), subscription=quote(first.cursors[0])))
+    if any(each.reason == "retention" for each in found.ledgers):
+        advice.append("Lower the retention, if nobody reads consumed messages again.")
+    if any(each.reason == "not checked yet" for each in found.ledgers):
+        advice.append(
+            f"Wait for the next check, or start one: pulsar-admin topics trim-topic {quote(found.topic)}"
+        )
+    return advice
+
+
+_LEDGER = "Let {subscription} consume, or delete it if nobody needs it: pulsar-admin topics unsubscribe -s {subscription} {topic}"

@@ -1,0 +1,124 @@
+"""What people paste into a ticket: the output of ``pulsar-admin topics stats`` and the like, in files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sinks.small_files import read_small
+from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace
+from streaming.answers.history.folders import NotFound, listed
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.policies.hierarchy import NO_POLICIES
+
+UNNAMED = "the topic"
+"""A topic whose name nobody told: stats don't have it."""
+
+MOST_BYTES = 64 << 20
+
+
+class BadStats(ValueError):
+    """A file is not what it should be. The text says why."""
+
+
+def from_files(
+    stats: Path, internal: Path | None, policies: Path | None, topic: str | None, now: int
+) -> tuple[str, list[Observed], int]:
+    """The topic's name, what the files show of it or of its partitions, and their number (0: it is not partitioned).
+
+    Raises `BadStats`, `NotFound` for a topic that they don't have, and OSError.
+    """
+    shown = _object(stats)
+    if "subscriptions" not in shown and "partitions" not in shown:
+        what = "internal stats" if "cursors" in shown or "ledgers" in shown else "something else"
+        raise BadStats(
+            f"{stats}: expected what `pulsar-admin topics stats` or `partitioned-stats --per-partition` prints, and this is {what}: it "
+            "has neither subscriptions nor partitions"
+        )
+    inside = None if internal is None else _object(internal)
+    if inside is not None and "ledgers" not in inside and "partitions" not in inside:
+        raise BadStats(
+            f"{internal}: expected what `pulsar-admin topics stats-internal` or `partitioned-stats-internal` prints: it has neither "
+            "ledgers nor partitions"
+        )
+    missing, namespace = [], None
+    if inside is None:
+        missing.append("the internal stats: give --internal-stats")
+    if policies is None:
+        missing.append(
+            "the policies of the namespace: give --policies (pulsar-admin namespaces policies NAMESPACE)"
+        )
+    else:
+        namespace, refused = policies_of_namespace(_object(policies), ServiceConfiguration())
+        missing += refused
+        missing.append("policies of the topic itself: it is taken to have none")
+    missing.append("the broker's settings")
+    parts = shown.get("partitions") or {}
+    if not isinstance(parts, dict):
+        raise BadStats(f"{stats}: its partitions are not an object")
+    metadata = shown.get("metadata")
+    number = ShownFields(metadata).number("partitions") or len(parts)
+    own = None if namespace is None else NO_POLICIES
+
+    def observed(name: str, of: Any, inner: Any) -> Observed:
+        return Observed(
+            name,
+            now,
+            ShownFields(of),
+            None if inner is None else ShownFields(inner),
+            own,
+            namespace,
+            None,
+            missing,
+        )
+
+    if not parts:
+        if number:
+            missing.append(
+                f"the stats of each of the {number} partitions: add --per-partition to `pulsar-admin topics partitioned-stats`"
+            )
+        name = topic or UNNAMED
+        return name, [observed(name, shown, None if number else inside)], number
+    insides = dict(_parts(inside))
+    chosen = {name: of for name, of in parts.items() if topic is None or _is(topic, name)}
+    if topic is not None and not chosen:
+        raise NotFound(f"{stats} has no topic {topic}: {listed('partition', topic, parts)}")
+    whole = next(iter(chosen)).rpartition("-partition-")[0] or topic or UNNAMED
+    if len(chosen) == 1:
+        whole = next(iter(chosen))
+    return (
+        whole,
+        [observed(name, of, insides.get(name)) for name, of in chosen.items()],
+        len(chosen) if len(chosen) > 1 else 0,
+    )
+
+
+def _parts(inside: dict[str, Any] | None) -> Iterator[tuple[str, Any]]:
+    parts = None if inside is None else inside.get("partitions")
+    if isinstance(parts, dict):
+        yield from parts.items()
+
+
+def _is(topic: str, partition: str) -> bool:
+    """Whether a name, in full or not, is that of a partition or of the whole."""
+    names = (topic, f"persistent://{topic}", f"persistent://public/default/{topic}")
+    return partition in names or partition.rpartition("-partition-")[0] in names
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON object in a file. Raises `BadStats`."""
+    text = read_small(path, MOST_BYTES)
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if not text.strip():
+            raise BadStats(f"{path} is empty: expected JSON") from None
+        looks = ": it looks like HTML" if text.lstrip()[:1] == b"<" else ""
+        cut = ": it is cut off" if "truncated" in str(error) else ""
+        raise BadStats(f"{path} is not JSON{looks or cut or f': {error}'}") from None
+    if not isinstance(found, dict):
+        raise BadStats(f"{path}: expected a JSON object, and this is {type(found).__name__}")
+    return found

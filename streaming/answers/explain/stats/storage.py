@@ -1,0 +1,274 @@
+"""Why a topic of a cluster still stores data, and whose backlog exceeds a quota, as far as stats show it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote_plus
+
+from streaming.answers.explain import advice
+from streaming.answers.explain.stats.observed import QUOTA_TYPES, Observed, ShownFields
+from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.persistent.cleanup.backlog_quota import (
+    Backlog,
+    Quota,
+    Quotas,
+    QuotaState,
+    closes_producers,
+)
+from streaming.broker.persistent.cleanup.trimming import (
+    LAST_OF_TERMINATED,
+    WRITTEN_TO,
+    KeptBecause,
+    KeptLedger,
+    Retention,
+    goes_after,
+    held_by,
+    less_than,
+)
+from streaming.broker.policies.hierarchy import QuotaType
+from streaming.broker.position import Position
+
+SHOWN = 5
+"""So many backlogs are shown."""
+
+_NOT_KNOWN = "not known"
+_OF_PULSAR = ("pulsar.", "__")
+"""Begin the names of durable cursors that are no subscriptions: of deduplication, replication and compaction."""
+
+
+def explain_quotas(observed: Observed) -> Quotas:
+    """Whether a backlog quota is exceeded, and whose backlog that is."""
+    slowest = _slowest(observed)
+    backlogs = _backlogs(observed)
+    oldest = min((each.oldest for each in backlogs if each.oldest is not None), default=None)
+    quotas = [_quota(observed, type_, oldest) for type_ in QUOTA_TYPES]
+    return Quotas(
+        topic=observed.topic,
+        clock=observed.clock,
+        slowest=None if slowest is None else slowest[0],
+        mark_delete=None if slowest is None or slowest[1] is None else str(slowest[1]),
+        oldest=oldest,
+        next_check=None,
+        unchecked=None,
+        quotas=quotas,
+        evicts=[],
+        disconnects=[],
+        backlogs=backlogs[:SHOWN],
+        unknown=[
+            f"when the quotas are checked next, {_interval(observed, 'backlogQuotaCheckIntervalInSeconds', 's')}"
+        ],
+        to_do=advice.of_quotas(observed.topic, quotas, None if slowest is None else slowest[0]),
+    )
+
+
+def _interval(observed: Observed, setting: str, unit: str) -> str:
+    if observed.config is None:
+        return f"every {setting}"
+    return f"every {getattr(observed.config, setting)} {unit} ({setting})"
+
+
+def _durable(observed: Observed) -> dict[str, ShownFields]:
+    """The durable subscriptions, which a quota and trimming count."""
+    return {
+        name: sub
+        for name, sub in observed.subscriptions.items()
+        if "isDurable" not in sub or sub.flag("isDurable")
+    }
+
+
+def cursors(observed: Observed) -> dict[str, Position] | None:
+    """The mark-delete positions of the durable cursors, also of those that are no subscriptions, such as that of deduplication. None:
+    they are not known."""
+    if observed.internal is None:
+        return None
+    durable, found = _durable(observed), {}
+    for name, cursor in observed.internal.items("cursors"):
+        decoded = unquote_plus(name)
+        marked = cursor.position("markDeletePosition")
+        if (decoded in durable or decoded.startswith(_OF_PULSAR)) and marked is not None:
+            found[decoded] = marked
+    return found
+
+
+def _slowest(observed: Observed) -> tuple[str, Position | None] | None:
+    """The cursor whose backlog a quota counts: the one with the lowest mark-delete position."""
+    positions = cursors(observed)
+    if positions:
+        name = min(positions, key=lambda each: (positions[each], each))
+        return name, positions[name]
+    if (named := observed.stats.text("oldestBacklogMessageSubscriptionName")) is not None:
+        return named, None
+    sizes = {name: sub.number("backlogSize") or 0 for name, sub in _durable(observed).items()}
+    name = max(sizes, key=lambda each: sizes[each], default="")
+    return (name, None) if name and sizes[name] > 0 else None
+
+
+def _backlogs(observed: Observed) -> list[Backlog]:
+    """The backlogs of the durable subscriptions, the largest first."""
+    found = []
+    for name, sub in _durable(observed).items():
+        size, oldest = sub.number("backlogSize"), sub.number("earliestMsgPublishTimeInBacklog")
+        found.append(
+            Backlog(
+                name,
+                max(sub.number("msgBacklog") or 0, 0),
+                size if size is not None and size >= 0 else None,
+                oldest if oldest is not None and oldest > 0 else None,
+            )
+        )
+    return sorted(found, key=lambda each: (-(each.size or 0), -each.entries, each.subscription))
+
+
+def _quota(observed: Observed, type_: QuotaType, oldest: int | None) -> Quota:
+    by_size = type_ == "destination_storage"
+    stats, effective = observed.stats, observed.quota(type_)
+    limit = stats.number("backlogQuotaLimitSize" if by_size else "backlogQuotaLimitTime")
+    if effective is not None:
+        limit = effective.value.limitSize if by_size else effective.value.limitTime
+    used = _used(observed, oldest, by_size=by_size)
+    if limit is not None and not by_size:
+        limit *= 1000
+    policy, level = (
+        (_NOT_KNOWN, _NOT_KNOWN) if effective is None else (effective.value.policy, effective.level)
+    )
+    state: QuotaState
+    if limit is None:
+        state, text = (
+            "not known",
+            "what the limit is: the policies are not known, and the stats of this version don't show it",
+        )
+    elif limit < 0 or (limit == 0 and not by_size):
+        state, text = "no limit", "a negative limit is none" if by_size else "a limit of 0 or less is none"
+    elif used is None:
+        state, text = "not known", "the stats of this version don't show how much is used"
+    elif used >= limit if by_size else used > limit:
+        state, text = "exceeded", _exceeded(policy)
+    else:
+        state = "within its limit"
+        text = (
+            "the backlog of the slowest cursor is smaller"
+            if by_size
+            else "the oldest unacknowledged entry is younger"
+        )
+    return Quota(
+        type=type_,
+        policy=policy,
+        level=level,
+        limit=-1 if limit is None else limit,
+        used=used,
+        headroom=None
+        if state in ("no limit", "not known") or used is None or limit is None
+        else limit - used,
+        state=state,
+        evicts=state == "exceeded" and policy == "consumer_backlog_eviction",
+        text=text,
+    )
+
+
+def _exceeded(policy: str) -> str:
+    if policy == _NOT_KNOWN:
+        return "whether it evicts or blocks producers is not known: that takes the policies"
+    if policy == "consumer_backlog_eviction":
+        return "the next check evicts, unless the excess is less than one entry"
+    return closes_producers(policy)
+
+
+def _used(observed: Observed, oldest: int | None, *, by_size: bool) -> int | None:
+    if by_size:
+        return observed.stats.number("backlogSize")
+    age = observed.stats.number("oldestBacklogMessageAgeSeconds")
+    if age is not None and age >= 0:
+        return age * 1000
+    return None if oldest is None else max(observed.clock - oldest, 0)
+
+
+# -- ledgers ---------------------------------------------------------------------------------------------------------------
+
+
+def explain_retention(observed: Observed) -> Retention:
+    """Why a topic's ledgers are there."""
+    retention, ledgers, positions = (
+        observed.policy("retention"),
+        observed.ledgers or {},
+        cursors(observed) or {},
+    )
+    found = Retention(
+        topic=observed.topic,
+        clock=observed.clock,
+        minutes=None if retention is None else retention.value.retentionTimeInMinutes,
+        megabytes=None if retention is None else retention.value.retentionSizeInMB,
+        level=None if retention is None else retention.level,
+        size=observed.stats.number("storageSize")
+        or (0 if observed.internal is None else observed.internal.number("totalSize") or 0),
+        next_check=None,
+        unchecked=None,
+        ledgers=[],
+        deletes=[],
+    )
+    if observed.internal is None:
+        found.unknown.append("which ledgers there are: that takes the internal stats")
+        return found
+    found.unknown.append(
+        "when ledgers were closed: the stats don't show it, so how long retention by time keeps them is not known"
+    )
+    found.unknown.append(
+        f"when the next check runs, {_interval(observed, 'retentionCheckIntervalInSeconds', 's')}"
+    )
+    total, keeper = sum(size for _, size in ledgers.values()), None
+    last = next(reversed(ledgers), None)
+    for id_, (entries, size) in ledgers.items():
+        total -= size
+        reason, text, holders = _reason(observed, id_, entries, total, positions, keeper, is_last=id_ == last)
+        if reason in ("retention", "cursor") and keeper is None:
+            keeper = id_
+        found.ledgers.append(KeptLedger(id_, entries, size, None, reason, text, holders))
+    found.to_do = advice.of_retention(found)
+    return found
+
+
+def _reason(
+    observed: Observed,
+    id_: int,
+    entries: int,
+    newer: int,
+    positions: dict[str, Position],
+    keeper: int | None,
+    *,
+    is_last: bool,
+) -> tuple[KeptBecause, str, list[str]]:
+    """Why a ledger is there. `newer`: the bytes after it. `keeper`: an older one that stays."""
+    assert observed.internal is not None
+    if is_last:
+        ended = observed.internal.text("state") == "Terminated"
+        return "open", LAST_OF_TERMINATED if ended else WRITTEN_TO, []
+    holders = {
+        name: str(at)
+        for name, at in sorted(positions.items(), key=lambda pair: pair[1])
+        if at.ledger < id_ or (at.ledger == id_ and at.entry < entries - 1)
+    }
+    if holders:
+        return "cursor", held_by(holders), [*holders]
+    if keeper is not None:
+        return "older ledger", goes_after(keeper), []
+    whose = "" if positions else "no durable subscription holds it; "
+    retention: Any = observed.policy("retention")
+    if retention is None:
+        return (
+            "not known",
+            f"{whose}consumed; whether retention keeps it is not known: that takes the policies",
+            [],
+        )
+    minutes, megabytes = retention.value.retentionTimeInMinutes, retention.value.retentionSizeInMB
+    level = f"(retention of the {retention.level})"
+    if megabytes >= 0 and newer >= megabytes * MEGABYTE:
+        return "not checked yet", f"{whose}may go (retention size), which the next check sees", []
+    size = "and none of size" if megabytes < 0 else f"and {less_than(newer, megabytes)}"
+    if minutes < 0:
+        return "retention", f"{whose}consumed, but retention has no limit of time {size} {level}", []
+    if minutes == 0:
+        return "not checked yet", f"{whose}may go (retention time), which the next check sees", []
+    return (
+        "retention",
+        f"{whose}consumed, but it goes only {minutes} min after it was closed, which the stats don't show, {size} {level}",
+        [],
+    )
