@@ -171,7 +171,7 @@ def _of_namespace(
     if status >= HTTPStatus.BAD_REQUEST or not isinstance(value, dict):
         missing.append(f"the policies of the namespace: {_why(status, value)}")
         return None
-    found, refused = policies_of_namespace(value, config)
+    found, refused = policies_of_namespace(value)
     missing += refused
     return found
 

@@ -187,7 +187,7 @@ def test_chunks_that_nobody_has_are_lost() -> None:
     run.send(1)
     found = explain_delivery(shown(run), "s")
     assert (found.state, found.lost, found.in_flight, found.backlog) == ("lost", 1, 1, 2)
-    assert [each.text for each in found.verdicts if each.decider == "chunk owner"][0].startswith(
+    assert next(each.text for each in found.verdicts if each.decider == "chunk owner").startswith(
         "1 entries were dealt to a"
     )
     assert found.to_do[0].startswith("Disconnect all consumers of the subscription at the same time")

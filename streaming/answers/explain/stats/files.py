@@ -11,7 +11,6 @@ import msgspec
 from sinks.small_files import read_small
 from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace
 from streaming.answers.history.folders import NotFound, listed
-from streaming.broker.config import ServiceConfiguration
 from streaming.broker.policies.hierarchy import NO_POLICIES
 
 UNNAMED = "the topic"
@@ -52,7 +51,7 @@ def from_files(
             "the policies of the namespace: give --policies (pulsar-admin namespaces policies NAMESPACE)"
         )
     else:
-        namespace, refused = policies_of_namespace(_object(policies), ServiceConfiguration())
+        namespace, refused = policies_of_namespace(_object(policies))
         missing += refused
         missing.append("policies of the topic itself: it is taken to have none")
     missing.append("the broker's settings")

@@ -212,7 +212,7 @@ class Observed(msgspec.Struct, dict=True):
 QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
 
 
-def policies_of_namespace(dump: Any, config: ServiceConfiguration) -> tuple[Policies, list[str]]:
+def policies_of_namespace(dump: Any) -> tuple[Policies, list[str]]:
     """What is used of a namespace's policies, as ``pulsar-admin namespaces policies`` shows them, and what of it is not understood."""
     found, refused = Policies(), list[str]()
     for name in NAMESPACE_POLICIES:
@@ -220,7 +220,7 @@ def policies_of_namespace(dump: Any, config: ServiceConfiguration) -> tuple[Poli
         if value is None:
             continue
         try:
-            _merge(found, namespace_policies.read({name: value}, config))
+            _merge(found, namespace_policies.read({name: value}, ""))
         except AdminError as error:
             refused.append(f"{name} of the namespace: {error.reason}")
     return found, refused
