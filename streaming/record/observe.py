@@ -164,9 +164,7 @@ def _settings(rest: Rest, missing: list[str]) -> ServiceConfiguration | None:
     return configuration(found.profile, found.settings)
 
 
-def _of_namespace(
-    rest: Rest, topic: str, config: ServiceConfiguration, missing: list[str]
-) -> Policies | None:
+def _of_namespace(rest: Rest, topic: str, missing: list[str]) -> Policies | None:
     status, value = rest.call("GET", f"/namespaces/{'/'.join(topic.split('/')[2:4])}")
     if status >= HTTPStatus.BAD_REQUEST or not isinstance(value, dict):
         missing.append(f"the policies of the namespace: {_why(status, value)}")
