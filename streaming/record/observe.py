@@ -53,7 +53,7 @@ def observe(rest: Rest, given: str, now: int, *, oldest: bool = False) -> tuple[
     if partitions > len(stats):
         missing.append(f"{partitions - len(stats)} of {partitions} partitions, of which there are no stats")
     config = _settings(rest, missing)
-    namespace = _of_namespace(rest, topic, config or ServiceConfiguration(), missing)
+    namespace = _of_namespace(rest, topic, missing)
     own = _own(rest, topic_path(base_of(topic)), config or ServiceConfiguration(), missing)
     return (
         topic,
