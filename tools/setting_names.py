@@ -40,7 +40,8 @@ def module(names: set[str]) -> str:
         f"They are those of Pulsar {', '.join(releases[:-1])} and {releases[-1]}: the fields of `ServiceConfiguration`, and the names in\n"
         "`broker.conf`, `standalone.conf` and `bookkeeper.conf` (which a standalone broker's bookie reads from the same file).\n"
         '"""\n\n'
-        f'RELEASED = frozenset(\n    """\n{listed}\n""".split()\n)\n'
+        f'_NAMES = """\n{listed}\n"""\n\n'
+        'RELEASED = frozenset(_NAMES.split())\n"""All of them."""\n'
     )
 
 

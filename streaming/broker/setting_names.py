@@ -4,768 +4,268 @@ They are those of Pulsar 2.10.5, 3.0.7, 4.0.7, 4.2.4 and 5.0.0-M1: the fields of
 `broker.conf`, `standalone.conf` and `bookkeeper.conf` (which a standalone broker's bookie reads from the same file).
 """
 
-RELEASED = frozenset(
-    [
-        "acknowledgmentAtBatchIndexLevelEnabled",
-        "activeConsumerFailoverConsistentHashing",
-        "activeConsumerFailoverDelayTimeMillis",
-        "additionalServletDirectory",
-        "additionalServlets",
-        "additionalSystemCursorNames",
-        "advertisedAddress",
-        "advertisedListeners",
-        "aggregatePublisherStatsByProducerName",
-        "allowAclChangesOnNonExistentTopics",
-        "allowAutoSubscriptionCreation",
-        "allowAutoTopicCreation",
-        "allowAutoTopicCreationType",
-        "allowEphemeralPorts",
-        "allowLoopback",
-        "allowMultipleDirsUnderSameDiskPartition",
-        "allowOverrideEntryFilters",
-        "allowShadedLedgerManagerFactoryClass",
-        "allowStorageExpansion",
-        "allowedTopicPropertyKeysForMetrics",
-        "anonymousUserRole",
-        "athenzDomainNames",
-        "auditorPeriodicBookieCheckInterval",
-        "auditorPeriodicCheckInterval",
-        "authenticateMetricsEndpoint",
-        "authenticateOriginalAuthData",
-        "authenticationEnabled",
-        "authenticationProviders",
-        "authenticationRefreshCheckSeconds",
-        "authenticationRoleLoggingAnonymizer",
-        "authorizationAllowWildcardsMatching",
-        "authorizationEnabled",
-        "authorizationProvider",
-        "autoRecoveryDaemonEnabled",
-        "autoShrinkForConsumerPendingAcksMap",
-        "autoSkipNonRecoverableData",
-        "backlogQuotaCheckEnabled",
-        "backlogQuotaCheckIntervalInSeconds",
-        "backlogQuotaDefaultLimitBytes",
-        "backlogQuotaDefaultLimitGB",
-        "backlogQuotaDefaultLimitSecond",
-        "backlogQuotaDefaultRetentionPolicy",
-        "basicAuthConf",
-        "bindAddress",
-        "bindAddresses",
-        "bookieAuthProviderFactoryClass",
-        "bookieDeathWatchInterval",
-        "bookieId",
-        "bookiePort",
-        "bookkeeperClientAuthenticationParameters",
-        "bookkeeperClientAuthenticationParametersName",
-        "bookkeeperClientAuthenticationPlugin",
-        "bookkeeperClientEnforceMinNumRacksPerWriteQuorum",
-        "bookkeeperClientExposeStatsToPrometheus",
-        "bookkeeperClientGetBookieInfoIntervalSeconds",
-        "bookkeeperClientGetBookieInfoRetryIntervalSeconds",
-        "bookkeeperClientHealthCheckEnabled",
-        "bookkeeperClientHealthCheckErrorThresholdPerInterval",
-        "bookkeeperClientHealthCheckIntervalSeconds",
-        "bookkeeperClientHealthCheckQuarantineTimeInSeconds",
-        "bookkeeperClientIsolationGroups",
-        "bookkeeperClientLimitStatsLogging",
-        "bookkeeperClientMinAvailableBookiesInIsolationGroups",
-        "bookkeeperClientMinNumRacksPerWriteQuorum",
-        "bookkeeperClientNumIoThreads",
-        "bookkeeperClientNumWorkerThreads",
-        "bookkeeperClientQuarantineRatio",
-        "bookkeeperClientRackawarePolicyEnabled",
-        "bookkeeperClientRegionawarePolicyEnabled",
-        "bookkeeperClientReorderReadSequenceEnabled",
-        "bookkeeperClientSecondaryIsolationGroups",
-        "bookkeeperClientSeparatedIoThreadsEnabled",
-        "bookkeeperClientSpeculativeReadTimeoutInMillis",
-        "bookkeeperClientThrottleValue",
-        "bookkeeperClientTimeoutInSeconds",
-        "bookkeeperDiskWeightBasedPlacementEnabled",
-        "bookkeeperEnableStickyReads",
-        "bookkeeperExplicitLacIntervalInMills",
-        "bookkeeperMetadataServiceUri",
-        "bookkeeperNumberOfChannelsPerBookie",
-        "bookkeeperTLSCertificateFilePath",
-        "bookkeeperTLSClientAuthentication",
-        "bookkeeperTLSKeyFilePath",
-        "bookkeeperTLSKeyFileType",
-        "bookkeeperTLSKeyStorePasswordPath",
-        "bookkeeperTLSProviderFactoryClass",
-        "bookkeeperTLSTrustCertTypes",
-        "bookkeeperTLSTrustCertsFilePath",
-        "bookkeeperTLSTrustStorePasswordPath",
-        "bookkeeperTlsCertFilesRefreshDurationSeconds",
-        "bookkeeperUseV2WireProtocol",
-        "bookkeeper_opportunisticStriping",
-        "bookkeeper_tcpKeepCnt",
-        "bookkeeper_tcpKeepIdle",
-        "bookkeeper_tcpKeepIntvl",
-        "bookkeeper_tlsHostnameVerificationEnabled",
-        "bootstrapNamespaces",
-        "brokerClientAuthenticationParameters",
-        "brokerClientAuthenticationPlugin",
-        "brokerClientCertificateFilePath",
-        "brokerClientKeyFilePath",
-        "brokerClientSslFactoryPlugin",
-        "brokerClientSslFactoryPluginParams",
-        "brokerClientSslProvider",
-        "brokerClientTlsCiphers",
-        "brokerClientTlsEnabled",
-        "brokerClientTlsEnabledWithKeyStore",
-        "brokerClientTlsKeyStore",
-        "brokerClientTlsKeyStorePassword",
-        "brokerClientTlsKeyStoreType",
-        "brokerClientTlsProtocols",
-        "brokerClientTlsTrustStore",
-        "brokerClientTlsTrustStorePassword",
-        "brokerClientTlsTrustStoreType",
-        "brokerClientTrustCertsFilePath",
-        "brokerDeduplicationEnabled",
-        "brokerDeduplicationEntriesInterval",
-        "brokerDeduplicationMaxNumberOfProducers",
-        "brokerDeduplicationProducerInactivityTimeoutMinutes",
-        "brokerDeduplicationSnapshotFrequencyInSeconds",
-        "brokerDeduplicationSnapshotIntervalSeconds",
-        "brokerDeleteInactivePartitionedTopicMetadataEnabled",
-        "brokerDeleteInactiveTopicsEnabled",
-        "brokerDeleteInactiveTopicsFrequencySeconds",
-        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
-        "brokerDeleteInactiveTopicsMode",
-        "brokerEntryMetadataInterceptors",
-        "brokerEntryPayloadProcessors",
-        "brokerInterceptors",
-        "brokerInterceptorsDirectory",
-        "brokerMaxConnections",
-        "brokerMaxConnectionsPerIp",
-        "brokerPublisherThrottlingMaxByteRate",
-        "brokerPublisherThrottlingMaxMessageRate",
-        "brokerPublisherThrottlingTickTimeMillis",
-        "brokerReplicationInactiveThresholdSeconds",
-        "brokerServiceCompactionMonitorIntervalInSeconds",
-        "brokerServiceCompactionPhaseOneLoopTimeInSeconds",
-        "brokerServiceCompactionThresholdInBytes",
-        "brokerServicePort",
-        "brokerServicePortTls",
-        "brokerServicePurgeInactiveFrequencyInSeconds",
-        "brokerShutdownTimeoutMs",
-        "byteBufAllocatorSizeInitial",
-        "byteBufAllocatorSizeMax",
-        "byteBufAllocatorSizeMin",
-        "cacheEvictionByExpectedReadCount",
-        "cacheEvictionByMarkDeletedPosition",
-        "clientLibraryVersionCheckEnabled",
-        "clusterMigrationAutoResourceCreation",
-        "clusterMigrationCheckDurationSeconds",
-        "clusterName",
-        "compactionMaxOutstandingRequests",
-        "compactionRate",
-        "compactionRateByBytes",
-        "compactionRateByEntries",
-        "compactionServiceFactoryClassName",
-        "configurationMetadataStoreUrl",
-        "configurationMetadataSyncEventTopic",
-        "configurationStoreConfigPath",
-        "configurationStoreServers",
-        "connectionLivenessCheckTimeoutMillis",
-        "createTopicToRemoteClusterForReplication",
-        "dbStorage_readAheadCacheBatchSize",
-        "dbStorage_readAheadCacheMaxSizeMb",
-        "dbStorage_rocksDB_blockCacheSize",
-        "dbStorage_rocksDB_blockSize",
-        "dbStorage_rocksDB_bloomFilterBitsPerKey",
-        "dbStorage_rocksDB_maxSizeInLevel1MB",
-        "dbStorage_rocksDB_numFilesInLevel0",
-        "dbStorage_rocksDB_numLevels",
-        "dbStorage_rocksDB_sstSizeInMB",
-        "dbStorage_rocksDB_writeBufferSizeMB",
-        "dbStorage_writeCacheMaxSizeMb",
-        "defaultNamespaceBundleSplitAlgorithm",
-        "defaultNumPartitions",
-        "defaultNumberOfNamespaceBundles",
-        "defaultRetentionSizeInMB",
-        "defaultRetentionTimeInMinutes",
-        "delayedDeliveryEnabled",
-        "delayedDeliveryFixedDelayDetectionLookahead",
-        "delayedDeliveryMaxDelayInMillis",
-        "delayedDeliveryMaxIndexesPerBucketSnapshotSegment",
-        "delayedDeliveryMaxNumBuckets",
-        "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds",
-        "delayedDeliveryMinIndexCountPerBucket",
-        "delayedDeliveryTickTimeMillis",
-        "delayedDeliveryTrackerFactoryClassName",
-        "disableBrokerInterceptors",
-        "disableHttpDebugMethods",
-        "disableServerSocketBind",
-        "diskCheckInterval",
-        "diskUsageLwmThreshold",
-        "diskUsageThreshold",
-        "diskUsageWarnThreshold",
-        "dispatchRateLimiterFactoryClassName",
-        "dispatchThrottlingForFilteredEntriesEnabled",
-        "dispatchThrottlingOnBatchMessageEnabled",
-        "dispatchThrottlingOnNonBacklogConsumerEnabled",
-        "dispatchThrottlingRateInByte",
-        "dispatchThrottlingRateInMsg",
-        "dispatchThrottlingRatePerReplicatorInByte",
-        "dispatchThrottlingRatePerReplicatorInMsg",
-        "dispatchThrottlingRatePerSubscriptionInByte",
-        "dispatchThrottlingRatePerSubscriptionInMsg",
-        "dispatchThrottlingRatePerTopicInByte",
-        "dispatchThrottlingRatePerTopicInMsg",
-        "dispatchThrottlingRateRelativeToPublishRate",
-        "dispatcherDispatchMessagesInSubscriptionThread",
-        "dispatcherEntryFilterRescheduledMessageDelay",
-        "dispatcherMaxReadBatchSize",
-        "dispatcherMaxReadSizeBytes",
-        "dispatcherMaxRoundRobinBatchSize",
-        "dispatcherMinReadBatchSize",
-        "dispatcherPauseOnAckStatePersistentEnabled",
-        "dispatcherReadFailureBackoffInitialTimeInMs",
-        "dispatcherReadFailureBackoffMandatoryStopTimeInMs",
-        "dispatcherReadFailureBackoffMaxTimeInMs",
-        "dispatcherRetryBackoffInitialTimeInMs",
-        "dispatcherRetryBackoffMaxTimeInMs",
-        "enableBrokerSideSubscriptionPatternEvaluation",
-        "enableBrokerTopicListWatcher",
-        "enableBusyWait",
-        "enableLocalTransport",
-        "enableNamespaceIsolationUpdateOnTime",
-        "enableNonPersistentTopics",
-        "enablePackagesManagement",
-        "enablePersistentTopics",
-        "enableReplicatedSubscriptions",
-        "enableRunBookieAutoRecoveryTogether",
-        "enableRunBookieTogether",
-        "enableStatistics",
-        "encryptionRequireOnProducer",
-        "ensemblePlacementPolicy",
-        "entryFilterNames",
-        "entryFiltersDirectory",
-        "entryLogFilePreallocationEnabled",
-        "entryLogPerLedgerEnabled",
-        "exposeBundlesMetricsInPrometheus",
-        "exposeConsumerLevelMetricsInPrometheus",
-        "exposeCustomTopicMetricLabelsEnabled",
-        "exposeManagedCursorMetricsInPrometheus",
-        "exposeManagedLedgerMetricsInPrometheus",
-        "exposePreciseBacklogInPrometheus",
-        "exposeProducerLevelMetricsInPrometheus",
-        "exposePublisherStats",
-        "exposeSubscriptionBacklogSizeInPrometheus",
-        "exposeTopicLevelMetricsInPrometheus",
-        "exposingBrokerEntryMetadataToClientEnabled",
-        "extraServerComponents",
-        "failureDomainsEnabled",
-        "fileInfoFormatVersionToWrite",
-        "fileSystemProfilePath",
-        "fileSystemURI",
-        "flowOrQpsDifferenceThresholdPercentage",
-        "flushEntrylogBytes",
-        "flushInterval",
-        "forceAllowCompaction",
-        "forceDeleteNamespaceAllowed",
-        "forceDeleteTenantAllowed",
-        "forceReadOnlyBookie",
-        "functionsWorkerEnablePackageManagement",
-        "functionsWorkerEnabled",
-        "functionsWorkerServiceNarPackage",
-        "gcOverreplicatedLedgerWaitTime",
-        "gcWaitTime",
-        "gcsManagedLedgerOffloadBucket",
-        "gcsManagedLedgerOffloadMaxBlockSizeInBytes",
-        "gcsManagedLedgerOffloadReadBufferSizeInBytes",
-        "gcsManagedLedgerOffloadRegion",
-        "gcsManagedLedgerOffloadServiceAccountKeyFile",
-        "globalZookeeperServers",
-        "haProxyProtocolEnabled",
-        "healthCheckMetricsUpdateTimeInSeconds",
-        "httpMaxRequestHeaderSize",
-        "httpMaxRequestSize",
-        "httpRequestsFailOnUnknownPropertiesEnabled",
-        "httpRequestsLimitEnabled",
-        "httpRequestsMaxPerSecond",
-        "httpServerAcceptQueueSize",
-        "httpServerClass",
-        "httpServerEnabled",
-        "httpServerGzipCompressionExcludedPaths",
-        "httpServerIdleTimeout",
-        "httpServerPort",
-        "httpServerThreadPoolQueueSize",
-        "indexDirectories",
-        "inflightSaslContextExpiryMs",
-        "internalListenerName",
-        "isAllowAutoUpdateSchemaEnabled",
-        "isDelayedDeliveryDeliverAtTimeStrict",
-        "isForceGCAllowWhenNoSpace",
-        "isRunningStandalone",
-        "isSchemaValidationEnforced",
-        "isThrottleByBytes",
-        "journalAdaptiveGroupWrites",
-        "journalAlignmentSize",
-        "journalBufferedEntriesThreshold",
-        "journalBufferedWritesThreshold",
-        "journalDirectories",
-        "journalDirectory",
-        "journalFlushWhenQueueEmpty",
-        "journalFormatVersionToWrite",
-        "journalMaxBackups",
-        "journalMaxGroupWaitMSec",
-        "journalMaxSizeMB",
-        "journalPreAllocSizeMB",
-        "journalRemoveFromPageCache",
-        "journalSyncData",
-        "journalWriteBufferSizeKB",
-        "journalWriteData",
-        "jvmGCMetricsLoggerClassName",
-        "keepAliveIntervalSeconds",
-        "keySharedLookAheadMsgInReplayThresholdPerConsumer",
-        "keySharedLookAheadMsgInReplayThresholdPerSubscription",
-        "keySharedUnblockingIntervalMs",
-        "kinitCommand",
-        "lazyCursorRecovery",
-        "ledgerDirectories",
-        "ledgerManagerFactoryClass",
-        "ledgerManagerType",
-        "ledgerStorageClass",
-        "listeningInterface",
-        "loadBalanceSheddingDelayInSeconds",
-        "loadBalancerAutoBundleSplitEnabled",
-        "loadBalancerAutoUnloadSplitBundlesEnabled",
-        "loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
-        "loadBalancerAvgShedderHighThreshold",
-        "loadBalancerAvgShedderHitCountHighThreshold",
-        "loadBalancerAvgShedderHitCountLowThreshold",
-        "loadBalancerAvgShedderLowThreshold",
-        "loadBalancerBandwidthInResourceWeight",
-        "loadBalancerBandwidthOutResourceWeight",
-        "loadBalancerBandwithInResourceWeight",
-        "loadBalancerBandwithOutResourceWeight",
-        "loadBalancerBrokerComfortLoadLevelPercentage",
-        "loadBalancerBrokerLoadDataTTLInSeconds",
-        "loadBalancerBrokerLoadTargetStd",
-        "loadBalancerBrokerMaxTopics",
-        "loadBalancerBrokerOverloadedThresholdPercentage",
-        "loadBalancerBrokerThresholdShedderPercentage",
-        "loadBalancerBrokerUnderloadedThresholdPercentage",
-        "loadBalancerBundleUnloadMinThroughputThreshold",
-        "loadBalancerCPUResourceWeight",
-        "loadBalancerDebugModeEnabled",
-        "loadBalancerDirectMemoryResourceWeight",
-        "loadBalancerDistributeBundlesEvenlyEnabled",
-        "loadBalancerEnabled",
-        "loadBalancerHistoryResourcePercentage",
-        "loadBalancerHostUsageCheckIntervalMinutes",
-        "loadBalancerInFlightServiceUnitStateWaitingTimeInMillis",
-        "loadBalancerLoadPlacementStrategy",
-        "loadBalancerLoadSheddingStrategy",
-        "loadBalancerMaxNumberOfBrokerSheddingPerCycle",
-        "loadBalancerMaxNumberOfBundlesInBundleLoadReport",
-        "loadBalancerMaxNumberOfBundlesToSplitPerCycle",
-        "loadBalancerMemoryResourceWeight",
-        "loadBalancerMsgRateDifferenceShedderThreshold",
-        "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
-        "loadBalancerMultiPhaseBundleUnload",
-        "loadBalancerNamespaceBundleMaxBandwidthMbytes",
-        "loadBalancerNamespaceBundleMaxMsgRate",
-        "loadBalancerNamespaceBundleMaxSessions",
-        "loadBalancerNamespaceBundleMaxTopics",
-        "loadBalancerNamespaceBundleSplitConditionHitCountThreshold",
-        "loadBalancerNamespaceMaximumBundles",
-        "loadBalancerOverrideBrokerNicSpeedGbps",
-        "loadBalancerOverrideBrokerNics",
-        "loadBalancerPlacementStrategy",
-        "loadBalancerReportUpdateMaxIntervalMinutes",
-        "loadBalancerReportUpdateMinIntervalMillis",
-        "loadBalancerReportUpdateThresholdPercentage",
-        "loadBalancerResourceQuotaUpdateIntervalMinutes",
-        "loadBalancerServiceUnitStateMaxConcurrentOverrides",
-        "loadBalancerServiceUnitStateMonitorIntervalInSeconds",
-        "loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds",
-        "loadBalancerServiceUnitTableViewSyncer",
-        "loadBalancerSheddingBundlesWithPoliciesEnabled",
-        "loadBalancerSheddingConditionHitCountThreshold",
-        "loadBalancerSheddingEnabled",
-        "loadBalancerSheddingExcludedNamespaces",
-        "loadBalancerSheddingGracePeriodMinutes",
-        "loadBalancerSheddingIntervalMinutes",
-        "loadBalancerSplitIntervalMinutes",
-        "loadBalancerTransferEnabled",
-        "loadManagerClassName",
-        "loadManagerMigrationEnabled",
-        "loadManagerServiceUnitStateTableViewClassName",
-        "logSizeLimit",
-        "lookupPropertyPrefix",
-        "lostBookieRecoveryDelay",
-        "lowerBoundarySheddingEnabled",
-        "majorCompactionInterval",
-        "majorCompactionThreshold",
-        "managedCursorInfoCompressionThresholdInBytes",
-        "managedCursorInfoCompressionType",
-        "managedLedgerAddEntryTimeoutSeconds",
-        "managedLedgerCacheCopyEntries",
-        "managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes",
-        "managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed",
-        "managedLedgerCacheEvictionFrequency",
-        "managedLedgerCacheEvictionIntervalMs",
-        "managedLedgerCacheEvictionTimeThresholdMillis",
-        "managedLedgerCacheEvictionWatermark",
-        "managedLedgerCacheSizeMB",
-        "managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis",
-        "managedLedgerCursorBackloggedThreshold",
-        "managedLedgerCursorMaxEntriesPerLedger",
-        "managedLedgerCursorPositionFlushSeconds",
-        "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis",
-        "managedLedgerCursorRolloverTimeInSeconds",
-        "managedLedgerDataReadPriority",
-        "managedLedgerDefaultAckQuorum",
-        "managedLedgerDefaultEnsembleSize",
-        "managedLedgerDefaultMarkDeleteRateLimit",
-        "managedLedgerDefaultWriteQuorum",
-        "managedLedgerDeleteMaxConcurrentRequests",
-        "managedLedgerDigestType",
-        "managedLedgerForceRecovery",
-        "managedLedgerInactiveLedgerRolloverTimeSeconds",
-        "managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds",
-        "managedLedgerInfoCompressionThresholdInBytes",
-        "managedLedgerInfoCompressionType",
-        "managedLedgerMaxAckQuorum",
-        "managedLedgerMaxBacklogBetweenCursorsForCaching",
-        "managedLedgerMaxBatchDeletedIndexToPersist",
-        "managedLedgerMaxEnsembleSize",
-        "managedLedgerMaxEntriesPerLedger",
-        "managedLedgerMaxLedgerRolloverTimeMinutes",
-        "managedLedgerMaxReadsInFlightPermitsAcquireQueueSize",
-        "managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis",
-        "managedLedgerMaxReadsInFlightSizeInMB",
-        "managedLedgerMaxSizePerLedgerMbytes",
-        "managedLedgerMaxUnackedRangesToPersist",
-        "managedLedgerMaxUnackedRangesToPersistInMetadataStore",
-        "managedLedgerMaxUnackedRangesToPersistInZooKeeper",
-        "managedLedgerMaxWriteQuorum",
-        "managedLedgerMetadataOperationsTimeoutSeconds",
-        "managedLedgerMinLedgerRolloverTimeMinutes",
-        "managedLedgerMinimumBacklogCursorsForCaching",
-        "managedLedgerMinimumBacklogEntriesForCaching",
-        "managedLedgerNewEntriesCheckDelayInMillis",
-        "managedLedgerNumSchedulerThreads",
-        "managedLedgerNumWorkerThreads",
-        "managedLedgerOffloadAutoTriggerSizeThresholdBytes",
-        "managedLedgerOffloadBucket",
-        "managedLedgerOffloadDeletionLagMs",
-        "managedLedgerOffloadDriver",
-        "managedLedgerOffloadMaxThreads",
-        "managedLedgerOffloadPrefetchRounds",
-        "managedLedgerOffloadReadThreads",
-        "managedLedgerOffloadThresholdInSeconds",
-        "managedLedgerPassword",
-        "managedLedgerPersistIndividualAckAsLongArray",
-        "managedLedgerPrometheusStatsLatencyRolloverSeconds",
-        "managedLedgerReadEntryTimeoutSeconds",
-        "managedLedgerStatsPeriodSeconds",
-        "managedLedgerStorageClassName",
-        "managedLedgerTraceTaskExecution",
-        "managedLedgerUnackedRangesOpenCacheSetEnabled",
-        "maxActiveTransactionsPerCoordinator",
-        "maxConcurrentHttpRequests",
-        "maxConcurrentLookupRequest",
-        "maxConcurrentNonPersistentMessagePerConnection",
-        "maxConcurrentTopicLoadRequest",
-        "maxConsumerMetadataSize",
-        "maxConsumersPerSubscription",
-        "maxConsumersPerTopic",
-        "maxHttpServerConnections",
-        "maxInflightSaslContext",
-        "maxMessagePublishBufferSizeInMB",
-        "maxMessageSize",
-        "maxMessageSizeCheckIntervalInSeconds",
-        "maxNamespacesPerTenant",
-        "maxNumPartitionsPerPartitionedTopic",
-        "maxPendingAddRequestsPerThread",
-        "maxPendingPublishRequestsPerConnection",
-        "maxPendingReadRequestsPerThread",
-        "maxProducersPerTopic",
-        "maxPublishRatePerTopicInBytes",
-        "maxPublishRatePerTopicInMessages",
-        "maxSameAddressConsumersPerTopic",
-        "maxSameAddressProducersPerTopic",
-        "maxSecondsToClearTopicNameCache",
-        "maxSubscriptionsPerTopic",
-        "maxTenants",
-        "maxTopicListInFlightDirectMemSizeMB",
-        "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize",
-        "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis",
-        "maxTopicListInFlightHeapMemSizeMB",
-        "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize",
-        "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis",
-        "maxTopicsPerNamespace",
-        "maxUnackedMessagesPerBroker",
-        "maxUnackedMessagesPerConsumer",
-        "maxUnackedMessagesPerSubscription",
-        "maxUnackedMessagesPerSubscriptionOnBrokerBlocked",
-        "maxUnloadBundleNumPerShedding",
-        "maxUnloadPercentage",
-        "messageExpiryCheckIntervalInMinutes",
-        "messagePublishBufferCheckIntervalInMillis",
-        "messagingProtocols",
-        "metadataServiceUri",
-        "metadataStoreAllowReadOnlyOperations",
-        "metadataStoreBatchingEnabled",
-        "metadataStoreBatchingMaxDelayMillis",
-        "metadataStoreBatchingMaxOperations",
-        "metadataStoreBatchingMaxSizeKb",
-        "metadataStoreCacheExpirySeconds",
-        "metadataStoreConfigPath",
-        "metadataStoreOperationTimeoutSeconds",
-        "metadataStoreSerDesThreads",
-        "metadataStoreSessionTimeoutMillis",
-        "metadataStoreUrl",
-        "metadataSyncEventTopic",
-        "metricsBufferResponse",
-        "metricsServletTimeoutMs",
-        "minUnloadMessage",
-        "minUnloadMessageThroughput",
-        "minUsableSizeForIndexFileCreation",
-        "minorCompactionInterval",
-        "minorCompactionThreshold",
-        "namespaceBundleUnloadingTimeoutMs",
-        "narExtractionDirectory",
-        "nettyMaxFrameSizeBytes",
-        "numAcceptorThreads",
-        "numAddWorkerThreads",
-        "numCacheExecutorThreadPoolSize",
-        "numExecutorThreadPoolSize",
-        "numHighPriorityWorkerThreads",
-        "numHttpServerThreads",
-        "numIOThreads",
-        "numJournalCallbackThreads",
-        "numLongPollWorkerThreads",
-        "numOrderedExecutorThreads",
-        "numReadWorkerThreads",
-        "numTransactionReplayThreadPoolSize",
-        "numWorkerThreadsForNonPersistentTopic",
-        "offloadersDirectory",
-        "openFileLimit",
-        "openLedgerRereplicationGracePeriod",
-        "packagesManagementAllowLegacyJavaSerialization",
-        "packagesManagementJsonSerializationEnabled",
-        "packagesManagementLedgerRootPath",
-        "packagesManagementStorageProvider",
-        "packagesReplicas",
-        "pageLimit",
-        "pageSize",
-        "persistBookieStatusEnabled",
-        "persistentUnackedRangesWithMultipleEntriesEnabled",
-        "preciseDispatcherFlowControl",
-        "preciseTimeBasedBacklogQuotaCheck",
-        "preciseTopicPublishRateLimiterEnable",
-        "preferLaterVersions",
-        "prometheusStatsHttpPort",
-        "properties",
-        "protocolHandlerDirectory",
-        "proxyRoles",
-        "pulsarChannelPauseReceivingCooldownMs",
-        "pulsarChannelPauseReceivingCooldownRateLimitPeriodMs",
-        "pulsarChannelPauseReceivingCooldownRateLimitPermits",
-        "pulsarChannelPauseReceivingRequestsIfUnwritable",
-        "pulsarChannelWriteBufferHighWaterMark",
-        "pulsarChannelWriteBufferLowWaterMark",
-        "pulsarResourcesExtendedClassName",
-        "readBufferSizeBytes",
-        "readOnlyModeEnabled",
-        "readWorkerThreadsThrottlingEnabled",
-        "reorderReadSequenceEnabled",
-        "replicatedSubscriptionsSnapshotFrequencyMillis",
-        "replicatedSubscriptionsSnapshotMaxCachedPerSubscription",
-        "replicatedSubscriptionsSnapshotTimeoutSeconds",
-        "replicationConnectionsPerBroker",
-        "replicationMetricsEnabled",
-        "replicationPolicyCheckDurationSeconds",
-        "replicationProducerQueueSize",
-        "replicationStartAt",
-        "replicationTlsEnabled",
-        "replicatorPrefix",
-        "reppDnsResolverClass",
-        "requestTimerNumTicks",
-        "requestTimerTickDurationMs",
-        "rereplicationEntryBatchSize",
-        "resourceUsageTransportClassName",
-        "resourceUsageTransportPublishIntervalInSecs",
-        "retentionCheckIntervalInSeconds",
-        "s3ManagedLedgerOffloadBucket",
-        "s3ManagedLedgerOffloadMaxBlockSizeInBytes",
-        "s3ManagedLedgerOffloadReadBufferSizeInBytes",
-        "s3ManagedLedgerOffloadRegion",
-        "s3ManagedLedgerOffloadServiceEndpoint",
-        "saslJaasClientAllowedIds",
-        "saslJaasServerRoleTokenSignerSecretPath",
-        "saslJaasServerSectionName",
-        "scalableTopicAutoScaleEnabled",
-        "scalableTopicAutoScaleIntervalSeconds",
-        "scalableTopicConsumerSessionGracePeriodSeconds",
-        "scalableTopicLoadReportIntervalSeconds",
-        "scalableTopicLoadReportRateChangeThreshold",
-        "scalableTopicMaxDagDepth",
-        "scalableTopicMaxSegments",
-        "scalableTopicMergeBytesRateInThreshold",
-        "scalableTopicMergeBytesRateOutThreshold",
-        "scalableTopicMergeCooldownSeconds",
-        "scalableTopicMergeMsgRateInThreshold",
-        "scalableTopicMergeMsgRateOutThreshold",
-        "scalableTopicMergeWindowSeconds",
-        "scalableTopicMinSegments",
-        "scalableTopicSplitBytesRateInThreshold",
-        "scalableTopicSplitBytesRateOutThreshold",
-        "scalableTopicSplitCooldownSeconds",
-        "scalableTopicSplitMsgRateInThreshold",
-        "scalableTopicSplitMsgRateOutThreshold",
-        "scalableTopicsEnabled",
-        "schemaCompatibilityStrategy",
-        "schemaJsonAllowLegacyJacksonFormat",
-        "schemaLedgerForceRecovery",
-        "schemaRegistryCompatibilityCheckers",
-        "schemaRegistryStorageClassName",
-        "serverSockKeepalive",
-        "serverTcpLinger",
-        "serverTcpNoDelay",
-        "shadedLedgerManagerFactoryClassPrefix",
-        "skipBrokerShutdownOnOOM",
-        "skipListArenaChunkSize",
-        "skipListArenaMaxAllocSize",
-        "skipListSizeLimit",
-        "sortedLedgerStorageEnabled",
-        "splitTopicAndPartitionLabelInPrometheus",
-        "sslFactoryPlugin",
-        "sslFactoryPluginParams",
-        "statsProviderClass",
-        "statsUpdateFrequencyInSecs",
-        "statsUpdateInitialDelayInSecs",
-        "statusFilePath",
-        "stickyReadSEnabled",
-        "streamingDispatch",
-        "strictAuthMethod",
-        "strictBookieAffinityEnabled",
-        "strictTopicNameEnabled",
-        "strictlyVerifySubscriptionName",
-        "subscribeRatePeriodPerConsumerInSecond",
-        "subscribeThrottlingRatePerConsumer",
-        "subscriptionBacklogScanMaxEntries",
-        "subscriptionBacklogScanMaxTimeMs",
-        "subscriptionExpirationTimeMinutes",
-        "subscriptionExpiryCheckIntervalInMinutes",
-        "subscriptionKeySharedConsistentHashingReplicaPoints",
-        "subscriptionKeySharedEnable",
-        "subscriptionKeySharedUseClassicPersistentImplementation",
-        "subscriptionKeySharedUseConsistentHashing",
-        "subscriptionPatternMaxLength",
-        "subscriptionRedeliveryTrackerEnabled",
-        "subscriptionSharedUseClassicPersistentImplementation",
-        "subscriptionTypesEnabled",
-        "superUserRoles",
-        "supportedNamespaceBundleSplitAlgorithms",
-        "systemTopicEnabled",
-        "systemTopicSchemaCompatibilityStrategy",
-        "tlsAllowInsecureConnection",
-        "tlsCertFilesRefreshDurationSeconds",
-        "tlsCertRefreshCheckDurationSec",
-        "tlsCertificateFilePath",
-        "tlsCiphers",
-        "tlsClientAuthentication",
-        "tlsEnabled",
-        "tlsEnabledWithKeyStore",
-        "tlsHostnameVerificationEnabled",
-        "tlsKeyFilePath",
-        "tlsKeyStore",
-        "tlsKeyStorePassword",
-        "tlsKeyStorePasswordPath",
-        "tlsKeyStoreType",
-        "tlsProtocols",
-        "tlsProvider",
-        "tlsProviderFactoryClass",
-        "tlsRequireTrustedClientCertOnConnect",
-        "tlsTrustCertsFilePath",
-        "tlsTrustStore",
-        "tlsTrustStorePassword",
-        "tlsTrustStorePasswordPath",
-        "tlsTrustStoreType",
-        "tokenAudience",
-        "tokenAudienceClaim",
-        "tokenAuthClaim",
-        "tokenPublicKey",
-        "tokenSecretKey",
-        "topicBundleAssignmentStrategy",
-        "topicCompactionRetainNullKey",
-        "topicFactoryClassName",
-        "topicFencingTimeoutSeconds",
-        "topicLevelPoliciesEnabled",
-        "topicLoadTimeoutSeconds",
-        "topicNameCacheMaxCapacity",
-        "topicOrderedExecutorThreadNum",
-        "topicPoliciesCacheInitTimeoutSeconds",
-        "topicPoliciesServiceClassName",
-        "topicPolicyListenerReplayEnabled",
-        "topicPublisherThrottlingTickTimeMillis",
-        "topicsPatternRegexImplementation",
-        "transactionBufferClientMaxConcurrentRequests",
-        "transactionBufferClientOperationTimeoutInMills",
-        "transactionBufferProviderClassName",
-        "transactionBufferSegmentedSnapshotEnabled",
-        "transactionBufferSnapshotMaxTransactionCount",
-        "transactionBufferSnapshotMinTimeInMillis",
-        "transactionBufferSnapshotSegmentSize",
-        "transactionCoordinatorEnabled",
-        "transactionCoordinatorScalableTopicsEnabled",
-        "transactionCoordinatorScalableTopicsGcIntervalSeconds",
-        "transactionCoordinatorScalableTopicsGcRetentionSeconds",
-        "transactionCoordinatorScalableTopicsParallelism",
-        "transactionCoordinatorScalableTopicsTimeoutSweepIntervalSeconds",
-        "transactionLogBatchedWriteEnabled",
-        "transactionLogBatchedWriteMaxDelayInMillis",
-        "transactionLogBatchedWriteMaxRecords",
-        "transactionLogBatchedWriteMaxSize",
-        "transactionMetadataStoreProviderClassName",
-        "transactionPendingAckBatchedWriteEnabled",
-        "transactionPendingAckBatchedWriteMaxDelayInMillis",
-        "transactionPendingAckBatchedWriteMaxRecords",
-        "transactionPendingAckBatchedWriteMaxSize",
-        "transactionPendingAckLogIndexMinLag",
-        "transactionPendingAckStoreProviderClassName",
-        "triggerOffloadOnTopicLoad",
-        "ttlDurationDefaultInSeconds",
-        "unblockStuckSubscriptionEnabled",
-        "useHostNameAsBookieID",
-        "useSeparateThreadPoolForProtocolHandlers",
-        "useShortHostName",
-        "useV2WireProtocol",
-        "verifyMetadataOnGC",
-        "webServiceHaProxyProtocolEnabled",
-        "webServiceLogDetailedAddresses",
-        "webServicePort",
-        "webServicePortTls",
-        "webServiceTlsCiphers",
-        "webServiceTlsProtocols",
-        "webServiceTlsProvider",
-        "webServiceTrustXForwardedFor",
-        "webSocketConnectionsPerBroker",
-        "webSocketMaxTextFrameSize",
-        "webSocketNumIoThreads",
-        "webSocketNumServiceThreads",
-        "webSocketPingDurationSeconds",
-        "webSocketPulsarClientMemoryLimitInMB",
-        "webSocketServiceEnabled",
-        "webSocketSessionIdleTimeoutMillis",
-        "writeBufferSizeBytes",
-        "zkEnableSecurity",
-        "zkLedgersRootPath",
-        "zkRetryBackoffMaxMs",
-        "zkRetryBackoffStartMs",
-        "zkServers",
-        "zkTimeout",
-        "zooKeeperAllowReadOnlyOperations",
-        "zooKeeperCacheExpirySeconds",
-        "zooKeeperOperationTimeoutSeconds",
-        "zooKeeperSessionTimeoutMillis",
-        "zookeeperServers",
-        "zookeeperSessionExpiredPolicy",
-    ]
-)
+_NAMES = """
+acknowledgmentAtBatchIndexLevelEnabled activeConsumerFailoverConsistentHashing
+activeConsumerFailoverDelayTimeMillis additionalServletDirectory additionalServlets
+additionalSystemCursorNames advertisedAddress advertisedListeners aggregatePublisherStatsByProducerName
+allowAclChangesOnNonExistentTopics allowAutoSubscriptionCreation allowAutoTopicCreation
+allowAutoTopicCreationType allowEphemeralPorts allowLoopback allowMultipleDirsUnderSameDiskPartition
+allowOverrideEntryFilters allowShadedLedgerManagerFactoryClass allowStorageExpansion
+allowedTopicPropertyKeysForMetrics anonymousUserRole athenzDomainNames auditorPeriodicBookieCheckInterval
+auditorPeriodicCheckInterval authenticateMetricsEndpoint authenticateOriginalAuthData authenticationEnabled
+authenticationProviders authenticationRefreshCheckSeconds authenticationRoleLoggingAnonymizer
+authorizationAllowWildcardsMatching authorizationEnabled authorizationProvider autoRecoveryDaemonEnabled
+autoShrinkForConsumerPendingAcksMap autoSkipNonRecoverableData backlogQuotaCheckEnabled
+backlogQuotaCheckIntervalInSeconds backlogQuotaDefaultLimitBytes backlogQuotaDefaultLimitGB
+backlogQuotaDefaultLimitSecond backlogQuotaDefaultRetentionPolicy basicAuthConf bindAddress bindAddresses
+bookieAuthProviderFactoryClass bookieDeathWatchInterval bookieId bookiePort
+bookkeeperClientAuthenticationParameters bookkeeperClientAuthenticationParametersName
+bookkeeperClientAuthenticationPlugin bookkeeperClientEnforceMinNumRacksPerWriteQuorum
+bookkeeperClientExposeStatsToPrometheus bookkeeperClientGetBookieInfoIntervalSeconds
+bookkeeperClientGetBookieInfoRetryIntervalSeconds bookkeeperClientHealthCheckEnabled
+bookkeeperClientHealthCheckErrorThresholdPerInterval bookkeeperClientHealthCheckIntervalSeconds
+bookkeeperClientHealthCheckQuarantineTimeInSeconds bookkeeperClientIsolationGroups
+bookkeeperClientLimitStatsLogging bookkeeperClientMinAvailableBookiesInIsolationGroups
+bookkeeperClientMinNumRacksPerWriteQuorum bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
+bookkeeperClientQuarantineRatio bookkeeperClientRackawarePolicyEnabled
+bookkeeperClientRegionawarePolicyEnabled bookkeeperClientReorderReadSequenceEnabled
+bookkeeperClientSecondaryIsolationGroups bookkeeperClientSeparatedIoThreadsEnabled
+bookkeeperClientSpeculativeReadTimeoutInMillis bookkeeperClientThrottleValue bookkeeperClientTimeoutInSeconds
+bookkeeperDiskWeightBasedPlacementEnabled bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
+bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperTLSCertificateFilePath
+bookkeeperTLSClientAuthentication bookkeeperTLSKeyFilePath bookkeeperTLSKeyFileType
+bookkeeperTLSKeyStorePasswordPath bookkeeperTLSProviderFactoryClass bookkeeperTLSTrustCertTypes
+bookkeeperTLSTrustCertsFilePath bookkeeperTLSTrustStorePasswordPath
+bookkeeperTlsCertFilesRefreshDurationSeconds bookkeeperUseV2WireProtocol bookkeeper_opportunisticStriping
+bookkeeper_tcpKeepCnt bookkeeper_tcpKeepIdle bookkeeper_tcpKeepIntvl bookkeeper_tlsHostnameVerificationEnabled
+bootstrapNamespaces brokerClientAuthenticationParameters brokerClientAuthenticationPlugin
+brokerClientCertificateFilePath brokerClientKeyFilePath brokerClientSslFactoryPlugin
+brokerClientSslFactoryPluginParams brokerClientSslProvider brokerClientTlsCiphers brokerClientTlsEnabled
+brokerClientTlsEnabledWithKeyStore brokerClientTlsKeyStore brokerClientTlsKeyStorePassword
+brokerClientTlsKeyStoreType brokerClientTlsProtocols brokerClientTlsTrustStore
+brokerClientTlsTrustStorePassword brokerClientTlsTrustStoreType brokerClientTrustCertsFilePath
+brokerDeduplicationEnabled brokerDeduplicationEntriesInterval brokerDeduplicationMaxNumberOfProducers
+brokerDeduplicationProducerInactivityTimeoutMinutes brokerDeduplicationSnapshotFrequencyInSeconds
+brokerDeduplicationSnapshotIntervalSeconds brokerDeleteInactivePartitionedTopicMetadataEnabled
+brokerDeleteInactiveTopicsEnabled brokerDeleteInactiveTopicsFrequencySeconds
+brokerDeleteInactiveTopicsMaxInactiveDurationSeconds brokerDeleteInactiveTopicsMode
+brokerEntryMetadataInterceptors brokerEntryPayloadProcessors brokerInterceptors brokerInterceptorsDirectory
+brokerMaxConnections brokerMaxConnectionsPerIp brokerPublisherThrottlingMaxByteRate
+brokerPublisherThrottlingMaxMessageRate brokerPublisherThrottlingTickTimeMillis
+brokerReplicationInactiveThresholdSeconds brokerServiceCompactionMonitorIntervalInSeconds
+brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerServiceCompactionThresholdInBytes brokerServicePort
+brokerServicePortTls brokerServicePurgeInactiveFrequencyInSeconds brokerShutdownTimeoutMs
+byteBufAllocatorSizeInitial byteBufAllocatorSizeMax byteBufAllocatorSizeMin cacheEvictionByExpectedReadCount
+cacheEvictionByMarkDeletedPosition clientLibraryVersionCheckEnabled clusterMigrationAutoResourceCreation
+clusterMigrationCheckDurationSeconds clusterName compactionMaxOutstandingRequests compactionRate
+compactionRateByBytes compactionRateByEntries compactionServiceFactoryClassName configurationMetadataStoreUrl
+configurationMetadataSyncEventTopic configurationStoreConfigPath configurationStoreServers
+connectionLivenessCheckTimeoutMillis createTopicToRemoteClusterForReplication
+dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize
+dbStorage_rocksDB_blockSize dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_maxSizeInLevel1MB
+dbStorage_rocksDB_numFilesInLevel0 dbStorage_rocksDB_numLevels dbStorage_rocksDB_sstSizeInMB
+dbStorage_rocksDB_writeBufferSizeMB dbStorage_writeCacheMaxSizeMb defaultNamespaceBundleSplitAlgorithm
+defaultNumPartitions defaultNumberOfNamespaceBundles defaultRetentionSizeInMB defaultRetentionTimeInMinutes
+delayedDeliveryEnabled delayedDeliveryFixedDelayDetectionLookahead delayedDeliveryMaxDelayInMillis
+delayedDeliveryMaxIndexesPerBucketSnapshotSegment delayedDeliveryMaxNumBuckets
+delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds delayedDeliveryMinIndexCountPerBucket
+delayedDeliveryTickTimeMillis delayedDeliveryTrackerFactoryClassName disableBrokerInterceptors
+disableHttpDebugMethods disableServerSocketBind diskCheckInterval diskUsageLwmThreshold diskUsageThreshold
+diskUsageWarnThreshold dispatchRateLimiterFactoryClassName dispatchThrottlingForFilteredEntriesEnabled
+dispatchThrottlingOnBatchMessageEnabled dispatchThrottlingOnNonBacklogConsumerEnabled
+dispatchThrottlingRateInByte dispatchThrottlingRateInMsg dispatchThrottlingRatePerReplicatorInByte
+dispatchThrottlingRatePerReplicatorInMsg dispatchThrottlingRatePerSubscriptionInByte
+dispatchThrottlingRatePerSubscriptionInMsg dispatchThrottlingRatePerTopicInByte
+dispatchThrottlingRatePerTopicInMsg dispatchThrottlingRateRelativeToPublishRate
+dispatcherDispatchMessagesInSubscriptionThread dispatcherEntryFilterRescheduledMessageDelay
+dispatcherMaxReadBatchSize dispatcherMaxReadSizeBytes dispatcherMaxRoundRobinBatchSize
+dispatcherMinReadBatchSize dispatcherPauseOnAckStatePersistentEnabled
+dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
+dispatcherReadFailureBackoffMaxTimeInMs dispatcherRetryBackoffInitialTimeInMs
+dispatcherRetryBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBrokerTopicListWatcher
+enableBusyWait enableLocalTransport enableNamespaceIsolationUpdateOnTime enableNonPersistentTopics
+enablePackagesManagement enablePersistentTopics enableReplicatedSubscriptions
+enableRunBookieAutoRecoveryTogether enableRunBookieTogether enableStatistics encryptionRequireOnProducer
+ensemblePlacementPolicy entryFilterNames entryFiltersDirectory entryLogFilePreallocationEnabled
+entryLogPerLedgerEnabled exposeBundlesMetricsInPrometheus exposeConsumerLevelMetricsInPrometheus
+exposeCustomTopicMetricLabelsEnabled exposeManagedCursorMetricsInPrometheus
+exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus exposeProducerLevelMetricsInPrometheus
+exposePublisherStats exposeSubscriptionBacklogSizeInPrometheus exposeTopicLevelMetricsInPrometheus
+exposingBrokerEntryMetadataToClientEnabled extraServerComponents failureDomainsEnabled
+fileInfoFormatVersionToWrite fileSystemProfilePath fileSystemURI flowOrQpsDifferenceThresholdPercentage
+flushEntrylogBytes flushInterval forceAllowCompaction forceDeleteNamespaceAllowed forceDeleteTenantAllowed
+forceReadOnlyBookie functionsWorkerEnablePackageManagement functionsWorkerEnabled
+functionsWorkerServiceNarPackage gcOverreplicatedLedgerWaitTime gcWaitTime gcsManagedLedgerOffloadBucket
+gcsManagedLedgerOffloadMaxBlockSizeInBytes gcsManagedLedgerOffloadReadBufferSizeInBytes
+gcsManagedLedgerOffloadRegion gcsManagedLedgerOffloadServiceAccountKeyFile globalZookeeperServers
+haProxyProtocolEnabled healthCheckMetricsUpdateTimeInSeconds httpMaxRequestHeaderSize httpMaxRequestSize
+httpRequestsFailOnUnknownPropertiesEnabled httpRequestsLimitEnabled httpRequestsMaxPerSecond
+httpServerAcceptQueueSize httpServerClass httpServerEnabled httpServerGzipCompressionExcludedPaths
+httpServerIdleTimeout httpServerPort httpServerThreadPoolQueueSize indexDirectories
+inflightSaslContextExpiryMs internalListenerName isAllowAutoUpdateSchemaEnabled
+isDelayedDeliveryDeliverAtTimeStrict isForceGCAllowWhenNoSpace isRunningStandalone isSchemaValidationEnforced
+isThrottleByBytes journalAdaptiveGroupWrites journalAlignmentSize journalBufferedEntriesThreshold
+journalBufferedWritesThreshold journalDirectories journalDirectory journalFlushWhenQueueEmpty
+journalFormatVersionToWrite journalMaxBackups journalMaxGroupWaitMSec journalMaxSizeMB journalPreAllocSizeMB
+journalRemoveFromPageCache journalSyncData journalWriteBufferSizeKB journalWriteData
+jvmGCMetricsLoggerClassName keepAliveIntervalSeconds keySharedLookAheadMsgInReplayThresholdPerConsumer
+keySharedLookAheadMsgInReplayThresholdPerSubscription keySharedUnblockingIntervalMs kinitCommand
+lazyCursorRecovery ledgerDirectories ledgerManagerFactoryClass ledgerManagerType ledgerStorageClass
+listeningInterface loadBalanceSheddingDelayInSeconds loadBalancerAutoBundleSplitEnabled
+loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerAverageResourceUsageDifferenceThresholdPercentage
+loadBalancerAvgShedderHighThreshold loadBalancerAvgShedderHitCountHighThreshold
+loadBalancerAvgShedderHitCountLowThreshold loadBalancerAvgShedderLowThreshold
+loadBalancerBandwidthInResourceWeight loadBalancerBandwidthOutResourceWeight
+loadBalancerBandwithInResourceWeight loadBalancerBandwithOutResourceWeight
+loadBalancerBrokerComfortLoadLevelPercentage loadBalancerBrokerLoadDataTTLInSeconds
+loadBalancerBrokerLoadTargetStd loadBalancerBrokerMaxTopics loadBalancerBrokerOverloadedThresholdPercentage
+loadBalancerBrokerThresholdShedderPercentage loadBalancerBrokerUnderloadedThresholdPercentage
+loadBalancerBundleUnloadMinThroughputThreshold loadBalancerCPUResourceWeight loadBalancerDebugModeEnabled
+loadBalancerDirectMemoryResourceWeight loadBalancerDistributeBundlesEvenlyEnabled loadBalancerEnabled
+loadBalancerHistoryResourcePercentage loadBalancerHostUsageCheckIntervalMinutes
+loadBalancerInFlightServiceUnitStateWaitingTimeInMillis loadBalancerLoadPlacementStrategy
+loadBalancerLoadSheddingStrategy loadBalancerMaxNumberOfBrokerSheddingPerCycle
+loadBalancerMaxNumberOfBundlesInBundleLoadReport loadBalancerMaxNumberOfBundlesToSplitPerCycle
+loadBalancerMemoryResourceWeight loadBalancerMsgRateDifferenceShedderThreshold
+loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold loadBalancerMultiPhaseBundleUnload
+loadBalancerNamespaceBundleMaxBandwidthMbytes loadBalancerNamespaceBundleMaxMsgRate
+loadBalancerNamespaceBundleMaxSessions loadBalancerNamespaceBundleMaxTopics
+loadBalancerNamespaceBundleSplitConditionHitCountThreshold loadBalancerNamespaceMaximumBundles
+loadBalancerOverrideBrokerNicSpeedGbps loadBalancerOverrideBrokerNics loadBalancerPlacementStrategy
+loadBalancerReportUpdateMaxIntervalMinutes loadBalancerReportUpdateMinIntervalMillis
+loadBalancerReportUpdateThresholdPercentage loadBalancerResourceQuotaUpdateIntervalMinutes
+loadBalancerServiceUnitStateMaxConcurrentOverrides loadBalancerServiceUnitStateMonitorIntervalInSeconds
+loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds loadBalancerServiceUnitTableViewSyncer
+loadBalancerSheddingBundlesWithPoliciesEnabled loadBalancerSheddingConditionHitCountThreshold
+loadBalancerSheddingEnabled loadBalancerSheddingExcludedNamespaces loadBalancerSheddingGracePeriodMinutes
+loadBalancerSheddingIntervalMinutes loadBalancerSplitIntervalMinutes loadBalancerTransferEnabled
+loadManagerClassName loadManagerMigrationEnabled loadManagerServiceUnitStateTableViewClassName logSizeLimit
+lookupPropertyPrefix lostBookieRecoveryDelay lowerBoundarySheddingEnabled majorCompactionInterval
+majorCompactionThreshold managedCursorInfoCompressionThresholdInBytes managedCursorInfoCompressionType
+managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
+managedLedgerCacheEvictionExtendTTLOfEntriesWithRemainingExpectedReadsMaxTimes
+managedLedgerCacheEvictionExtendTTLOfRecentlyAccessed managedLedgerCacheEvictionFrequency
+managedLedgerCacheEvictionIntervalMs managedLedgerCacheEvictionTimeThresholdMillis
+managedLedgerCacheEvictionWatermark managedLedgerCacheSizeMB
+managedLedgerContinueCachingAddedEntriesAfterLastActiveCursorLeavesMillis
+managedLedgerCursorBackloggedThreshold managedLedgerCursorMaxEntriesPerLedger
+managedLedgerCursorPositionFlushSeconds managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis
+managedLedgerCursorRolloverTimeInSeconds managedLedgerDataReadPriority managedLedgerDefaultAckQuorum
+managedLedgerDefaultEnsembleSize managedLedgerDefaultMarkDeleteRateLimit managedLedgerDefaultWriteQuorum
+managedLedgerDeleteMaxConcurrentRequests managedLedgerDigestType managedLedgerForceRecovery
+managedLedgerInactiveLedgerRolloverTimeSeconds managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds
+managedLedgerInfoCompressionThresholdInBytes managedLedgerInfoCompressionType managedLedgerMaxAckQuorum
+managedLedgerMaxBacklogBetweenCursorsForCaching managedLedgerMaxBatchDeletedIndexToPersist
+managedLedgerMaxEnsembleSize managedLedgerMaxEntriesPerLedger managedLedgerMaxLedgerRolloverTimeMinutes
+managedLedgerMaxReadsInFlightPermitsAcquireQueueSize managedLedgerMaxReadsInFlightPermitsAcquireTimeoutMillis
+managedLedgerMaxReadsInFlightSizeInMB managedLedgerMaxSizePerLedgerMbytes
+managedLedgerMaxUnackedRangesToPersist managedLedgerMaxUnackedRangesToPersistInMetadataStore
+managedLedgerMaxUnackedRangesToPersistInZooKeeper managedLedgerMaxWriteQuorum
+managedLedgerMetadataOperationsTimeoutSeconds managedLedgerMinLedgerRolloverTimeMinutes
+managedLedgerMinimumBacklogCursorsForCaching managedLedgerMinimumBacklogEntriesForCaching
+managedLedgerNewEntriesCheckDelayInMillis managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
+managedLedgerOffloadAutoTriggerSizeThresholdBytes managedLedgerOffloadBucket managedLedgerOffloadDeletionLagMs
+managedLedgerOffloadDriver managedLedgerOffloadMaxThreads managedLedgerOffloadPrefetchRounds
+managedLedgerOffloadReadThreads managedLedgerOffloadThresholdInSeconds managedLedgerPassword
+managedLedgerPersistIndividualAckAsLongArray managedLedgerPrometheusStatsLatencyRolloverSeconds
+managedLedgerReadEntryTimeoutSeconds managedLedgerStatsPeriodSeconds managedLedgerStorageClassName
+managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
+maxActiveTransactionsPerCoordinator maxConcurrentHttpRequests maxConcurrentLookupRequest
+maxConcurrentNonPersistentMessagePerConnection maxConcurrentTopicLoadRequest maxConsumerMetadataSize
+maxConsumersPerSubscription maxConsumersPerTopic maxHttpServerConnections maxInflightSaslContext
+maxMessagePublishBufferSizeInMB maxMessageSize maxMessageSizeCheckIntervalInSeconds maxNamespacesPerTenant
+maxNumPartitionsPerPartitionedTopic maxPendingAddRequestsPerThread maxPendingPublishRequestsPerConnection
+maxPendingReadRequestsPerThread maxProducersPerTopic maxPublishRatePerTopicInBytes
+maxPublishRatePerTopicInMessages maxSameAddressConsumersPerTopic maxSameAddressProducersPerTopic
+maxSecondsToClearTopicNameCache maxSubscriptionsPerTopic maxTenants maxTopicListInFlightDirectMemSizeMB
+maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize
+maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis maxTopicListInFlightHeapMemSizeMB
+maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize
+maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis maxTopicsPerNamespace maxUnackedMessagesPerBroker
+maxUnackedMessagesPerConsumer maxUnackedMessagesPerSubscription
+maxUnackedMessagesPerSubscriptionOnBrokerBlocked maxUnloadBundleNumPerShedding maxUnloadPercentage
+messageExpiryCheckIntervalInMinutes messagePublishBufferCheckIntervalInMillis messagingProtocols
+metadataServiceUri metadataStoreAllowReadOnlyOperations metadataStoreBatchingEnabled
+metadataStoreBatchingMaxDelayMillis metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb
+metadataStoreCacheExpirySeconds metadataStoreConfigPath metadataStoreOperationTimeoutSeconds
+metadataStoreSerDesThreads metadataStoreSessionTimeoutMillis metadataStoreUrl metadataSyncEventTopic
+metricsBufferResponse metricsServletTimeoutMs minUnloadMessage minUnloadMessageThroughput
+minUsableSizeForIndexFileCreation minorCompactionInterval minorCompactionThreshold
+namespaceBundleUnloadingTimeoutMs narExtractionDirectory nettyMaxFrameSizeBytes numAcceptorThreads
+numAddWorkerThreads numCacheExecutorThreadPoolSize numExecutorThreadPoolSize numHighPriorityWorkerThreads
+numHttpServerThreads numIOThreads numJournalCallbackThreads numLongPollWorkerThreads numOrderedExecutorThreads
+numReadWorkerThreads numTransactionReplayThreadPoolSize numWorkerThreadsForNonPersistentTopic
+offloadersDirectory openFileLimit openLedgerRereplicationGracePeriod
+packagesManagementAllowLegacyJavaSerialization packagesManagementJsonSerializationEnabled
+packagesManagementLedgerRootPath packagesManagementStorageProvider packagesReplicas pageLimit pageSize
+persistBookieStatusEnabled persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl
+preciseTimeBasedBacklogQuotaCheck preciseTopicPublishRateLimiterEnable preferLaterVersions
+prometheusStatsHttpPort properties protocolHandlerDirectory proxyRoles pulsarChannelPauseReceivingCooldownMs
+pulsarChannelPauseReceivingCooldownRateLimitPeriodMs pulsarChannelPauseReceivingCooldownRateLimitPermits
+pulsarChannelPauseReceivingRequestsIfUnwritable pulsarChannelWriteBufferHighWaterMark
+pulsarChannelWriteBufferLowWaterMark pulsarResourcesExtendedClassName readBufferSizeBytes readOnlyModeEnabled
+readWorkerThreadsThrottlingEnabled reorderReadSequenceEnabled replicatedSubscriptionsSnapshotFrequencyMillis
+replicatedSubscriptionsSnapshotMaxCachedPerSubscription replicatedSubscriptionsSnapshotTimeoutSeconds
+replicationConnectionsPerBroker replicationMetricsEnabled replicationPolicyCheckDurationSeconds
+replicationProducerQueueSize replicationStartAt replicationTlsEnabled replicatorPrefix reppDnsResolverClass
+requestTimerNumTicks requestTimerTickDurationMs rereplicationEntryBatchSize resourceUsageTransportClassName
+resourceUsageTransportPublishIntervalInSecs retentionCheckIntervalInSeconds s3ManagedLedgerOffloadBucket
+s3ManagedLedgerOffloadMaxBlockSizeInBytes s3ManagedLedgerOffloadReadBufferSizeInBytes
+s3ManagedLedgerOffloadRegion s3ManagedLedgerOffloadServiceEndpoint saslJaasClientAllowedIds
+saslJaasServerRoleTokenSignerSecretPath saslJaasServerSectionName scalableTopicAutoScaleEnabled
+scalableTopicAutoScaleIntervalSeconds scalableTopicConsumerSessionGracePeriodSeconds
+scalableTopicLoadReportIntervalSeconds scalableTopicLoadReportRateChangeThreshold scalableTopicMaxDagDepth
+scalableTopicMaxSegments scalableTopicMergeBytesRateInThreshold scalableTopicMergeBytesRateOutThreshold
+scalableTopicMergeCooldownSeconds scalableTopicMergeMsgRateInThreshold scalableTopicMergeMsgRateOutThreshold
+scalableTopicMergeWindowSeconds scalableTopicMinSegments scalableTopicSplitBytesRateInThreshold
+scalableTopicSplitBytesRateOutThreshold scalableTopicSplitCooldownSeconds scalableTopicSplitMsgRateInThreshold
+scalableTopicSplitMsgRateOutThreshold scalableTopicsEnabled schemaCompatibilityStrategy
+schemaJsonAllowLegacyJacksonFormat schemaLedgerForceRecovery schemaRegistryCompatibilityCheckers
+schemaRegistryStorageClassName serverSockKeepalive serverTcpLinger serverTcpNoDelay
+shadedLedgerManagerFactoryClassPrefix skipBrokerShutdownOnOOM skipListArenaChunkSize skipListArenaMaxAllocSize
+skipListSizeLimit sortedLedgerStorageEnabled splitTopicAndPartitionLabelInPrometheus sslFactoryPlugin
+sslFactoryPluginParams statsProviderClass statsUpdateFrequencyInSecs statsUpdateInitialDelayInSecs
+statusFilePath stickyReadSEnabled streamingDispatch strictAuthMethod strictBookieAffinityEnabled
+strictTopicNameEnabled strictlyVerifySubscriptionName subscribeRatePeriodPerConsumerInSecond
+subscribeThrottlingRatePerConsumer subscriptionBacklogScanMaxEntries subscriptionBacklogScanMaxTimeMs
+subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
+subscriptionKeySharedConsistentHashingReplicaPoints subscriptionKeySharedEnable
+subscriptionKeySharedUseClassicPersistentImplementation subscriptionKeySharedUseConsistentHashing
+subscriptionPatternMaxLength subscriptionRedeliveryTrackerEnabled
+subscriptionSharedUseClassicPersistentImplementation subscriptionTypesEnabled superUserRoles
+supportedNamespaceBundleSplitAlgorithms systemTopicEnabled systemTopicSchemaCompatibilityStrategy
+tlsAllowInsecureConnection tlsCertFilesRefreshDurationSeconds tlsCertRefreshCheckDurationSec
+tlsCertificateFilePath tlsCiphers tlsClientAuthentication tlsEnabled tlsEnabledWithKeyStore
+tlsHostnameVerificationEnabled tlsKeyFilePath tlsKeyStore tlsKeyStorePassword tlsKeyStorePasswordPath
+tlsKeyStoreType tlsProtocols tlsProvider tlsProviderFactoryClass tlsRequireTrustedClientCertOnConnect
+tlsTrustCertsFilePath tlsTrustStore tlsTrustStorePassword tlsTrustStorePasswordPath tlsTrustStoreType
+tokenAudience tokenAudienceClaim tokenAuthClaim tokenPublicKey tokenSecretKey topicBundleAssignmentStrategy
+topicCompactionRetainNullKey topicFactoryClassName topicFencingTimeoutSeconds topicLevelPoliciesEnabled
+topicLoadTimeoutSeconds topicNameCacheMaxCapacity topicOrderedExecutorThreadNum
+topicPoliciesCacheInitTimeoutSeconds topicPoliciesServiceClassName topicPolicyListenerReplayEnabled
+topicPublisherThrottlingTickTimeMillis topicsPatternRegexImplementation
+transactionBufferClientMaxConcurrentRequests transactionBufferClientOperationTimeoutInMills
+transactionBufferProviderClassName transactionBufferSegmentedSnapshotEnabled
+transactionBufferSnapshotMaxTransactionCount transactionBufferSnapshotMinTimeInMillis
+transactionBufferSnapshotSegmentSize transactionCoordinatorEnabled transactionCoordinatorScalableTopicsEnabled
+transactionCoordinatorScalableTopicsGcIntervalSeconds transactionCoordinatorScalableTopicsGcRetentionSeconds
+transactionCoordinatorScalableTopicsParallelism
+transactionCoordinatorScalableTopicsTimeoutSweepIntervalSeconds transactionLogBatchedWriteEnabled
+transactionLogBatchedWriteMaxDelayInMillis transactionLogBatchedWriteMaxRecords
+transactionLogBatchedWriteMaxSize transactionMetadataStoreProviderClassName
+transactionPendingAckBatchedWriteEnabled transactionPendingAckBatchedWriteMaxDelayInMillis
+transactionPendingAckBatchedWriteMaxRecords transactionPendingAckBatchedWriteMaxSize
+transactionPendingAckLogIndexMinLag transactionPendingAckStoreProviderClassName triggerOffloadOnTopicLoad
+ttlDurationDefaultInSeconds unblockStuckSubscriptionEnabled useHostNameAsBookieID
+useSeparateThreadPoolForProtocolHandlers useShortHostName useV2WireProtocol verifyMetadataOnGC
+webServiceHaProxyProtocolEnabled webServiceLogDetailedAddresses webServicePort webServicePortTls
+webServiceTlsCiphers webServiceTlsProtocols webServiceTlsProvider webServiceTrustXForwardedFor
+webSocketConnectionsPerBroker webSocketMaxTextFrameSize webSocketNumIoThreads webSocketNumServiceThreads
+webSocketPingDurationSeconds webSocketPulsarClientMemoryLimitInMB webSocketServiceEnabled
+webSocketSessionIdleTimeoutMillis writeBufferSizeBytes zkEnableSecurity zkLedgersRootPath zkRetryBackoffMaxMs
+zkRetryBackoffStartMs zkServers zkTimeout zooKeeperAllowReadOnlyOperations zooKeeperCacheExpirySeconds
+zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperServers zookeeperSessionExpiredPolicy
+"""
+
+RELEASED = frozenset(_NAMES.split())
+"""All of them."""

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from schemas.commands import Admin, BrokerConfig, decode
 from sinks.small_files import MOST_BYTES
+from streaming.broker import setting_names
 from streaming.broker.broker import Broker
 from streaming.broker.config import WITHOUT_EFFECT, NotSupported, ServiceConfiguration, configuration
 from streaming.broker.entries import NoEntries
@@ -28,6 +29,7 @@ from streaming.log.policy_sources import name_of, policy_sources
 from streaming.log.properties import read_properties
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.quality.gate import judge
+from tools.setting_names import module
 
 pytestmark = pytest.mark.feature("I1")
 
@@ -131,6 +133,10 @@ def test_every_setting_of_a_release_has_a_name_here() -> None:
         unset = {name: value for name in RELEASED for value in ("",) if name not in _LISTS}
         assert configuration(profile, unset) == configuration(profile, {})
         assert configuration(profile, dict.fromkeys(RELEASED)) == configuration(profile, {})
+
+
+def test_the_names_are_as_their_tool_writes_them() -> None:
+    assert Path(setting_names.__file__).read_text() == module({*RELEASED})
 
 
 _LISTS = ("subscriptionTypesEnabled", "brokerEntryMetadataInterceptors", "entryFilterNames")
