@@ -28,6 +28,7 @@ from streaming.broker.policies.hierarchy import (
     QuotaType,
     RetentionPolicies,
 )
+from streaming.cli.explained import producers_headline
 from tests.broker.kit import TOPIC, Run, Stored, feed
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
@@ -187,9 +188,8 @@ def test_chunks_that_nobody_has_are_lost() -> None:
     run.send(1)
     found = explain_delivery(shown(run), "s")
     assert (found.state, found.lost, found.in_flight, found.backlog) == ("lost", 1, 1, 2)
-    assert [each.text for each in found.verdicts if each.decider == "chunk owner"][0].startswith(
-        "1 entries were dealt to a"
-    )
+    (one,) = [each for each in found.verdicts if each.blocks]
+    assert one.text.startswith("1 entries were dealt to a consumer that has left")
     assert found.to_do[0].startswith("Disconnect all consumers of the subscription at the same time")
 
 
@@ -254,3 +254,35 @@ def test_a_policy_is_known_only_if_all_levels_above_are() -> None:
         "namespace",
     )
     assert seen(own, Policies(backlogQuota=quota)).quota("message_age") is None
+
+
+def test_an_age_of_the_last_check_and_a_throttled_topic_are_not_sure() -> None:
+    stats: dict[str, Any] = {
+        "subscriptions": {"s": {"msgBacklog": 3, "backlogSize": 30}}, "backlogSize": 30, "oldestBacklogMessageAgeSeconds": 100,
+        "oldestBacklogMessageSubscriptionName": "s",
+    }  # fmt: skip
+    held: dict[QuotaType, BacklogQuota] = {
+        "message_age": BacklogQuota(limitTime=60, policy="producer_request_hold")
+    }
+    policies = Policies(backlogQuota=held), Policies(), ServiceConfiguration()
+    found = explain_producers(Observed("t", 0, ShownFields(stats), None, *policies))
+    assert [(each.decider, each.blocks, each.sure) for each in found.verdicts] == [
+        ("backlogQuota", False, False)
+    ]
+    assert {(each.answer, each.text) for each in found.admissions} == {
+        ("not known", "refused with ProducerBlockedQuotaExceededError if the quota is still exceeded")
+    }
+    assert producers_headline(found).startswith(
+        "perhaps held: the message_age quota is exceeded (producer_request_hold, topic): used"
+    )
+    throttled = {
+        "subscriptions": {},
+        "publishRateLimitedTimes": 7,
+        "publishers": [{"producerName": "p", "accessMode": "Shared"}],
+    }
+    found = explain_producers(Observed("t", 0, ShownFields(throttled)))
+    assert (
+        producers_headline(found)
+        == "perhaps held: publishing was throttled 7 times in the last interval of the stats"
+    )
+    assert "raise the publish rate" in found.to_do[0]
