@@ -191,6 +191,13 @@ def test_chunks_that_nobody_has_are_lost() -> None:
     (one,) = [each for each in found.verdicts if each.blocks]
     assert one.text.startswith("1 entries were dealt to a consumer that has left")
     assert found.to_do[0].startswith("Disconnect all consumers of the subscription at the same time")
+    busy = shown(run)
+    busy.stats._value["subscriptions"]["s"]["msgRateOut"] = 5.0
+    found = explain_delivery(busy, "s")
+    assert found.state == "in flight", (
+        "the stats and the internal stats of a busy subscription may not fit together"
+    )
+    assert found.unknown[0].startswith("what happened between the stats and the internal stats")
 
 
 def test_a_limit_of_one_never_unblocks_here_either() -> None:
