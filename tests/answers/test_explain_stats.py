@@ -12,7 +12,7 @@ from schemas.effects import AdminResponse
 from streaming.answers.explain.stats.delivery import SINGLE_ACTIVE, explain_delivery
 from streaming.answers.explain.stats.observed import Observed, ShownFields
 from streaming.answers.explain.stats.producing import explain_producers
-from streaming.answers.explain.stats.storage import explain_quotas, explain_retention
+from streaming.answers.explain.stats.storage import MOST_NAMED, explain_quotas, explain_retention
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
@@ -293,3 +293,22 @@ def test_an_age_of_the_last_check_and_a_throttled_topic_are_not_sure() -> None:
         == "perhaps held: publishing was throttled 7 times in the last interval of the stats"
     )
     assert "raise the publish rate" in found.to_do[0]
+
+
+def test_what_it_costs_does_not_grow_with_the_product_of_ledgers_and_cursors() -> None:
+    """10,000 subscriptions that hold 1,000 ledgers, and 10,000 ranges of acknowledged entries."""
+    internal = {
+        "state": "LedgerOpened", "lastConfirmedEntry": "1000:9", "currentLedgerEntries": 10,
+        "ledgers": [{"ledgerId": ledger, "entries": 10, "size": 100} for ledger in range(1, 1001)],
+        "cursors": {f"s{n}": {"markDeletePosition": f"{n % 3 + 1}:-1", "readPosition": "1:0"} for n in range(10_000)},
+    }  # fmt: skip
+    internal["cursors"]["s0"]["individuallyDeletedMessages"] = ",".join(  # type: ignore[index]
+        f"({n // 10 + 1}:{n % 10 - 1}..{n // 10 + 1}:{n % 10}]" for n in range(0, 10_000, 2)
+    )
+    stats = {"subscriptions": {f"s{n}": {"msgBacklog": 1, "isDurable": True} for n in range(10_000)}}
+    seen = Observed("t", 0, ShownFields(stats), ShownFields(internal))
+    found = explain_retention(seen)
+    assert (found.ledgers[0].reason, len(found.ledgers[0].cursors)) == ("cursor", MOST_NAMED)
+    assert found.ledgers[0].text.endswith(" and 3,324 more")
+    assert found.ledgers[500].text.endswith(" and 9,990 more")
+    assert explain_delivery(seen, "s0").unread == 5000
