@@ -345,6 +345,7 @@ def test_what_is_not_there(scene: Scene, topic: str, options: list[str], complai
     ("options", "complaint"),
     [
         ([], "give DIR (a replay's folder, a query's store or a command log), or --admin-url URL TOPIC"),
+        (["http://127.0.0.1:1", "t"], "give the URL of its admin API as --admin-url"),
         (["--admin-url", "http://127.0.0.1:1"], "give the topic: magnetar explain --admin-url URL TOPIC"),
         (["--admin-url", "localhost:8080", "t"], "'localhost:8080': expected http://HOST:PORT"),
         (["log.jsonl", "--policies", "p.json"], "--internal-stats and --policies add to --stats"),
