@@ -188,6 +188,10 @@ def explain_command(
         raise typer.BadParameter(
             "give DIR (a replay's folder, a query's store or a command log), or --admin-url URL TOPIC for a live cluster"
         )
+    if folder.startswith(("http://", "https://", "pulsar://", "pulsar+ssl://")):
+        raise typer.BadParameter(
+            f"{folder} is no DIR: to ask a live cluster, give the URL of its admin API as --admin-url"
+        )
     if topic is None and (producer is not None or subscription is not None or producers):
         raise typer.BadParameter("give the topic as well")
     from schemas.entries import EntryNotFound

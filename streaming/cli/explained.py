@@ -302,7 +302,8 @@ def producers_headline(found: Producing) -> str:
     if blocking:
         return blocking[0].text
     if perhaps := [each for each in found.verdicts if not each.sure]:
-        return f"perhaps blocked: {perhaps[0].text}, as of the last check"
+        as_of = ", as of the last check" if perhaps[0].decider == "backlogQuota" else ""
+        return f"perhaps held: {perhaps[0].text}{as_of}"
     refused = found.refused
     if refused is not None:
         return f"a new one ({refused.access_mode}) is refused with {refused.error}: {refused.text}"

@@ -12,7 +12,7 @@ from schemas.effects import AdminResponse
 from streaming.answers.explain.stats.delivery import SINGLE_ACTIVE, explain_delivery
 from streaming.answers.explain.stats.observed import Observed, ShownFields
 from streaming.answers.explain.stats.producing import explain_producers
-from streaming.answers.explain.stats.storage import explain_quotas, explain_retention
+from streaming.answers.explain.stats.storage import MOST_NAMED, explain_quotas, explain_retention
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
@@ -28,6 +28,7 @@ from streaming.broker.policies.hierarchy import (
     QuotaType,
     RetentionPolicies,
 )
+from streaming.cli.explained import producers_headline
 from tests.broker.kit import TOPIC, Run, Stored, feed
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
@@ -187,10 +188,16 @@ def test_chunks_that_nobody_has_are_lost() -> None:
     run.send(1)
     found = explain_delivery(shown(run), "s")
     assert (found.state, found.lost, found.in_flight, found.backlog) == ("lost", 1, 1, 2)
-    assert next(each.text for each in found.verdicts if each.decider == "chunk owner").startswith(
-        "1 entries were dealt to a"
-    )
+    (one,) = [each for each in found.verdicts if each.blocks]
+    assert one.text.startswith("1 entries were dealt to a consumer that has left")
     assert found.to_do[0].startswith("Disconnect all consumers of the subscription at the same time")
+    busy = shown(run)
+    busy.stats._value["subscriptions"]["s"]["msgRateOut"] = 5.0
+    found = explain_delivery(busy, "s")
+    assert found.state == "in flight", (
+        "the stats and the internal stats of a busy subscription may not fit together"
+    )
+    assert found.unknown[0].startswith("what happened between the stats and the internal stats")
 
 
 def test_a_limit_of_one_never_unblocks_here_either() -> None:
@@ -254,3 +261,54 @@ def test_a_policy_is_known_only_if_all_levels_above_are() -> None:
         "namespace",
     )
     assert seen(own, Policies(backlogQuota=quota)).quota("message_age") is None
+
+
+def test_an_age_of_the_last_check_and_a_throttled_topic_are_not_sure() -> None:
+    stats: dict[str, Any] = {
+        "subscriptions": {"s": {"msgBacklog": 3, "backlogSize": 30}}, "backlogSize": 30, "oldestBacklogMessageAgeSeconds": 100,
+        "oldestBacklogMessageSubscriptionName": "s",
+    }  # fmt: skip
+    held: dict[QuotaType, BacklogQuota] = {
+        "message_age": BacklogQuota(limitTime=60, policy="producer_request_hold")
+    }
+    policies = Policies(backlogQuota=held), Policies(), ServiceConfiguration()
+    found = explain_producers(Observed("t", 0, ShownFields(stats), None, *policies))
+    assert [(each.decider, each.blocks, each.sure) for each in found.verdicts] == [
+        ("backlogQuota", False, False)
+    ]
+    assert {(each.answer, each.text) for each in found.admissions} == {
+        ("not known", "refused with ProducerBlockedQuotaExceededError if the quota is still exceeded")
+    }
+    assert producers_headline(found).startswith(
+        "perhaps held: the message_age quota is exceeded (producer_request_hold, topic): used"
+    )
+    throttled = {
+        "subscriptions": {},
+        "publishRateLimitedTimes": 7,
+        "publishers": [{"producerName": "p", "accessMode": "Shared"}],
+    }
+    found = explain_producers(Observed("t", 0, ShownFields(throttled)))
+    assert (
+        producers_headline(found)
+        == "perhaps held: publishing was throttled 7 times in the last interval of the stats"
+    )
+    assert "raise the publish rate" in found.to_do[0]
+
+
+def test_what_it_costs_does_not_grow_with_the_product_of_ledgers_and_cursors() -> None:
+    """10,000 subscriptions that hold 1,000 ledgers, and 10,000 ranges of acknowledged entries."""
+    internal = {
+        "state": "LedgerOpened", "lastConfirmedEntry": "1000:9", "currentLedgerEntries": 10,
+        "ledgers": [{"ledgerId": ledger, "entries": 10, "size": 100} for ledger in range(1, 1001)],
+        "cursors": {f"s{n}": {"markDeletePosition": f"{n % 3 + 1}:-1", "readPosition": "1:0"} for n in range(10_000)},
+    }  # fmt: skip
+    internal["cursors"]["s0"]["individuallyDeletedMessages"] = ",".join(  # type: ignore[index]
+        f"({n // 10 + 1}:{n % 10 - 1}..{n // 10 + 1}:{n % 10}]" for n in range(0, 10_000, 2)
+    )
+    stats = {"subscriptions": {f"s{n}": {"msgBacklog": 1, "isDurable": True} for n in range(10_000)}}
+    seen = Observed("t", 0, ShownFields(stats), ShownFields(internal))
+    found = explain_retention(seen)
+    assert (found.ledgers[0].reason, len(found.ledgers[0].cursors)) == ("cursor", MOST_NAMED)
+    assert found.ledgers[0].text.endswith(" and 3,324 more")
+    assert found.ledgers[500].text.endswith(" and 9,990 more")
+    assert explain_delivery(seen, "s0").unread == 5000

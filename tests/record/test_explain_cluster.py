@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 from typer.testing import CliRunner
 
@@ -20,9 +21,12 @@ from streaming.cli.app import app
 from streaming.cli.explained import answers_lines, headline
 from streaming.record.observe import observe
 from streaming.record.rest import CallFailed, Rest, Said
+from streaming.server.authentication import TokenAuthentication
+from streaming.server.server import Security
 from tests.record.recorded_clusters import VERSIONS, Recorded
 from tests.record.situations import SETTINGS, Scene, path, scene_of, topic_of
 from tests.server.conftest import running
+from tests.server.test_authentication import secret, token
 
 pytestmark = pytest.mark.feature("K3")
 
@@ -341,6 +345,7 @@ def test_what_is_not_there(scene: Scene, topic: str, options: list[str], complai
     ("options", "complaint"),
     [
         ([], "give DIR (a replay's folder, a query's store or a command log), or --admin-url URL TOPIC"),
+        (["http://127.0.0.1:1", "t"], "give the URL of its admin API as --admin-url"),
         (["--admin-url", "http://127.0.0.1:1"], "give the topic: magnetar explain --admin-url URL TOPIC"),
         (["--admin-url", "localhost:8080", "t"], "'localhost:8080': expected http://HOST:PORT"),
         (["log.jsonl", "--policies", "p.json"], "--internal-stats and --policies add to --stats"),
@@ -644,3 +649,19 @@ def test_pasted_partitions(scene: Scene, tmp_path: Path) -> None:
     code, text = run("--stats", stats)
     assert code == 0
     assert "Not known: the stats of each of the 3 partitions: add --per-partition" in text
+
+
+def test_a_token(tmp_path: Path) -> None:
+    """401 without one; with one, the answers."""
+    with running(security=Security(authentication=TokenAuthentication.with_secret(secret()))) as broker:
+        url = str(broker.server.admin_url)
+        with broker.client(authentication=pulsar.AuthenticationToken(token())) as client:
+            client.create_producer("t").close()
+        code, text = run("--admin-url", url, "t")
+        assert (code, "401: the cluster refuses it: give a token" in text) == (1, True), text
+        file = tmp_path / "token"
+        file.write_text(token() + "\n")
+        code, text = run("--admin-url", url, "t", "--token-file", file)
+        assert (code, text) == (0, "persistent://public/default/t: no subscriptions\n")
+        file.write_text("wrong")
+        assert run("--admin-url", url, "t", "--token-file", file)[0] == 1

@@ -142,3 +142,14 @@ def test_capture(broker: Running, authority: tuple[Path, Path], tmp_path: Path) 
     assert done.exit_code == 0, done.output
     sent = [json.loads(line) for line in log.read_text().splitlines() if '"SEND"' in line]
     assert [base64.b64decode(each["payload_bytes"]) for each in sent][:3] == [b"0", b"1", b"2"]
+
+
+def test_explain(broker: Running, authority: tuple[Path, Path]) -> None:
+    options = ["explain", TOPIC, "--admin-url", admin_url(broker)]
+    done = CliRunner().invoke(app, [*options, "--tls-ca", str(authority[0])])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith(TOPIC)
+    done = CliRunner().invoke(app, options)
+    assert done.exit_code == 1
+    assert "can't be reached" in done.output
+    assert "CERTIFICATE_VERIFY_FAILED" in done.output

@@ -56,6 +56,7 @@ _PRODUCERS = {
     "access mode": "Close the producer that has the access, let a new one wait for it (WaitForExclusive), or let it take the access "
     "(ExclusiveWithFencing).",
     "backlogQuota": _QUOTA,
+    "publishRate": "Publish less, or raise the publish rate of the topic, the namespace or the broker.",
     "maxProducersPerTopic": "Close producers, or raise the limit: pulsar-admin topics set-max-producers -p N {topic}",
     "fenced": "See the broker's log for the failed write, and whether the bookies take writes.",
     "terminated": "Use another topic: termination can't be undone.",

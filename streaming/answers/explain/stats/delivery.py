@@ -137,7 +137,7 @@ def _count(found: Delivery, consumers: list[ShownConsumer], unacked: int | None)
         found.in_flight, found.lost = read * bool(consumers), 0
         return
     found.in_flight = min(read, owned)
-    if found.to_redeliver is not None:
+    if found.to_redeliver is not None and not found.rate_out:  # else the two responses may not fit together
         found.lost = read - found.in_flight if consumers and unacked is not None and unacked > owned else 0
 
 
@@ -364,6 +364,10 @@ def _any_blocks(found: Delivery) -> bool:
 
 def _unknown(observed: Observed, found: Delivery, sub: ShownFields) -> list[str]:
     unknown = []
+    if found.rate_out and observed.internal is not None and found.backlog:
+        unknown.append(
+            "what happened between the stats and the internal stats: it is busy, so counts may be off by that"
+        )
     if sum(each.text("consumerName") == sub.text("activeConsumerName") for each in sub.each("consumers")) > 1:
         unknown.append(
             "which of the consumers of the active one's name is active: the stats show its name alone"

@@ -200,12 +200,13 @@ class Observed(msgspec.Struct, dict=True):
             entries[start.ledger] = entries[start.ledger][max(start.entry, 0) :]
         acked = 0
         for low, high in runs_of(cursor.text("individuallyDeletedMessages") or ""):
-            for ledger, left in entries.items():
+            across = [low.ledger] if low.ledger == high.ledger else entries
+            for ledger in across:
+                left = entries.get(ledger, range(0))
                 if low.ledger <= ledger <= high.ledger and left:
                     first = max(low.entry + 1 if ledger == low.ledger else 0, left.start)
-                    acked += max(
-                        (min(high.entry + 1, left.stop) if ledger == high.ledger else left.stop) - first, 0
-                    )
+                    end_of_run = min(high.entry + 1, left.stop) if ledger == high.ledger else left.stop
+                    acked += max(end_of_run - first, 0)
         return max(sum(map(len, entries.values())) - acked, 0)
 
 

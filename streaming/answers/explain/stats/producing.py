@@ -48,6 +48,9 @@ def explain_producers(observed: Observed) -> Producing:
         of_age = each.text.startswith("the message_age")
         found.verdicts.append(each._replace(blocks=False, sure=False) if of_age else each)
     found.slowest = quotas.slowest
+    if (limited := stats.number("publishRateLimitedTimes")) is not None and limited > 0:
+        text = f"publishing was throttled {limited} times in the last interval of the stats"
+        found.verdicts.append(Verdict("publishRate", False, text, sure=False))
     limit = observed.policy("maxProducersPerTopic")
     count = sum(not each.name.startswith(REPLICATOR_PREFIX) for each in producers)
     if limit is not None and limit.value > 0:
@@ -102,7 +105,9 @@ def _since(text: str | None) -> int | None:
 def _admit(found: Producing) -> None:
     """What the gate says of each access mode, behind what refuses all of them."""
     refusal = next((each for each in found.verdicts if each.blocks and each.decider != "access mode"), None)
-    perhaps = next((each for each in found.verdicts if not each.sure), None)
+    perhaps = next(
+        (each for each in found.verdicts if not each.sure and each.decider == "backlogQuota"), None
+    )
     situations: set[Situation] = {"producers"} if found.producers else set()
     if found.owner is not None:
         situations.add("owner")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -28,6 +29,8 @@ from streaming.broker.persistent.cleanup.trimming import (
 from streaming.broker.policies.hierarchy import QuotaType
 from streaming.broker.position import Position
 
+MOST_NAMED = 100
+"""Of so many cursors that hold a ledger, the slowest ones, an answer has the names."""
 SHOWN = 5
 """So many backlogs are shown."""
 
@@ -187,11 +190,8 @@ def _used(observed: Observed, oldest: int | None, *, by_size: bool) -> int | Non
 
 def explain_retention(observed: Observed) -> Retention:
     """Why a topic's ledgers are there."""
-    retention, ledgers, positions = (
-        observed.policy("retention"),
-        observed.ledgers or {},
-        cursors(observed) or {},
-    )
+    retention, ledgers = observed.policy("retention"), observed.ledgers or {}
+    positions = sorted((at, name) for name, at in (cursors(observed) or {}).items())
     found = Retention(
         topic=observed.topic,
         clock=observed.clock,
@@ -231,23 +231,20 @@ def _reason(
     id_: int,
     entries: int,
     newer: int,
-    positions: dict[str, Position],
+    positions: list[tuple[Position, str]],
     keeper: int | None,
     *,
     is_last: bool,
 ) -> tuple[KeptBecause, str, list[str]]:
-    """Why a ledger is there. `newer`: the bytes after it. `keeper`: an older one that stays."""
+    """Why a ledger is there. `newer`: the bytes after it. `positions`: those of the cursors, sorted. `keeper`: an older one that stays."""
     assert observed.internal is not None
     if is_last:
         ended = observed.internal.text("state") == "Terminated"
         return "open", LAST_OF_TERMINATED if ended else WRITTEN_TO, []
-    holders = {
-        name: str(at)
-        for name, at in sorted(positions.items(), key=lambda pair: pair[1])
-        if at.ledger < id_ or (at.ledger == id_ and at.entry < entries - 1)
-    }
-    if holders:
-        return "cursor", held_by(holders), [*holders]
+    count = bisect_left(positions, (Position(id_, entries - 1), ""))
+    if count:
+        holders = {name: str(at) for at, name in positions[:count][:MOST_NAMED]}
+        return "cursor", held_by(holders, count), [*holders]
     if keeper is not None:
         return "older ledger", goes_after(keeper), []
     whose = "" if positions else "no durable subscription holds it; "

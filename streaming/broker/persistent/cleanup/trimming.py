@@ -273,11 +273,11 @@ def less_than(newer: int, megabytes: int) -> str:
     return f"the {newer} bytes after it are less than {megabytes} MB ({megabytes * MEGABYTE} bytes)"
 
 
-def held_by(cursors: dict[str, str]) -> str:
-    """Which cursors need a ledger: their mark-delete positions by name."""
+def held_by(cursors: dict[str, str], count: int | None = None) -> str:
+    """Which cursors need a ledger: their mark-delete positions by name. `count`: how many there are, if these are not all."""
     held = [f"{name} (mark-delete position {mark_delete})" for name, mark_delete in cursors.items()]
-    more = f" and {len(held) - _MOST_HELD:,} more" if len(held) > _MOST_HELD else ""
-    return f"still needed by {', '.join(held[:_MOST_HELD])}{more}"
+    others = (len(held) if count is None else count) - len(held[:_MOST_HELD])
+    return f"still needed by {', '.join(held[:_MOST_HELD])}{f' and {others:,} more' if others else ''}"
 
 
 _MOST_HELD = 10
