@@ -12,16 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from schemas.effects import KINDS, Quarantined
 from schemas.keys import key_of
 from schemas.outputs import IDENTITY, Rows
-from schemas.records import LARGEST
 from sinks.kafka import ClientConfig, KafkaSink, NotSent, Outgoing, read_records
 
 _LONGEST = 4096  # characters of a topic name or cause, since a bad record's may be as long as the record
-_LIMIT = "max.message.bytes"
 _CHUNK = 256  # letters whose values are in memory at a time
 _OVERHEAD = 1024  # bytes that Kafka and the other headers add to a record
 
@@ -44,16 +41,12 @@ class KafkaDeadLetters(KafkaSink):
         """The arguments are those of `KafkaSink`."""
         super().__init__(bootstrap, topic, config)
         self._partitions = 1
-        self._most = LARGEST
 
     def _look(self, admin: KafkaAdminClient) -> None:
         (topic,) = admin.describe_topics([self._topic])
         # Not chosen by key: without one, a repeated micro-batch could choose another partition.
         self._partitions = len(topic["partitions"])
-        asked = ConfigResource(ConfigResourceType.TOPIC, self._topic, [_LIMIT])
-        found = admin.describe_configs([asked], config_filter="all")["topic"].get(self._topic, {})
-        if _LIMIT in found:  # a client with write access may lack the access to describe topics
-            self._most = min(LARGEST, int(found[_LIMIT]["value"]))
+        super()._look(admin)
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Returns when Kafka has confirmed every letter. Raises `DeadLettersNotSent`."""

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from schemas.arguments import checked
 from schemas.commands import MessageMetadata
-from schemas.effects import KINDS, RESPONSES, AdminResponse, Message, SendReceipt
+from schemas.effects import KINDS, RESPONSES, AdminResponse, CloseConnection, Message, SendReceipt
 from schemas.entries import EntryNotFound
 from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import LARGEST
@@ -90,6 +91,7 @@ class KafkaSink:
         self._config = config
         self._topic = topic
         self._checked = False
+        self._most = LARGEST
 
     def begin(self, batch_id: int) -> None:
         """Raises `NotSent` if the broker can't be reached or has no such topic."""
@@ -111,6 +113,7 @@ class KafkaSink:
 
     def _look(self, admin: KafkaAdminClient) -> None:
         """Let a subclass inspect its topic before the first write."""
+        self._most = topic_limit(admin, self._topic)
 
     def _send(self, batch_id: int, records: Iterable[Outgoing]) -> None:
         """Send records and wait until Kafka has confirmed all of them. Raises `NotSent`."""
@@ -142,8 +145,22 @@ class KafkaSink:
         ) from error
 
 
+_LIMIT = "max.message.bytes"
+
+
+def topic_limit(admin: KafkaAdminClient, topic: str) -> int:
+    """The bytes of the largest record that a topic takes from Magnetar's producers."""
+    asked = ConfigResource(ConfigResourceType.TOPIC, topic, [_LIMIT])
+    found = admin.describe_configs([asked], config_filter="all")["topic"].get(topic, {})
+    # a client with write access may lack the access to describe topics
+    return min(LARGEST, int(found[_LIMIT]["value"])) if _LIMIT in found else LARGEST
+
+
 class KafkaResponses(KafkaSink):
     """Sends the rows that respond to a client, keyed by connection to keep their order.
+
+    A response that is too large for the topic must not stop the query. In place of an ADMIN_RESPONSE comes one with the status 500, in place
+    of any other a CLOSE_CONNECTION; either says why.
 
     The value is JSON: the row's non-null columns, with ``fields`` as an object. MESSAGE, and the ADMIN_RESPONSE to a call that
     asked for an entry, also have the entry: ``metadata`` (an object with fields of `MessageMetadata`) and ``payload`` (base64).
@@ -189,11 +206,21 @@ class KafkaResponses(KafkaSink):
                 _values(kind, batch, [_content(row, contents) for row in asked.get(kind, ())])
                 for kind, batch in chunk.of_kinds.items()
             ]
-            connections = chunk.column("connection").cast(pa.binary())
+            connections = _cut(chunk.column("connection").cast(pa.binary()))
             identity = {name: chunk.column(name) for name in IDENTITY}
-            return Outgoing(identity, connections, chunk.in_order(values).cast(pa.binary()))
+            return Outgoing(identity, connections, self._fitting(chunk.in_order(values).cast(pa.binary())))
 
         self._send(batch_id, map(outgoing, _chunks(_answers(rows))))
+
+    def _fitting(self, values: pa.Array) -> pa.Array:
+        """The values, with others in place of those that are too large for the topic."""
+        most = self._most - min(_ROOM, self._most // 4)
+        if (pc.max(pc.binary_length(values)).as_py() or 0) <= most:
+            return values
+        return pa.array(
+            [value if len(value) <= most else _without_content(value, most) for value in values.to_pylist()],
+            pa.binary(),
+        )
 
     def _contents(
         self, partition: int, wanted: set[_Position], stored: pa.Table | None, own: dict[_Position, int]
@@ -219,6 +246,36 @@ class KafkaResponses(KafkaSink):
                 for entry_id, entry, payload in zip(range(first, last + 1), entries, payloads, strict=True):
                     contents[topic, ledger_id, entry_id] = _Content(entry.metadata, payload)
         return contents
+
+
+_ROOM = 1 << 14
+"""Bytes of a record besides its value: the connection's name and the headers."""
+
+
+def _cut(keys: pa.Array) -> pa.Array:
+    """Names of connections as keys. No server gives a connection a name of thousands of bytes, but a log may."""
+    if (pc.max(pc.binary_length(keys)).as_py() or 0) <= _LONGEST_KEY:
+        return keys
+    return pa.array([key[:_LONGEST_KEY] for key in keys.to_pylist()], pa.binary())
+
+
+_LONGEST_KEY = _ROOM // 2
+
+
+def _without_content(value: bytes, most: int) -> bytes:
+    """What is sent in place of a response that is too large."""
+    row = msgspec.json.decode(value)
+    why = f"the response to this request has {len(value):,} bytes, and the response topic takes {most:,}"
+    kept = {name: row[name] for name in (*IDENTITY, "clock", "topic") if name in row}
+    kept["connection"] = row["connection"][:_LONGEST_KEY]
+    if row["kind"] == KINDS[AdminResponse]:
+        fields = {"response": {"reason": why}, "status": 500}
+        return _json(kept | {"kind": row["kind"], "cause": row["cause"][:_SHOWN], "fields": fields})
+    return _json(kept | {"kind": KINDS[CloseConnection], "cause": why})
+
+
+_SHOWN = 1000
+"""Characters of the call that a response is about."""
 
 
 _producers: dict[tuple[str, ClientConfig | None], KafkaProducer] = {}

@@ -10,7 +10,7 @@ from schemas.units import Int32, Int64
 
 MirroredPosition = tuple[Int64, Int64]
 """Ledger and entry."""
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class MirroredConsumer(Part):
@@ -20,11 +20,11 @@ class MirroredConsumer(Part):
     """Names the consumer for as long as it is connected."""
     name: str = ""
     """`consumerName`."""
-    sent: Count = 0
+    sent: Natural = 0
     """`msgOutCounter`: the messages that it has got since it connected."""
     permits: Int32 = 0
     """`availablePermits`, which may be negative."""
-    held: Count = 0
+    held: Natural = 0
     """`unackedMessages`. A consumer that is new here gets so many at first."""
 
 
@@ -35,13 +35,13 @@ class MirroredSubscription(Part):
     """`markDeletePosition`."""
     acknowledged: list[tuple[Int64, Int64, Int64, Int64]] = field(default_factory=list)
     """`individuallyDeletedMessages`: ranges from a position, which is not in the range, to another, which is."""
-    backlog: Count = 0
+    backlog: Natural = 0
     """`msgBacklog`, in entries."""
     unacked: Int64 = 0
     """`unackedMessages`, in messages."""
-    expired: Count = 0
+    expired: Natural = 0
     """`totalMsgExpired`, in entries."""
-    sent: Count = 0
+    sent: Natural = 0
     """`msgOutCounter`, in messages."""
     type: SubType | None = None
     """Absent: it has had no consumer yet."""
@@ -80,9 +80,9 @@ class Mirror(Command, tag="MIRROR"):
     """The source's open ledger. −1: unknown."""
     last_confirmed: MirroredPosition = (-1, -1)
     """`lastConfirmedEntry`."""
-    entries: Count = 0
+    entries: Natural = 0
     """`numberOfEntries`."""
-    size: Count = 0
+    size: Natural = 0
     """`totalSize`, in bytes."""
     first_ledger: Int64 = -1
     """The oldest ledger that is still there. −1: unknown."""

@@ -60,7 +60,7 @@ def send_rest(
             producer.begin_transaction()
             futures = [
                 producer.send(
-                    url.topic, value, key=key_of(topic), partition=partition, timestamp_ms=timestamp
+                    url.topic, value, key=key_of(topic), partition=partition, timestamp_ms=_held(timestamp)
                 )
                 for partition, timestamp, topic, value in together
             ]
@@ -78,6 +78,14 @@ def send_rest(
         ) from error
     finally:
         producer.close()
+
+
+def _held(timestamp: int) -> int:
+    """A timestamp (ms) that Spark can hold. One that it can't is no time for the broker, either, and neither is what replaces it."""
+    return timestamp if abs(timestamp) < _BEYOND else 0 if timestamp < 0 else _NO_TIME
+
+
+_BEYOND, _NO_TIME = 9 * 10**15, 10**15
 
 
 def _rows(records: pa.Table) -> list[tuple[int, int, str | None, bytes]]:

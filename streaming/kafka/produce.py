@@ -15,7 +15,7 @@ from schemas.keys import key_of
 from schemas.records import LARGEST
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.topics import ensure_topic
+from streaming.kafka.topics import ensure_topic, largest_value
 from streaming.kafka.url import KafkaUrl
 from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kafka import KafkaProducer
 
 _CHECK_EVERY = 10_000
+_ROOM = 1 << 14
+"""Bytes of a record besides the command."""
 
 
 class NotProduced(RuntimeError):
@@ -74,6 +76,14 @@ def produce_log(
     if own and least > count:
         raise LogError(
             f"the log has {least} partitions, topic {url.topic} has {count}: choose a topic with at least as many"
+        )
+    sizes = pc.binary_length(table["value"])
+    most = largest_value(url, config)
+    most -= min(_ROOM, most // 4)
+    if (pc.max(sizes).as_py() or 0) > most:
+        row = pc.index(pc.greater(sizes, most), True).as_py()
+        raise LogError(
+            f"record {row + 1} of the log has {sizes[row].as_py():,} bytes, and topic {url.topic} takes {most:,}: nothing was sent"
         )
     records = ordered(table) if own else partition_log(table, count)
     producer = KafkaProducer(

@@ -26,6 +26,11 @@ _TOPIC_CONFIG = {
 }
 
 
+_BEYOND_SPARK = dict.fromkeys(
+    ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(9 * 10**15)
+)
+"""Spark holds times in microseconds: it fails on a record whose timestamp is more than 292,000 years away. Kafka has these since 3.6."""
+
 _POLL_MS = 100
 
 
@@ -48,14 +53,29 @@ def ensure_topic(url: KafkaUrl, partitions: int = PARTITIONS, config: KafkaConfi
         return len(topic["partitions"])
 
 
+def largest_value(url: KafkaUrl, config: KafkaConfig = PLAIN) -> int:
+    """The bytes of the largest record that a topic takes from Magnetar's producers. Raises `KafkaUnreachable`."""
+    from sinks.kafka import topic_limit
+
+    with administration(url, config) as admin:
+        return topic_limit(admin, url.topic)
+
+
 def create_topic(admin: KafkaAdminClient, topic: str, partitions: int) -> None:
     """Creates a topic as `ensure_topic` does, unless it exists."""
-    from kafka.errors import TopicAlreadyExistsError
+    from kafka.errors import InvalidConfigurationError, TopicAlreadyExistsError
 
     if topic not in admin.list_topics():
-        spec = {"num_partitions": partitions, "replication_factor": -1, "configs": _TOPIC_CONFIG}
+        spec = {
+            "num_partitions": partitions,
+            "replication_factor": -1,
+            "configs": _TOPIC_CONFIG | _BEYOND_SPARK,
+        }
         with suppress(TopicAlreadyExistsError):  # somebody else was faster
-            admin.create_topics({topic: spec}, wait_for_metadata=True)
+            try:
+                admin.create_topics({topic: spec}, wait_for_metadata=True)
+            except InvalidConfigurationError:
+                admin.create_topics({topic: spec | {"configs": _TOPIC_CONFIG}}, wait_for_metadata=True)
 
 
 def existing_topic(url: KafkaUrl, created_by: str, config: KafkaConfig = PLAIN) -> Offsets:

@@ -21,6 +21,7 @@ from schemas.keys import key_of
 from schemas.records import LARGEST
 from streaming.kafka.client import connect
 from streaming.kafka.config import KafkaConfig
+from streaming.kafka.topics import largest_value
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import ingress_partition
 
@@ -35,6 +36,10 @@ PATIENCE_SECONDS = 60.0
 _LINGER_MS = 2
 _TRANSACTION_MS = 10_000
 """The end of a server in the middle of a transaction holds up the query for so long, unless another server begins one."""
+
+
+_ROOM = 1 << 16
+"""Bytes of a record besides the command. The command's own message must fit into a response, which has longer names."""
 
 
 class NotWritten(RuntimeError):
@@ -76,6 +81,9 @@ class CommandWriter:
         self._queue: queue.SimpleQueue[_ToAll | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="commands to all partitions", daemon=True)
         self.partitions = self.count()
+        most = largest_value(url, config)
+        self.largest = most - min(_ROOM, most // 4)
+        """The bytes of the largest command that the topic takes."""
         self._thread.start()
 
     def count(self) -> int:

@@ -122,11 +122,13 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._free = threading.BoundedSemaphore(CONNECTIONS)
-        self._silent: dict[Any, None] = {}  # connections that have sent no request yet, the oldest first
+        self._silent: dict[
+            Any, None
+        ] = {}  # connections that have not sent a whole request yet, the oldest first
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread. If there are too many, the oldest that has sent no request makes room; if all have, it is
-        closed at once."""
+        """Serve a connection in a thread. If there are too many, the oldest that has not sent a whole request makes room; if all have, it
+        is closed at once."""
         if self._free.acquire(blocking=False) or (self._close_silent() and self._free.acquire(timeout=5)):
             self._silent[request] = None
             super().process_request(request, client_address)
@@ -134,7 +136,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def heard(self, request: Any) -> None:
-        """A connection has sent a request, or ends."""
+        """A connection has sent a request with its headers, or ends."""
         self._silent.pop(request, None)
 
     def _close_silent(self) -> bool:
@@ -161,11 +163,11 @@ class _Quiet(WSGIRequestHandler):
         """Answer a request."""
         with suppress(OSError):  # the client sends nothing for too long, or hangs up
             self.raw_requestline = self.rfile.readline(_LONGEST_LINE + 1)
-            self.server.heard(self.connection)  # type: ignore[attr-defined]
             if len(self.raw_requestline) > _LONGEST_LINE:
                 self.requestline = self.request_version = self.command = ""
                 self.send_error(414)
             elif self.parse_request():
+                self.server.heard(self.connection)  # type: ignore[attr-defined]
                 handler = _Handler(self.rfile, self.wfile, self.get_stderr(), self.get_environ())  # type: ignore[arg-type]
                 handler.request_handler = self  # type: ignore[attr-defined]  # as WSGIRequestHandler does
                 handler.run(self.server.get_app())  # type: ignore[attr-defined]

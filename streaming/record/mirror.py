@@ -22,8 +22,8 @@ from streaming.broker.topic.stats import cursor_name
 _TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 _MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 
-Position = tuple[int, int]
-Range = tuple[int, int, int, int]
+_Position = tuple[int, int]
+_Range = tuple[int, int, int, int]
 
 
 class Observation(NamedTuple):
@@ -106,7 +106,7 @@ def _since(
     return now
 
 
-def _nth_unacknowledged(before: MirroredSubscription, n: int, ledgers: dict[int, int]) -> Position:
+def _nth_unacknowledged(before: MirroredSubscription, n: int, ledgers: dict[int, int]) -> _Position:
     """The n-th entry that a subscription had not acknowledged, or the last one. `ledgers`: entries by ledger."""
     acked = dict[int, list[tuple[int, int]]]()
     for low, first, high, last in before.acknowledged:
@@ -156,13 +156,13 @@ def _producers(seen: list[Mapping[str, Any]]) -> Iterator[MirroredProducer]:
         )
 
 
-def position(text: str) -> Position:
+def position(text: str) -> _Position:
     """A position as internal stats have it: ``7:2``. Raises `ValueError`."""
     ledger, _, entry = text.partition(":")
     return int(ledger), int(entry)
 
 
-def ranges(text: str) -> Iterator[Range]:
+def ranges(text: str) -> Iterator[_Range]:
     """The ranges of acknowledged entries as internal stats have them: ``[(7:0..7:2],(7:4..8:1]]``."""
     for low, high in runs_of(text):
         yield (*low, *high)

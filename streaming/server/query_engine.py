@@ -373,6 +373,8 @@ class QueryEngine:
         judged = judge([each.topic for each in pending], [each.value for each in pending])
         try:
             for each, command in zip(pending, judged, strict=True):
+                if len(each.value) > self._writer.largest:
+                    command = Refused("size", f"a command of {len(each.value):,} bytes: the ingress topic takes {self._writer.largest:,}")  # fmt: skip
                 if isinstance(command, Refused):
                     # The query would refuse it, too, but nobody hears of what is in its quarantine.
                     row = Row(-1, 0, now, Quarantined(each.topic, command.rule, command.cause, each.value))

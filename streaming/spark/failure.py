@@ -102,6 +102,12 @@ _KNOWN = [
         ),
         r"S3 failed for so long that the query gave up (\1: \2)",
     ),
+    _Known(
+        re.compile(r"ArithmeticException: long overflow"),
+        "A record of the ingress topic has a timestamp beyond the years that Spark can hold",
+        "Copy the topic, where the record gets another one, for a query with a new checkpoint and a new store: magnetar produce kafka://OLD "
+        "--ingress kafka://NEW. Topics that Magnetar creates take no such record",
+    ),
     _Known(re.compile(r"NotStored: (.+: No space left on device)"), r"\1", _ROOM),
     _Known(
         re.compile(r"No space left on device"),

@@ -3,11 +3,15 @@
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
+from streaming.kafka.topics import holds_records
+from streaming.kafka.url import KafkaUrl
+from streaming.log.table import LOGICAL, LogError
 
 pytestmark = pytest.mark.kafka
 
@@ -40,3 +44,18 @@ def test_a_log_without_time_is_of_now(kafka: LocalKafka, tmp_path: Path) -> None
     before = time.time_ns() // 1_000_000
     found = sent(kafka, "without-time", tmp_path / "log.jsonl", [0, 0])
     assert before <= found[0] <= found[1] <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.kafka
+def test_a_record_that_is_too_large_is_named_before_any_is_sent(kafka: LocalKafka) -> None:
+    url = KafkaUrl(kafka.bootstrap, "one-too-large")
+    log = pa.Table.from_pylist(
+        [{"timestamp": 1, "topic": "persistent://a/b/c", "value": b"x" * size} for size in (5, 17 << 20, 5)],
+        LOGICAL,
+    )
+    with pytest.raises(
+        LogError,
+        match="record 2 of the log has 17,825,792 bytes, and topic one-too-large takes 16,760,832: nothing was sent",
+    ):
+        produce_log(log, f"kafka://{url.bootstrap}/{url.topic}")
+    assert not holds_records(url)

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import InvalidTimestampError
 
 from streaming.kafka import client, ingress, topics
 from streaming.kafka.client import KafkaUnreachable
 from streaming.kafka.ingress import Ingress, TopicInUse, claim, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.repartition import read_records
-from streaming.kafka.topics import ensure_topic, holds_records
+from streaming.kafka.topics import ensure_topic, holds_records, largest_value
 from streaming.kafka.url import KafkaUrl
 
 pytestmark = pytest.mark.kafka
@@ -134,3 +135,23 @@ def test_another_address_of_a_kafka_without_ids_of_topics(
         claim([alias], other, 1)
     claim([out], old, 1)
     claim([alias], old, 1)
+
+
+def test_a_topic_takes_no_timestamp_that_spark_can_not_hold(kafka: LocalKafka) -> None:
+    url = KafkaUrl(kafka.bootstrap, "times")
+    ensure_topic(url, 1)
+    producer = KafkaProducer(bootstrap_servers=url.bootstrap, enable_idempotence=False)
+    for timestamp in (0, 1_700_000_000_000, 10**14, 8 * 10**15):
+        producer.send(url.topic, b"{}", timestamp_ms=timestamp).get(30)
+    for timestamp in (9_223_372_036_854_776, 2**62, 2**63 - 1):
+        with pytest.raises(InvalidTimestampError):
+            producer.send(url.topic, b"{}", timestamp_ms=timestamp).get(30)
+    producer.close()
+
+
+def test_the_largest_record_of_a_topic(kafka: LocalKafka) -> None:
+    url = KafkaUrl(kafka.bootstrap, "largest")
+    ensure_topic(url, 1)
+    assert largest_value(url) == 16 << 20
+    kafka.create_topic("smaller", 1, {"max.message.bytes": "5000"})
+    assert largest_value(url._replace(topic="smaller")) == 5000

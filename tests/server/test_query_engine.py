@@ -463,6 +463,28 @@ class TestErrors:
         with caplog.at_level(logging.WARNING, query_engine.__name__):
             asyncio.run(run())
 
+    def test_a_command_that_the_topic_does_not_take(
+        self, kafka: LocalKafka, topics: tuple[KafkaUrl, KafkaUrl]
+    ) -> None:
+        """It is refused as the query's gate would refuse it, and the server goes on."""
+        small = topics[0]._replace(topic=f"{topics[0].topic}-small")
+        kafka.create_topic(small.topic, 1, {"max.message.bytes": "100000"})
+
+        async def run() -> None:
+            async with QueryEngine(small, topics[1], "a") as engine:
+                delivered: list[Row] = []
+                engine.connect(lambda rows: delivered.extend(rows))
+                engine.post("c", TOPIC, to_json(Publish(producer="p", sequence_id=0, payload="x" * 90_000)))
+                await asyncio.sleep(0.2)
+                (row,) = delivered
+                assert isinstance(row.effect, Quarantined)
+                assert row.effect.cause.startswith("a command of 90,")
+                engine.post("c", TOPIC, to_json(Publish(producer="p", sequence_id=0, payload="x")))
+                await asyncio.sleep(0.2)
+                assert not engine.failed.done()
+
+        asyncio.run(run())
+
     def test_another_server_of_the_same_name(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
         async def run() -> None:
             async with QueryEngine(*topics, "a") as engine:

@@ -252,3 +252,30 @@ def test_large_payloads_and_many_rows(kafka: LocalKafka, topic: str) -> None:
     KafkaResponses(kafka.bootstrap, topic).write(0, 0, output(effects))
     found = read(kafka, topic, 10_001)
     assert found[0]["payload"] == large.payload
+
+
+@pytest.mark.kafka
+def test_a_response_that_is_too_large_stops_nobody(kafka: LocalKafka, topic: str) -> None:
+    """Another one that says so comes in its place, and the others as they are."""
+    topics = {f"persistent://public/default/{'n' * 3900}-partition-{number}": 1 for number in range(6000)}
+    large = AdminResponse(
+        None, "admin", "GET /namespaces/public/default/topics", AdminResponseFields(200, [*topics])
+    )
+    entry = receipt(1, 0)._replace(payload=bytes(16 << 20))
+    effects: list[Effect] = [
+        entry,
+        Success(TOPIC, "c1", 1),
+        large,
+        message(1, 0),
+        Success(TOPIC, "c" * (15 << 20), 2),
+    ]
+    KafkaResponses(kafka.bootstrap, topic).write(0, 0, output(effects))
+    found = read(kafka, topic, 4)
+    kinds = [each["kind"] for each in found]
+    assert sorted(kinds) == ["ADMIN_RESPONSE", "CLOSE_CONNECTION", "SUCCESS", "SUCCESS"]
+    (told,) = [each for each in found if each["kind"] == "ADMIN_RESPONSE"]
+    assert told["fields"]["status"] == 500
+    assert "bytes, and the response topic takes 16,760,832" in told["fields"]["response"]["reason"]
+    assert told["connection"] == "admin"
+    (closed,) = [each for each in found if each["kind"] == "CLOSE_CONNECTION" and each["connection"] == "c1"]
+    assert closed["topic"] == TOPIC
