@@ -74,7 +74,7 @@ CLIENTS = tuple(each for each in typing.get_args(c.AnyCommand) if each not in OP
 
 PARTS = (
     c.MessageIdData, c.FirstChunkMessageId, c.MessageMetadata, c.KeyValue, c.KeyLongValue, c.SchemaData, c.KeySharedMeta, c.IntRange,
-    c.EncryptionKeys,
+    c.EncryptionKeys, c.MirroredSubscription, c.MirroredConsumer, c.MirroredProducer,
 )  # fmt: skip
 
 # -- commands -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ from schemas.commands import (
     Lookup,
     MessageIdData,
     MessageMetadata,
+    Mirror,
+    MirroredConsumer,
+    MirroredProducer,
+    MirroredSubscription,
     PartitionedMetadata,
     Publish,
     Restart,
@@ -52,6 +56,7 @@ from streaming.broker import entry_filters
 from streaming.broker.broker import Broker
 from streaming.broker.config import CLASSIC_RATE_LIMITER, ServiceConfiguration
 from streaming.broker.periodic_checks import CHECKS
+from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
 from tests.broker.kit import START, Stored, feed
 from tests.broker.test_silence import Work
@@ -71,6 +76,7 @@ class Life(NamedTuple):
 
 
 SETTINGS: dict[str, list[Any]] = {
+    "shadowTopicFollowsSource": [True, False],
     "managedLedgerMaxEntriesPerLedger": [1, 2, 3, 4, 4, 7],
     "managedLedgerMinLedgerRolloverTimeMinutes": [0, 0, 0, 1],
     "managedLedgerMaxLedgerRolloverTimeMinutes": [1, 5],
@@ -318,6 +324,9 @@ SCHEMAS = [
 """The second is malformed."""
 
 
+SHADOW = "persistent://public/default/shadow"
+
+
 class RandomLife:
     """A life in the making."""
 
@@ -338,6 +347,7 @@ class RandomLife:
         self.held: dict[tuple[str, int], deque[tuple[int, int, int]]] = {}
         self.last: deque[tuple[str, int, int]] = deque([("", 1, 0)], maxlen=12)
         self.topics = theme.topics
+        self.source = 1, -1
         weights = {**USUAL, **theme.weights}
         self.operations = [each for each, weight in weights.items() if weight]
         self.weights = [weight for weight in weights.values() if weight]
@@ -859,6 +869,11 @@ class RandomLife:
     # -- from the beginning to the end -----------------------------------------------------------------------------
 
     def begin(self) -> None:
+        if SHADOW in self.topics:
+            self.do(
+                Admin(method="PUT", path="/" + SHADOW.replace("://", "/"), body={SHADOW_SOURCE: SHADOW}),
+                SHADOW,
+            )
         for topic in self.topics:
             if "-partition-" in topic:
                 path = "/" + topic.partition("-partition-")[0].replace("://", "/") + "/partitions"
@@ -866,6 +881,60 @@ class RandomLife:
         for _ in range(3):
             self.subscribe()
             self.create_producer()
+
+    # -- a shadow topic --------------------------------------------------------------------------------------------
+
+    def copy(self) -> None:
+        """An entry of the source, seldom one out of place."""
+        ledger, entry = self.source
+        if self.chance(0.15):
+            ledger, entry = ledger + self.one([1, 1, 5]), -1
+        entry, wrong = entry + 1, self.chance(0.05)
+        times = self.now - self.one([0, 0, 40_000])
+        metadata = MessageMetadata(
+            self.one("pq"), self.sequence, times, partition_key=self.one([None, "k", "l"])
+        )
+        self.sequence += 1
+        command = Send(
+            connection="mirror", producer_id=0, sequence_id=metadata.sequence_id, metadata=metadata,
+            payload="x" * self.draw.randrange(60), message_id=MessageIdData(ledger, entry + wrong),
+        )  # fmt: skip
+        self.do(command, SHADOW)
+        if not wrong:
+            self.source = ledger, entry
+
+    def mirror(self) -> None:
+        """What the source shows, which need not fit together."""
+        ledger, entry = self.source
+        seen = {
+            name: self.mirrored(name, ledger, entry)
+            for name in self.draw.sample("stu", self.draw.randrange(4))
+        }
+        last = (ledger, entry - self.chance(0.1))
+        producers = [
+            MirroredProducer(f"/1/{name}", name) for name in self.draw.sample("pq", self.draw.randrange(3))
+        ]
+        command = Mirror(
+            connection="mirror", ledger_id=ledger + self.chance(0.1), last_confirmed=last, entries=self.draw.randrange(9),
+            size=self.draw.randrange(900), first_ledger=max(ledger - self.draw.randrange(4), 0), subscriptions=seen,
+            producers=producers,
+        )  # fmt: skip
+        self.do(command, SHADOW)
+
+    def mirrored(self, name: str, ledger: int, entry: int) -> MirroredSubscription:
+        mark = self.draw.randint(-1, max(entry, 0))
+        holes = [(ledger, mark + 1, ledger, mark + 2)] if self.chance(0.3) else []
+        consumers = [
+            MirroredConsumer(f"/{number}/{name}", self.one("xy"), self.draw.randrange(9), self.draw.randrange(-2, 9), self.draw.randrange(3))
+            for number in range(self.draw.randrange(3))
+        ]  # fmt: skip
+        if name == "s":
+            consumers = consumers[:1]
+        type_: Any = {"s": "Exclusive", "t": "Shared", "u": "Key_Shared"}[name]
+        return MirroredSubscription(
+            (ledger, mark), holes, self.draw.randrange(6), self.draw.randrange(6), type=type_,
+            expired_to=(ledger, mark) if self.chance(0.2) else None, reset=self.chance(0.1), consumers=consumers,
+        )  # fmt: skip
 
     def end(self) -> None:
         """All shows what it has become, once before and once after a silence."""
@@ -1018,6 +1087,10 @@ THEMES: dict[str, Theme] = {
     "policies": Theme(
         {L.rule: 25, L.manage: 8, L.look: 8, L.restart: 1},
         topics=("a", "t-partition-0", "t-partition-1", "persistent://public/other/b"),
+    ),
+    "mirrors": Theme(
+        {L.copy: 40, L.mirror: 20, L.wait: 8, L.publish: 2}, topics=(SHADOW, SHADOW, "a"), subscriptions=("a", "b"),
+        settings={"ttlDurationDefaultInSeconds": [0, 30], "shadowTopicFollowsSource": [True, True, False]},
     ),
     "silences": Theme({L.wait: 15}, pace=0.6, silence=0.6),
 }  # fmt: skip

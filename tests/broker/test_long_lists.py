@@ -12,6 +12,7 @@ import pytest
 from msgspec import inspect as types
 
 from schemas import commands as c
+from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.quality.gate import gate
 from tests.broker.kit import TOPIC, Run
 from tests.quality.helpers import SCHEMA, value
@@ -68,6 +69,12 @@ def consuming(n: int, type_: Any = "Shared", **settings: Any) -> Run:
 def partly_acked(n: int, type_: Any = "Shared", **settings: Any) -> Run:
     run = consuming(n, type_, **settings)
     run.ack("s", *((1, entry) for entry in range(n)), left=[1], size=2)
+    return run
+
+
+def a_shadow_topic(n: int) -> Run:
+    run = Run()
+    run.admin("PUT", "", {SHADOW_SOURCE: TOPIC})
     return run
 
 
@@ -178,6 +185,10 @@ CASES: list[Case] = [
                      body={f"k{i}": i for i in range(n)})),
     ("BrokerConfig.settings", "", quiet,
      lambda n: value("BROKER_CONFIG", settings={f"managedLedger{i}": i for i in range(n)})),
+    ("Mirror.subscriptions", "new", a_shadow_topic,
+     lambda n: value("MIRROR", subscriptions={f"s{i}": {"mark_delete": [1, -1]} for i in range(n)})),
+    ("Mirror.producers", "new", a_shadow_topic,
+     lambda n: value("MIRROR", producers=[{"connection": f"c{i}", "name": f"p{i}"} for i in range(n)])),
 ]  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def test_yaml_is_bounded(name: str, command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("time", [-(2**63), -62_135_596_800_001, 253_402_300_800_000, 10**14, 2**63 - 1])
 @pytest.mark.parametrize(
     "words",
-    [["whatif", "{log}", "--profile", "4.2"], ["advise", "{log}"], ["debug", "{log}"], ["explain", "{log}"]],
+    [["whatif", "{log}", "--profile", "4.2"], ["advise", "{log}"], ["debug", "{log}"]],
 )
 def test_a_time_that_is_in_no_calendar(words: list[str], time: int, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"

@@ -88,6 +88,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "RUN_CHECK": {"check": "messageExpiry"},
     "RESTART": {},
     "FAULT": {"fault": "FailWrites"},
+    "MIRROR": {},
 }
 """A good command of each kind."""
 

@@ -11,11 +11,17 @@ from schemas.commands import (
     IntRange,
     KeySharedMeta,
     KeyValue,
+    MessageIdData,
     MessageMetadata,
+    Mirror,
+    MirroredConsumer,
+    MirroredSubscription,
     SchemaData,
+    Send,
 )
 from schemas.effects import Effect
 from streaming.broker import entry_filters
+from streaming.broker.persistent.topic import SHADOW_SOURCE
 from tests.broker.kit import START, TOPIC, Run, Stored
 from tests.e2e.traffic import Traffic
 
@@ -106,6 +112,34 @@ def rates() -> Life:
         run.wait(0.7)
         run.publish(number)
     run.wait(100)
+    return run.life()
+
+
+def mirrored() -> Life:
+    """A shadow topic whose source has been mirrored, and differs."""
+    run = Recorder()
+    run.on("shadow")
+    run.call("PUT", "", {SHADOW_SOURCE: run.at})
+    for entry in range(6):
+        metadata = MessageMetadata("p", entry, run.now)
+        run.do(
+            Send(
+                connection="m",
+                producer_id=0,
+                sequence_id=entry,
+                metadata=metadata,
+                message_id=MessageIdData(7, entry),
+            )
+        )
+    seen = MirroredSubscription(
+        (7, 1), [(7, 2, 7, 3)], 2, 0, type="Shared", consumers=[MirroredConsumer("c", "c", 2, 9, 1)]
+    )
+    run.do(Mirror(ledger_id=7, last_confirmed=(7, 5), first_ledger=7, subscriptions={"s": seen}))
+    run.wait(1)
+    run.cut = len(run.records)
+    run.do(Mirror(ledger_id=9, last_confirmed=(7, 5), first_ledger=7, subscriptions={"s": seen}))
+    run.wait(700)
+    run.do(Mirror(ledger_id=9, last_confirmed=(7, 5), first_ledger=9, subscriptions={"s": seen}))
     return run.life()
 
 
@@ -372,4 +406,5 @@ LIVES: dict[str, Callable[[], Life]] = {
     "keys 4.x": partial(keys, "4.x"),
     "rates": rates,
     "operators": operators,
+    "mirrored": mirrored,
 }

@@ -11,6 +11,7 @@ import msgspec
 from sinks.small_files import read_small
 from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace
 from streaming.answers.history.folders import NotFound, listed
+from streaming.broker.names import whole_of
 from streaming.broker.policies.hierarchy import NO_POLICIES
 
 UNNAMED = "the topic"
@@ -85,7 +86,7 @@ def from_files(
     chosen = {name: of for name, of in parts.items() if topic is None or _is(topic, name)}
     if topic is not None and not chosen:
         raise NotFound(f"{stats} has no topic {topic}: {listed('partition', topic, parts)}")
-    whole = next(iter(chosen)).rpartition("-partition-")[0] or topic or UNNAMED
+    whole = whole_of(next(iter(chosen))) or topic or UNNAMED
     if len(chosen) == 1:
         whole = next(iter(chosen))
     return (
@@ -104,7 +105,7 @@ def _parts(inside: dict[str, Any] | None) -> Iterator[tuple[str, Any]]:
 def _is(topic: str, partition: str) -> bool:
     """Whether a name, in full or not, is that of a partition or of the whole."""
     names = (topic, f"persistent://{topic}", f"persistent://public/default/{topic}")
-    return partition in names or partition.rpartition("-partition-")[0] in names
+    return partition in names or whole_of(partition) in names
 
 
 def _object(path: Path) -> dict[str, Any]:
