@@ -13,7 +13,7 @@ HOUR = '{"command": "ADMIN", "method": "POST", "path": "/namespaces/shop/day/mes
 
 
 def test_its_rows_and_its_difference_are_true(tmp_path: Path) -> None:
-    (text,) = re.findall(r"<<'END'\n(.*?)^END$", (ROOT / "docs/guide/replay.md").read_text(), re.M | re.S)
+    text, *_ = re.findall(r"<<'END'\n(.*?)^END$", (ROOT / "docs/guide/replay.md").read_text(), re.M | re.S)
     log, policies, out = tmp_path / "orders.jsonl", tmp_path / "hour.jsonl", tmp_path / "out"
     log.write_text(text)
     policies.write_text(HOUR)

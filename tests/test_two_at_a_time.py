@@ -126,7 +126,8 @@ THINGS: dict[str, dict[str, Way]] = {
 READS_ONLY = (
     "replay policies", "whatif policies", "minimize keep", "serve tls_cert", "serve tls_key", "serve token_secret_key",
     "serve token_public_key", "record tls_ca", "record token_file", "capture tls_ca", "capture token_file", "import traces",
-    "conform traces", "quarantine resubmit value",
+    "conform traces", "quarantine resubmit value", "explain stats", "explain internal_stats", "explain policies", "explain tls_ca",
+    "explain token_file",
 )  # fmt: skip
 """No command writes what these name."""
 

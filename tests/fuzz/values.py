@@ -101,6 +101,8 @@ def by_type(info: inspect.Type, name: str = "", depth: int = 0) -> st.SearchStra
             return st.sampled_from(info.values)
         case inspect.ListType():
             drawn = st.lists(by_type(info.item_type, depth=depth + 1), max_size=3)
+        case inspect.TupleType():
+            drawn = st.tuples(*(by_type(each, depth=depth + 1) for each in info.item_types))
         case inspect.DictType():
             drawn = st.dictionaries(text, by_type(info.value_type, depth=depth + 1), max_size=3)
         case inspect.UnionType():

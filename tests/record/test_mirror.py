@@ -6,8 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.commands import Mirror, MirroredSubscription
-from schemas.effects import CursorMoved, Effect, Message, MirrorDrift, Quarantined, SendReceipt, Unsupported
+from schemas.commands import Mirror, MirroredConsumer, MirroredSubscription
+from schemas.effects import (
+    CursorMoved,
+    Effect,
+    Error,
+    Message,
+    MirrorDrift,
+    Quarantined,
+    SendReceipt,
+    Unsupported,
+)
 from streaming.broker.broker import Broker
 from streaming.record.mirror import Observation, observe, ranges
 from tests.broker.kit import Run, Stored, of, response
@@ -277,3 +286,37 @@ def test_names_that_cannot_be() -> None:
 def test_ranges_of_internal_stats() -> None:
     assert list(ranges("[(7:0..7:2],(7:4..8:1]]")) == [(7, 0, 7, 2), (7, 4, 8, 1)]
     assert list(ranges("[]")) == []
+
+
+def test_consumers_that_can_not_be_connected() -> None:
+    """Two of an Exclusive subscription come of a moment between two looks. One without a type is none yet."""
+    run = shadow()
+    store(run, 1, 0)
+    both = [MirroredConsumer(name, name, permits=5) for name in "ab"]
+    seen = {
+        "s": MirroredSubscription((1, -1), type="Exclusive", consumers=both),
+        "t": MirroredSubscription((1, -1), consumers=both[:1]),
+    }
+    effects = run.do(Mirror(ledger_id=1, last_confirmed=(1, 0), first_ledger=1, subscriptions=seen))
+    assert [each.error for each in of(effects, Error)] == ["ConsumerBusy"]
+    assert [(each.connection, each.entry_id) for each in of(effects, Message)] == [("a", 0)]
+    assert not run.topic.subscriptions["t"].consumers
+
+
+@pytest.mark.parametrize("type_", ["Shared", "Exclusive", None])
+def test_acks_are_observed_with_consumers_and_without(type_: Any) -> None:
+    run = shadow()
+    for entry in range(4):
+        store(run, 1, entry)
+    run.broker.watch_acks()
+    consumers = [] if type_ is None else [MirroredConsumer("a", "a", permits=9)]
+    for mark, holes in ((-1, []), (0, [(1, 1, 1, 2)]), (3, [])):
+        seen = MirroredSubscription((1, mark), holes, type=type_, consumers=consumers)
+        run.do(Mirror(ledger_id=1, last_confirmed=(1, 3), first_ledger=1, subscriptions={"s": seen}))
+    positions = [position for each in run.broker.take_acks() for position in each.positions]
+    assert run.backlog("s") == 0
+    assert {(1, 0), (1, 2)} <= set(positions)
+    waits = run.do(
+        Mirror(ledger_id=1, last_confirmed=(1, 9), subscriptions={"s": MirroredSubscription((1, 3))})
+    )
+    assert not of(waits, MirrorDrift)  # entries are on their way
