@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from streaming.broker.policies.hierarchy import (
 )
 from streaming.cli.explained import producers_headline
 from tests.broker.kit import TOPIC, Run, Stored, feed
-from tests.broker.random_lives import live
+from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
 
 UNSEEN = {
@@ -59,17 +58,10 @@ def shown_by(broker: Broker, name: str, call: str) -> Any:
 
 @pytest.mark.parametrize(("theme", "seed"), NAMES[1::6])
 def test_stats_are_not_read_otherwise_than_the_state(theme: str, seed: int) -> None:
-    log, *_ = live(theme, seed)
-    draw, store = Random(f"{theme} {seed}"), Stored()
-    broker = Broker(0, store)
-    for offset, (timestamp, topic, value) in enumerate(log):
-        feed(broker, offset, timestamp, topic, value)
-        store.add([row.effect for row in broker.take()])
-        if draw.random() < 0.05:
-            broker = Broker.decode(broker.encode(), store)
-            for name in broker.topic_names():
-                if not is_non_persistent(name):
-                    compare(broker, store, name)
+    for broker, store, _ in restarts(theme, seed, 0.05):
+        for name in broker.topic_names():
+            if not is_non_persistent(name):
+                compare(broker, store, name)
 
 
 def compare(broker: Broker, store: Stored, name: str) -> None:

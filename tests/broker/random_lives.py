@@ -5,7 +5,7 @@ Commands are drawn among what exists: consumers that are connected, entries that
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -1102,6 +1102,19 @@ def live(theme: str, seed: int) -> Life:
         work = Work(patch)
         life = RandomLife(f"{theme} {seed}", THEMES[theme])
     return Life(life.log, life.rows, life.stats, dict(work))
+
+
+def restarts(theme: str, seed: int, chance: float) -> Iterator[tuple[Broker, Stored, Random]]:
+    """A life lived again, by a broker that is restored from its state now and then. After each such restart: the broker, the entries that
+    it has stored, and what to draw from. `chance`: of a restart after a record."""
+    draw, store = Random(f"{theme} {seed}"), Stored()
+    broker = Broker(0, store)
+    for offset, (timestamp, topic, value) in enumerate(live(theme, seed).log):
+        feed(broker, offset, timestamp, topic, value)
+        store.add([row.effect for row in broker.take()])
+        if draw.random() < chance:
+            broker = Broker.decode(broker.encode(), store)
+            yield broker, store, draw
 
 
 def without_choices() -> set[str]:

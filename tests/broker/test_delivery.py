@@ -1,6 +1,5 @@
 """Why a subscription gets nothing: the deciders name a reason whenever dispatching sends nothing, and none when it sends."""
 
-from random import Random
 from typing import get_args
 
 import pytest
@@ -13,7 +12,7 @@ from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.delivery import Delivery, EntryState, Show
 from streaming.broker.position import Position
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, sent
-from tests.broker.random_lives import live
+from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
 
 SHOWN: tuple[Show, ...] = get_args(Show)
@@ -21,15 +20,8 @@ SHOWN: tuple[Show, ...] = get_args(Show)
 
 @pytest.mark.parametrize(("theme", "seed"), NAMES[2::4])
 def test_there_is_a_reason_whenever_entries_wait(theme: str, seed: int) -> None:
-    log, *_ = live(theme, seed)
-    draw, store = Random(f"{theme} {seed}"), Stored()
-    broker = Broker(0, store)
-    for offset, (timestamp, topic, value) in enumerate(log):
-        feed(broker, offset, timestamp, topic, value)
-        store.add([row.effect for row in broker.take()])
-        if draw.random() < 0.1:
-            broker = Broker.decode(broker.encode(), store)
-            check(broker, store)
+    for broker, store, _ in restarts(theme, seed, 0.1):
+        check(broker, store)
 
 
 def check(broker: Broker, store: Stored) -> None:

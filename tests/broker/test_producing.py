@@ -10,7 +10,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.topic.producing import ACCESS_MODES, Admission, Producing
 from tests.broker.kit import TOPIC, Run, Stored, feed
-from tests.broker.random_lives import live
+from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import SEEDS
 
 THEMES = ("producers", "writes", "quotas", "comings and goings", "policies")
@@ -18,17 +18,10 @@ THEMES = ("producers", "writes", "quotas", "comings and goings", "policies")
 
 @pytest.mark.parametrize(("theme", "seed"), [(theme, seed) for theme in THEMES for seed in SEEDS[::2]])
 def test_the_broker_answers_producers_as_explained(theme: str, seed: int) -> None:
-    log, *_ = live(theme, seed)
-    draw, store = Random(f"{theme} {seed}"), Stored()
-    broker = Broker(0, store)
-    for offset, (timestamp, topic, value) in enumerate(log):
-        feed(broker, offset, timestamp, topic, value)
-        store.add([row.effect for row in broker.take()])
-        if draw.random() < 0.1:
-            broker = Broker.decode(broker.encode(), store)
-            names = [name for name in broker.topic_names() if not is_non_persistent(name)]
-            if names:
-                agree(broker.encode(), store, draw.choice(names), draw)
+    for broker, store, draw in restarts(theme, seed, 0.1):
+        names = [name for name in broker.topic_names() if not is_non_persistent(name)]
+        if names:
+            agree(broker.encode(), store, draw.choice(names), draw)
 
 
 def agree(state: bytes, store: Stored, name: str, draw: Random) -> None:

@@ -1,6 +1,5 @@
 """Why ledgers are still there and why quotas have evicted nothing: what the answer says is what the checks then do."""
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,23 +11,16 @@ from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.cleanup.backlog_quota import Quota, Quotas
 from streaming.broker.persistent.cleanup.trimming import KeptLedger, Retention
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, of
-from tests.broker.random_lives import live
+from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
 
 
 @pytest.mark.parametrize(("theme", "seed"), NAMES[3::4])
 def test_the_checks_do_what_the_answers_say(theme: str, seed: int) -> None:
-    log, *_ = live(theme, seed)
-    draw, store = Random(f"{theme} {seed}"), Stored()
-    broker = Broker(0, store)
-    for offset, (timestamp, topic, value) in enumerate(log):
-        feed(broker, offset, timestamp, topic, value)
-        store.add([row.effect for row in broker.take()])
-        if draw.random() < 0.05:
-            broker = Broker.decode(broker.encode(), store)
-            names = [name for name in broker.topic_names() if not is_non_persistent(name)]
-            if names and broker.clock > 0:
-                agree(broker, store, draw.choice(names))
+    for broker, store, draw in restarts(theme, seed, 0.05):
+        names = [name for name in broker.topic_names() if not is_non_persistent(name)]
+        if names and broker.clock > 0:
+            agree(broker, store, draw.choice(names))
 
 
 def agree(broker: Broker, store: Stored, name: str) -> None:
