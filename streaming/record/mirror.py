@@ -10,17 +10,24 @@ A position that moved does not say why. Its counters and the topic's policies do
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from schemas.commands import Mirror, MirroredConsumer, MirroredProducer, MirroredSubscription
+from schemas.commands import (
+    AccessMode,
+    Mirror,
+    MirroredConsumer,
+    MirroredProducer,
+    MirroredSubscription,
+    SubType,
+)
 from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.topic.stats import cursor_name
 
-_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
-_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+_TYPES: tuple[SubType, ...] = get_args(SubType)
+_MODES: tuple[AccessMode, ...] = get_args(AccessMode)
 
 _Position = tuple[int, int]
 _Range = tuple[int, int, int, int]
