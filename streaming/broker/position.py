@@ -37,3 +37,9 @@ def from_wire(ledger_id: int, entry_id: int) -> Position:
     if entry_id > MAX:
         entry_id -= _UINT64
     return from_tuple(Position, (ledger_id, entry_id))
+
+
+def from_text(text: str) -> Position:
+    """A position as Pulsar's statistics have it: ``7:2``. Raises `ValueError`."""
+    ledger, _, entry = text.partition(":")
+    return Position(int(ledger), int(entry))

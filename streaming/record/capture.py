@@ -23,11 +23,11 @@ from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import base_of, partitions_of, whole_of
+from streaming.broker.position import from_text
 from streaming.broker.topic.stats import cursor_name
 from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
 from streaming.record.client import Stored, entries
-from streaming.record.mirror import position
 from streaming.record.policies import (
     BrokerSettings,
     PolicyCall,
@@ -318,7 +318,7 @@ class _Log:
     def acknowledge(self, topic: str, name: str, cursor: dict[str, Any]) -> None:
         """Have a subscription acknowledge what its cursor has passed and deleted."""
         positions = self._positions.get(topic, {})
-        marked = position(cursor["markDeletePosition"])
+        marked = from_text(cursor["markDeletePosition"])
         passed = [ours for real, ours in positions.items() if real <= marked]
         holes = [
             ours

@@ -24,6 +24,7 @@ from schemas.commands import (
 )
 from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import DEDUP_CURSOR
+from streaming.broker.position import from_text
 from streaming.broker.topic.stats import cursor_name
 
 _TYPES: tuple[SubType, ...] = get_args(SubType)
@@ -69,7 +70,7 @@ def observe(
         connection=CONNECTION,
         since=0 if before is None else before.time,
         ledger_id=max(ledgers, default=-1),
-        last_confirmed=position(internal["lastConfirmedEntry"]),
+        last_confirmed=from_text(internal["lastConfirmedEntry"]),
         entries=internal["numberOfEntries"],
         size=internal["totalSize"],
         first_ledger=min(ledgers, default=-1),
@@ -85,7 +86,7 @@ CONNECTION = "mirror"
 
 def _subscription(name: str, seen: Mapping[str, Any], cursor: Mapping[str, Any]) -> MirroredSubscription:
     return MirroredSubscription(
-        mark_delete=position(cursor["markDeletePosition"]),
+        mark_delete=from_text(cursor["markDeletePosition"]),
         acknowledged=list(ranges(cursor["individuallyDeletedMessages"])),
         backlog=max(seen.get("msgBacklog", 0), 0),
         unacked=seen.get("unackedMessages", 0),
@@ -161,12 +162,6 @@ def _producers(seen: list[Mapping[str, Any]]) -> Iterator[MirroredProducer]:
             name=name,
             access_mode=mode if mode in _MODES else "Shared",
         )
-
-
-def position(text: str) -> _Position:
-    """A position as internal stats have it: ``7:2``. Raises `ValueError`."""
-    ledger, _, entry = text.partition(":")
-    return int(ledger), int(entry)
 
 
 def ranges(text: str) -> Iterator[_Range]:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from schemas.effects import AdminResponse
 from schemas.units import moment
 from streaming.broker.admin_table import NAMESPACE, TOPIC
+from streaming.broker.position import from_text
 from streaming.server.clients import Json
 
 
@@ -68,8 +69,8 @@ def internal_info(stats: Any) -> Json:
     """The metadata of a topic's ledgers and cursors, from its internal stats."""
     cursors = {}
     for name, cursor in ({} if stats is UNSET else stats["cursors"]).items():
-        ledger, _, entry = cursor["markDeletePosition"].partition(":")
-        position = {"ledgerId": int(ledger), "entryId": int(entry)}
+        marked = from_text(cursor["markDeletePosition"])
+        position = {"ledgerId": marked.ledger, "entryId": marked.entry}
         cursors[name] = {"version": 0, "cursorsLedgerId": -1, "markDelete": position}
     ledgers = [
         {"ledgerId": each["ledgerId"], "entries": each["entries"], "size": each["size"], "isOffloaded": False}

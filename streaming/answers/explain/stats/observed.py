@@ -27,7 +27,7 @@ from streaming.broker.policies.hierarchy import (
     effective,
     effective_quota,
 )
-from streaming.broker.position import Position
+from streaming.broker.position import Position, from_text
 from streaming.broker.topic.stats import cursor_name
 
 NAMESPACE_POLICIES = (
@@ -103,9 +103,8 @@ class ShownFields:
 
 def position(text: Any) -> Position | None:
     """A position from LEDGER:ENTRY. None: it is none."""
-    ledger, _, entry = text.partition(":") if isinstance(text, str) else ("", "", "")
     try:
-        return Position(int(ledger), int(entry))
+        return from_text(text) if isinstance(text, str) else None
     except ValueError:
         return None
 
