@@ -46,7 +46,8 @@ class FrameError(ValueError):
 class Frame(NamedTuple):
     """A frame from or to a `connection`: its command, and for SEND and MESSAGE what follows it.
 
-    `entry_size`: the size of the tail in bytes, which is what a ledger stores. `intact`: its checksum is right.
+    `entry_size`: the size of the tail in bytes, which is what a ledger stores. `intact`: its checksum is right. `broker_time`: when the
+    broker got the message (ms), if it says so.
     """
 
     connection: str
@@ -56,6 +57,7 @@ class Frame(NamedTuple):
     payload: bytes | None = None
     entry_size: int | None = None
     intact: bool = True
+    broker_time: int | None = None
 
 
 class FrameReader:
@@ -130,9 +132,11 @@ def decode(data: bytes, connection: str = "") -> Frame:
 
 def _with_tail(connection: str, name: str, fields: dict[str, Any], data: bytes, at: int) -> Frame:
     """The frame with the tail that begins at `at`."""
-    magic, intact = data[at : at + 2], True
+    magic, intact, broker_time = data[at : at + 2], True, None
     if magic == _BROKER_METADATA and len(data) >= at + 6:
-        at += 6 + _SIZE.unpack_from(data, at + 2)[0]
+        end = at + 6 + _SIZE.unpack_from(data, at + 2)[0]
+        broker_time = _parsed(_BrokerEntry, data[at + 6 : end]).broker_timestamp or None
+        at = end
         magic = data[at : at + 2]
     start = at
     if magic == _CHECKSUM and len(data) >= at + 6:
@@ -146,7 +150,7 @@ def _with_tail(connection: str, name: str, fields: dict[str, Any], data: bytes, 
     if end > len(data):
         raise FrameError(f"{name}: metadata of {end - at - 4} bytes in {max(len(data) - start, 0)}")
     metadata = _read(_parsed(_Metadata, data[at + 4 : end]), _METADATA_TABLE)
-    return Frame(connection, name, fields, metadata, data[end:], len(data) - start, intact)
+    return Frame(connection, name, fields, metadata, data[end:], len(data) - start, intact, broker_time)
 
 
 def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:
@@ -215,6 +219,7 @@ def batch(metadata: Iterable[Mapping[str, Any]], payloads: Iterable[bytes]) -> b
 _Base: Any = GetMessageClass(_BASE)
 _Metadata: Any = GetMessageClass(_METADATA)
 _Single: Any = GetMessageClass(_SINGLE)
+_BrokerEntry: Any = GetMessageClass(pulsar_api_pb2.DESCRIPTOR.message_types_by_name["BrokerEntryMetadata"])
 
 
 class _Field(NamedTuple):

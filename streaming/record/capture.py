@@ -25,9 +25,8 @@ from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import base_of, partitions_of, whole_of
 from streaming.broker.position import from_text
 from streaming.broker.topic.stats import cursor_name
-from streaming.protocol.codec import Frame, entry
 from streaming.protocol.requests import complete
-from streaming.record.client import Stored, entries
+from streaming.record.client import Reader
 from streaming.record.policies import (
     BrokerSettings,
     PolicyCall,
@@ -37,8 +36,9 @@ from streaming.record.policies import (
 )
 from streaming.record.proxy import broker_address
 from streaming.record.rest import CallFailed, Rest
+from streaming.record.stored import Stored, send_of
 from streaming.traces.importer import to_line
-from streaming.traces.trace import Payloads, TraceError, frame_record, payload_of
+from streaming.traces.trace import Payloads, TraceError
 
 CONNECTION = "capture"
 """The connection of all commands in the log."""
@@ -102,9 +102,9 @@ def capture(
     broker_address(service_url)
     out.parent.mkdir(parents=True, exist_ok=True)
     found, partitioned = _expanded(rest, topics)
-    with new_lines(out) as lines:
+    with new_lines(out) as lines, Reader(service_url, token, rest.tls, len(found)) as reader:
         log = _Log(lines, payloads)
-        streams = (_timed(topic, entries(service_url, topic, token, rest.tls)) for topic in found)
+        streams = (_timed(topic, reader.entries(topic)) for topic in found)
         count = _write(log, rest, found, partitioned, heapq.merge(*streams, key=lambda timed: timed[0]))
     return Captured(len(found), log.entries, count, log.commands, log.missing)
 
@@ -210,10 +210,10 @@ def _cursors(rest: Rest, topic: str) -> dict[str, dict[str, Any]]:
 
 
 def _timed(topic: str, stored: Iterable[Stored]) -> Iterator[tuple[int, str, Stored]]:
-    """Entries with their publish times, which go on in the order of the entries."""
+    """Entries with their times, which go on in the order of the entries."""
     latest = 0
     for each in stored:
-        latest = max(latest, each.metadata["publish_time"])
+        latest = max(latest, each.time)
         yield latest, topic, each
 
 
@@ -265,21 +265,8 @@ class _Log:
             self._unload(topic)
         self._ledgers[topic] = stored.ledger
         producer = self._producer(topic, stored.metadata)
-        tail = entry(stored.metadata, stored.payload)
-        record = frame_record(
-            Frame("", "SEND", {}, stored.metadata, stored.payload, len(tail)), self._payloads
-        )
-        fields = {"producer_id": producer, "sequence_id": stored.metadata["sequence_id"],
-                  "num_messages": stored.metadata.get("num_messages_in_batch", 1)}  # fmt: skip
-        if "highest_sequence_id" in stored.metadata:
-            fields["highest_sequence_id"] = stored.metadata["highest_sequence_id"]
-        if "chunk_id" in stored.metadata:
-            fields["is_chunk"] = True
-        effects = self.command(
-            topic,
-            {"command": "SEND", "connection": CONNECTION, **fields, "metadata": record["metadata"],
-             "payload_bytes": payload_of(record)},
-        )  # fmt: skip
+        common = {"connection": CONNECTION, "producer_id": producer}
+        effects = self.command(topic, {**send_of(stored, self._payloads), **common})
         for effect in effects:
             if isinstance(effect, SendReceipt):
                 ours = effect.ledger_id, effect.entry_id

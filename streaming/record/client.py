@@ -1,11 +1,12 @@
-"""A client of the binary protocol that reads what a topic has stored."""
+"""A client of the binary protocol that reads what topics have stored."""
 
 import os
 import socket
 import ssl
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, Self
 
 from streaming.protocol.codec import (
     HEADROOM,
@@ -18,24 +19,24 @@ from streaming.protocol.codec import (
 )
 from streaming.protocol.frames import MINUS_ONE, position
 from streaming.record.proxy import broker_address, is_tls
+from streaming.record.stored import Stored
 
 _SECONDS = 60
-_PERMITS = 1000
+_PERMITS = 20_000
+"""Of all readers. Messages for one wait while another one's are read: this bounds how many."""
+_LEAST_PERMITS = 10
+_MOST_PERMITS = 1000
 _READ = 1 << 18
 _MOST_REDIRECTS = 10
+_NO_RIGHT = ("AuthorizationError", "AuthenticationError")
 
 
 class ReadFailed(OSError):
     """A broker refuses to be read from, or its connection broke. The text says why."""
 
 
-class Stored(NamedTuple):
-    """An entry of a topic as it is stored: its position on the broker, and its metadata as in a frame."""
-
-    ledger: int
-    entry: int
-    metadata: dict[str, Any]
-    payload: bytes
+class NoRight(ReadFailed):
+    """The token lacks the right to read a topic."""
 
 
 class _Connection:
@@ -45,6 +46,7 @@ class _Connection:
         """`proxied`: the broker to which the proxy at `url` connects."""
         address = broker_address(url)
         self.url = url
+        self._broken: ReadFailed | None = None
         try:
             self._socket = socket.create_connection(address, timeout=_SECONDS)
             if is_tls(url):
@@ -53,16 +55,24 @@ class _Connection:
         except OSError as error:
             raise ReadFailed(f"{address} can't be reached: {error}") from None
         self._frames = FrameReader()
-        self._waiting: deque[Frame] = deque()
+        self._consumers: dict[int, deque[Frame]] = {}
+        self._answers: deque[Frame] = deque()
         self._requests = 0
-        fields: dict[str, Any] = {"client_version": "Magnetar", "protocol_version": 20}
+        fields: dict[str, Any] = {
+            "client_version": "Magnetar", "protocol_version": 20,
+            "feature_flags": {"supports_broker_entry_metadata": True},
+        }  # fmt: skip
         if token is not None:
             fields |= {"auth_method_name": "token", "auth_data": token.encode()}
         if proxied is not None:
             fields["proxy_to_broker_url"] = proxied.partition("://")[2]
         self.send("CONNECT", fields)
-        size = self.until("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
+        size = self._answered("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
         self._frames.largest = size + HEADROOM
+
+    @property
+    def is_broken(self) -> bool:
+        return self._broken is not None
 
     def close(self) -> None:
         self._socket.close()
@@ -71,93 +81,145 @@ class _Connection:
         try:
             self._socket.sendall(encode(cmd, fields))
         except OSError as error:
-            raise ReadFailed(f"{self.url}: {error}") from None
+            raise self._fail(str(error)) from None
 
     def ask(self, cmd: str, answer: str, **fields: Any) -> dict[str, Any]:
         self._requests += 1
         self.send(cmd, {**fields, "request_id": self._requests})
-        return self.until(answer)
+        return self._answered(answer)
 
-    def until(self, cmd: str) -> dict[str, Any]:
-        """The fields of the next `cmd`. What comes before waits."""
-        passed = []
-        while (frame := self.next()).cmd != cmd:
-            if frame.cmd in ("ERROR", "CLOSE_CONSUMER"):
-                raise ReadFailed(f"{self.url}: {frame.fields.get('message', 'the topic was unloaded')}")
-            passed.append(frame)
-        self._waiting.extendleft(reversed(passed))
-        return frame.fields
+    def new_consumer(self) -> int:
+        """The id of a consumer, whose messages wait for `next_of`."""
+        self._requests += 1
+        self._consumers[self._requests] = deque()
+        return self._requests
 
-    def next(self) -> Frame:
-        while True:
-            while not self._waiting:
-                try:
-                    data = self._socket.recv(_READ)
-                    if not data:
-                        raise ReadFailed(f"{self.url}: the broker closed the connection")
-                    self._waiting += map(decode, self._frames.feed(data))
-                except (FrameError, OSError) as error:
-                    raise (
-                        error if isinstance(error, ReadFailed) else ReadFailed(f"{self.url}: {error}")
-                    ) from None
-            frame = self._waiting.popleft()
-            if frame.cmd != "PING":
-                return frame
-            self.send("PONG", {})
+    def next_of(self, consumer: int) -> Frame:
+        """The next frame for a consumer."""
+        waiting = self._consumers[consumer]
+        while not waiting:
+            self._read()
+        return waiting.popleft()
+
+    def close_consumer(self, consumer: int) -> None:
+        del self._consumers[consumer]
+        if self._broken is None:
+            self.ask("CLOSE_CONSUMER", "SUCCESS", consumer_id=consumer)
+
+    def _answered(self, cmd: str) -> dict[str, Any]:
+        """The answer to the request that was sent last."""
+        self._answers.clear()
+        while not self._answers:
+            self._read()
+        frame = self._answers.popleft()
+        if frame.cmd == cmd:
+            return frame.fields
+        reason = frame.fields.get("message", frame.cmd)
+        refused = frame.fields.get("error") in _NO_RIGHT
+        raise (NoRight if refused else ReadFailed)(f"{self.url}: {reason}")
+
+    def _read(self) -> None:
+        """Read frames, which go to those for whom they are."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            data = self._socket.recv(_READ)
+            frames = [decode(each) for each in self._frames.feed(data)]
+        except (FrameError, OSError) as error:
+            raise self._fail(str(error)) from None
+        if not data:
+            raise self._fail("the broker closed the connection")
+        for frame in frames:
+            if frame.cmd == "PING":
+                self.send("PONG", {})
+            elif (
+                consumer := frame.fields.get("consumer_id")
+            ) is not None and "request_id" not in frame.fields:
+                if consumer in self._consumers:
+                    self._consumers[consumer].append(frame)
+            elif frame.cmd == "CLOSE_CONSUMER":  # the broker numbers these
+                if (waiting := self._consumers.get(frame.fields["consumer_id"])) is not None:
+                    waiting.append(frame)
+            elif frame.cmd != "PONG":
+                self._answers.append(frame)
+
+    def _fail(self, reason: str) -> ReadFailed:
+        self._broken = ReadFailed(f"{self.url}: {reason}")
+        return self._broken
 
 
-def entries(
-    url: str, topic: str, token: str | None = None, tls: ssl.SSLContext | None = None
-) -> Iterator[Stored]:
-    """The entries that a topic has now, the oldest first, through a subscription that ends with it.
+class Reader:
+    """Reads entries of topics through subscriptions that end with it. Topics of one broker share a connection. Use it in one thread, as a
+    context manager.
 
-    `tls`: whose signatures count for certificates of brokers; None: those of the system's authorities. Raises `ReadFailed`.
+    `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
+    the system's authorities.
     """
-    connection = _owner(url, topic, token, tls)
-    try:
+
+    def __init__(
+        self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None, streams: int = 1
+    ) -> None:
+        self._url, self._token, self._tls = url, token, tls
+        self._permits = min(max(_PERMITS // max(streams, 1), _LEAST_PERMITS), _MOST_PERMITS)
+        self._connections: dict[tuple[str, str | None], _Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def entries(self, topic: str, after: tuple[int, int] = (-1, -1)) -> Iterator[Stored]:
+        """The entries after a position that a topic has when this begins, the oldest first. Raises `ReadFailed`."""
+        connection = self._owner(topic)
+        consumer = connection.new_consumer()
         connection.ask(
-            "SUBSCRIBE", "SUCCESS", topic=topic, subscription=f"magnetar-capture-{os.urandom(5).hex()}",
-            subType="Exclusive", consumer_id=1, durable=False, start_message_id=position(-1, -1),
+            "SUBSCRIBE", "SUCCESS", topic=topic, subscription=f"magnetar-reader-{os.urandom(5).hex()}",
+            subType="Exclusive", consumer_id=consumer, durable=False, start_message_id=position(*after),
             initialPosition="Earliest", force_topic_creation=False,
         )  # fmt: skip
-        last = connection.ask("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE", consumer_id=1)[
-            "last_message_id"
-        ]
-        end = last["ledgerId"], last["entryId"]
-        permits = 0
-        at = -1, -1
-        while MINUS_ONE not in end and at < end:
-            if permits <= _PERMITS // 2:
-                connection.send("FLOW", {"consumer_id": 1, "messagePermits": _PERMITS})
-                permits += _PERMITS
-            frame = connection.next()
-            if frame.cmd in ("ERROR", "CLOSE_CONSUMER"):
-                raise ReadFailed(f"{topic}: the topic was unloaded while it was read")
-            if frame.cmd == "MESSAGE" and frame.metadata is not None:
-                at = frame.fields["message_id"]["ledgerId"], frame.fields["message_id"]["entryId"]
-                permits -= frame.metadata.get("num_messages_in_batch", 1)
-                yield Stored(*at, frame.metadata, frame.payload or b"")
-    finally:
-        connection.close()
+        try:
+            last = connection.ask(
+                "GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE", consumer_id=consumer
+            )["last_message_id"]
+            end = last["ledgerId"], last["entryId"]
+            permits = 0
+            while MINUS_ONE not in end and after < end:
+                if permits <= self._permits // 2:
+                    connection.send("FLOW", {"consumer_id": consumer, "messagePermits": self._permits})
+                    permits += self._permits
+                frame = connection.next_of(consumer)
+                if frame.cmd == "CLOSE_CONSUMER":
+                    raise ReadFailed(f"{topic}: the topic was unloaded while it was read")
+                if frame.cmd == "MESSAGE" and frame.metadata is not None:
+                    after = frame.fields["message_id"]["ledgerId"], frame.fields["message_id"]["entryId"]
+                    permits -= frame.metadata.get("num_messages_in_batch", 1)
+                    yield Stored(*after, frame.metadata, frame.payload or b"", frame.broker_time)
+        finally:
+            connection.close_consumer(consumer)
 
+    def _connection(self, url: str, proxied: str | None = None) -> _Connection:
+        found = self._connections.get((url, proxied))
+        if found is None or found.is_broken:
+            found = self._connections[url, proxied] = _Connection(url, self._token, self._tls, proxied)
+        return found
 
-def _owner(url: str, topic: str, token: str | None, tls: ssl.SSLContext | None) -> _Connection:
-    """A connection to the broker that serves a topic."""
-    connection, authoritative = _Connection(url, token, tls), False
-    for _ in range(_MOST_REDIRECTS):
-        found = connection.ask("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=authoritative)
-        broker = found.get("brokerServiceUrlTls" if is_tls(url) else "brokerServiceUrl")
-        if broker is None:
-            raise ReadFailed(f"{topic}: {found.get('message') or found.get('error')}")
-        if found.get("response") == "Connect" and broker == connection.url:
-            return connection
-        connection.close()
-        if found.get("response") == "Connect":
-            return (
-                _Connection(url, token, tls, broker)
-                if found.get("proxy_through_service_url")
-                else _Connection(broker, token, tls)
-            )
-        connection, authoritative = _Connection(broker, token, tls), bool(found.get("authoritative"))
-    connection.close()
-    raise ReadFailed(f"{topic}: the brokers redirect the lookup in a circle")
+    def _owner(self, topic: str) -> _Connection:
+        """A connection to the broker that serves a topic."""
+        url, authoritative = self._url, False
+        for _ in range(_MOST_REDIRECTS):
+            asked = self._connection(url)
+            found = asked.ask("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=authoritative)
+            broker = found.get("brokerServiceUrlTls" if is_tls(self._url) else "brokerServiceUrl")
+            if broker is None:
+                reason = found.get("message") or found.get("error")
+                refused = found.get("error") in _NO_RIGHT
+                raise (NoRight if refused else ReadFailed)(f"{topic}: {reason}")
+            if found.get("response") == "Connect":
+                proxied = found.get("proxy_through_service_url") and broker != url
+                return self._connection(self._url, broker) if proxied else self._connection(broker)
+            url, authoritative = broker, bool(found.get("authoritative"))
+        raise ReadFailed(f"{topic}: the brokers redirect the lookup in a circle")

@@ -17,7 +17,7 @@ from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
 from streaming.record.capture import NotCaptured, capture
-from streaming.record.client import ReadFailed, entries
+from streaming.record.client import Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import TraceError
@@ -128,7 +128,8 @@ def test_a_log_ends_in_the_state_of_the_broker(
 def test_entries_are_as_they_were_published(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
     topic, log = "persistent://public/default/entries", tmp_path / "log.jsonl"
     fill(client, topic)
-    stored = [*entries(broker.service_url, topic)]
+    with Reader(broker.service_url) as reader:
+        stored = [*reader.entries(topic)]
     assert [each.metadata["sequence_id"] for each in stored[:20]] == [*range(20)]
     capture(broker.service_url, rest, [topic], log)
     sends = [each for each in logged(log) if each["command"] == "SEND"]
@@ -262,7 +263,7 @@ def test_what_can_not_be_captured(rest: Rest, broker: Running, tmp_path: Path) -
     with pytest.raises(TraceError, match="ending in"):
         capture(broker.service_url, rest, [], tmp_path / "log.txt")
     with pytest.raises(ReadFailed, match="can't be reached"):
-        next(entries("pulsar://127.0.0.1:1", "t"))
+        next(Reader("pulsar://127.0.0.1:1").entries("t"))
 
 
 def test_the_command(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from streaming.cli.app import app
 from streaming.protocol.codec import encode
-from streaming.record.client import ReadFailed, entries
+from streaming.record.client import Reader, ReadFailed
 from streaming.record.proxy import broker_address
 from streaming.record.rest import CallFailed, Rest
 from streaming.server.server import Security, tls_context
@@ -125,7 +125,7 @@ def test_a_certificate_of_another_authority_is_not_accepted(broker: Running, tmp
     with pytest.raises(CallFailed, match="CERTIFICATE_VERIFY_FAILED"):
         Rest(admin_url(broker)).get("/tenants")
     with pytest.raises(ReadFailed, match="CERTIFICATE_VERIFY_FAILED"):
-        next(entries(broker.service_url, TOPIC))
+        next(Reader(broker.service_url).entries(TOPIC))
 
 
 def test_capture(broker: Running, authority: tuple[Path, Path], tmp_path: Path) -> None:

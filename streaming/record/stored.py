@@ -1,0 +1,41 @@
+"""An entry as a cluster has it, and the command that stores it again."""
+
+from typing import Any, NamedTuple
+
+from streaming.protocol.codec import Frame, entry
+from streaming.traces.trace import Payloads, frame_record, payload_of
+
+
+class Stored(NamedTuple):
+    """An entry of a topic as it is stored: its position on the broker, its metadata as in a frame, and when the broker got it (ms), if
+    it shows that."""
+
+    ledger: int
+    entry: int
+    metadata: dict[str, Any]
+    payload: bytes
+    broker_time: int | None = None
+
+    @property
+    def time(self) -> int:
+        """When the broker got it (ms), or else when it was published."""
+        return self.metadata["publish_time"] if self.broker_time is None else self.broker_time
+
+
+def send_of(stored: Stored, payloads: Payloads) -> dict[str, Any]:
+    """The SEND of an entry, as JSON, without its connection and producer. The bytes of its payload are as `payloads` says."""
+    metadata = stored.metadata
+    tail = entry(metadata, stored.payload)
+    record = frame_record(Frame("", "SEND", {}, metadata, stored.payload, len(tail)), payloads)
+    fields = {
+        "command": "SEND",
+        "sequence_id": metadata["sequence_id"],
+        "num_messages": metadata.get("num_messages_in_batch", 1),
+        "metadata": record["metadata"],
+        "payload_bytes": payload_of(record),
+    }
+    if "highest_sequence_id" in metadata:
+        fields["highest_sequence_id"] = metadata["highest_sequence_id"]
+    if "chunk_id" in metadata:
+        fields["is_chunk"] = True
+    return fields
