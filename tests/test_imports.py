@@ -37,7 +37,7 @@ ROOMS = {
         "streaming.answers.check streaming.jobs streaming.spark streaming.log streaming.broker sinks schemas streaming"
     ),
     "streaming.cli": Room(
-        "streaming.ui streaming.record streaming.answers.advise streaming.answers.whatif streaming.answers.explain "
+        "streaming.ui streaming.mirror streaming.record streaming.answers.advise streaming.answers.whatif streaming.answers.explain "
         "streaming.answers.history streaming.answers.check streaming.jobs streaming.server streaming.state streaming.spark "
         "streaming.fold streaming.quarantine streaming.traces streaming.kafka streaming.quality streaming.log "
         "streaming.metrics streaming.broker sinks streaming.runtime schemas streaming",
@@ -47,6 +47,10 @@ ROOMS = {
         "streaming.answers.whatif streaming.answers.explain streaming.answers.history streaming.fold streaming.metrics "
         "streaming.broker sinks schemas",
         "msgspec numpy pyarrow",
+    ),
+    "streaming.mirror": Room(
+        "streaming.record streaming.traces streaming.protocol streaming.kafka streaming.log streaming.broker sinks schemas",
+        "kafka msgspec",
     ),
     "streaming.record": Room(
         "streaming.answers.explain streaming.answers.history streaming.server streaming.traces streaming.protocol streaming.log "

@@ -71,7 +71,7 @@ class Mirror(Command, tag="MIRROR"):
     """What the cluster shows of the source of a [shadow topic](../rules/ledgers.md#15-shadow-topics) at one moment.
 
     Subscriptions, their positions, consumers and producers become those of the source, by what their clients or the cluster's
-    rules would do. The answer is a MIRROR_DRIFT row if something differs afterwards. No command of Magnetar writes it yet.
+    rules would do. The answer is a MIRROR_DRIFT row if something differs afterwards. `magnetar mirror` writes it.
     """
 
     since: Int64 = 0
@@ -80,6 +80,8 @@ class Mirror(Command, tag="MIRROR"):
     """The source's open ledger. −1: unknown."""
     last_confirmed: MirroredPosition = (-1, -1)
     """`lastConfirmedEntry`."""
+    read_to: MirroredPosition = (-1, -1)
+    """The source's entries up to here are in the log: where `magnetar mirror` goes on."""
     entries: Natural = 0
     """`numberOfEntries`."""
     size: Natural = 0

@@ -428,6 +428,8 @@ class Broker:
         """Does a command create its topic, which does not exist?"""
         if isinstance(command, c.Admin) and admin_requests.creates_only(command):
             return True
+        if isinstance(command, c.Send | c.Mirror):
+            return self._awaits_use(name) and lifecycle.shadow_source(self._ctx, name) is not None
         ctx, config = self._ctx, self._ctx.config
         if (
             isinstance(command, c.Admin)

@@ -34,7 +34,7 @@ from streaming.cli.produce import produce_command
 from streaming.cli.profiles import profiles_command
 from streaming.cli.quality import quality_command
 from streaming.cli.quarantine import quarantine_app
-from streaming.cli.record import capture_command, record_command
+from streaming.cli.record import capture_command, mirror_command, record_command
 from streaming.cli.replay import replay_command
 from streaming.cli.run import run_command
 from streaming.cli.serve import serve_command
@@ -128,6 +128,7 @@ app.add_typer(quarantine_app, name="quarantine")
 app.command("profiles")(profiles_command)
 app.command("record")(record_command)
 app.command("capture")(capture_command)
+app.command("mirror")(mirror_command)
 app.command("import")(import_command)
 app.command("conform")(conform_command)
 

@@ -1,4 +1,4 @@
-"""`magnetar record` and `magnetar capture`."""
+"""`magnetar record`, `magnetar capture` and `magnetar mirror`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import say
+from streaming.cli.console import counted, say
 from streaming.cli.errors import expected_errors
+from streaming.cli.options import MOST_PARTITIONS, KafkaConfigFile, credentials, milliseconds
 from streaming.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
@@ -161,6 +162,115 @@ def capture_command(
     say("The cluster does not expose this, so the log lacks it:")
     for each in UNKNOWN:
         say(f"  {each}")
+
+
+class EntriesChoice(StrEnum):
+    """What a mirror's log has of entries."""
+
+    read = "read"
+    sampled = "sampled"
+
+
+def mirror_command(
+    topics: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC…",
+            help="Topics (a partitioned topic counts as one), or TENANT/NAMESPACE for all of its topics, as they come and go.",
+        ),
+    ],
+    to: Annotated[
+        Path | None, typer.Option(metavar="LOG_DIR", help="Write the log to this folder, as files.")
+    ] = None,
+    ingress: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the log to this Kafka topic, for a running query: kafka://HOST:PORT/TOPIC.",
+        ),
+    ] = None,
+    service_url: ServiceUrl = "pulsar://localhost:6650",
+    admin_url: AdminUrl = "http://localhost:8080",
+    every: Annotated[
+        str,
+        typer.Option(
+            help="How often to look at a topic, such as 10s. One that does not change is looked at less often."
+        ),
+    ] = "10s",
+    rate: Annotated[
+        float, typer.Option(min=1, max=10_000, help="The calls of the admin API per second, at most.")
+    ] = 50,
+    entries: Annotated[
+        EntriesChoice,
+        typer.Option(
+            help="Read the entries, or leave them alone: then entries of the right number and sizes stand for them."
+        ),
+    ] = EntriesChoice.read,
+    payloads: PayloadsOption = PayloadsChoice.keep,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+    kafka_config: KafkaConfigFile = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_PARTITIONS, help="The number of partitions, if the Kafka topic has to be created."
+        ),
+    ] = None,
+) -> None:
+    """Follow a live Pulsar: write a command log of what happens to its topics, until Ctrl-C or SIGTERM.
+
+    Nothing changes on the cluster: entries are read by readers, everything else is asked for with GETs. A start with the same log goes on
+    where it ends.
+    """
+    from sinks.lock import InUse
+    from streaming.kafka.client import KafkaUnreachable
+    from streaming.kafka.config import KafkaConfigError
+    from streaming.kafka.url import KafkaUrl, KafkaUrlError
+    from streaming.kafka.writer import NotWritten
+    from streaming.log.partition import PARTITIONS
+    from streaming.mirror.journal import BadLog, KafkaLog, LogFolder
+    from streaming.mirror.mirror import Mirror
+    from streaming.mirror.source import NotMirrored
+    from streaming.record.proxy import BadBrokerUrl, broker_address
+    from streaming.record.rest import BadAdminUrl, CallFailed, Rest
+
+    if (to is None) == (ingress is None):
+        raise typer.BadParameter("give --to LOG_DIR or --ingress kafka://HOST:PORT/TOPIC")
+    if to is not None and (kafka_config is not None or partitions is not None):
+        raise typer.BadParameter("--kafka-config and --partitions are for --ingress")
+    interval = milliseconds(every) / 1000
+    if not 1 <= interval <= 3600:
+        raise typer.BadParameter(f"{every!r}: expected 1s to 1h", param_hint="--every")
+    with (
+        expected_errors(
+            BadAdminUrl, BadBrokerUrl, NotMirrored, KafkaUrlError, KafkaConfigError, KafkaUnreachable, InUse, BadLog,
+            failed=(CallFailed, NotWritten),
+        ),
+        stop_signals() as stop,
+    ):  # fmt: skip
+        broker_address(service_url)
+        token = token_of(token_file)
+        rest = Rest(admin_url, authorization(token), tls_of(tls_ca))
+        journal = (
+            LogFolder(to)
+            if to is not None
+            else KafkaLog(KafkaUrl.parse(ingress or ""), credentials(kafka_config), partitions or PARTITIONS)
+        )
+        mirror = Mirror(
+            service_url, rest, topics, journal, token=token, every=interval, rate=rate,
+            entries="sampled" if entries == EntriesChoice.sampled else payloads.value,
+            say=lambda text: say(f"magnetar: {text}", err=True),
+        )  # fmt: skip
+        found = mirror.find()
+        with journal:
+            say(
+                f"magnetar: mirroring {counted(len(found.topics), 'topic')} of {rest.url} into {to or ingress}; Ctrl-C stops it",
+                err=True,
+            )
+            done = mirror.run(stop)
+    say(
+        f"{counted(done.topics, 'topic')}, {done.entries:,} new entries, {counted(done.records, 'record')}, "
+        f"{counted(done.calls, 'call')} of the admin API -> {to or ingress}"
+    )
 
 
 def tls_of(authorities: Path | None) -> ssl.SSLContext | None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.keys import key_of
@@ -117,6 +118,13 @@ class CommandWriter:
         done: Future[None] = Future()
         self._queue.put(_ToAll(values, timestamp, list(self._last.values()), done))
         return done
+
+    def flush(self) -> None:
+        """Wait for the commands on topics that were sent. Those that Kafka does not take call `failed`."""
+        from kafka.errors import KafkaError
+
+        with suppress(KafkaError):
+            self._producer.flush(timeout=PATIENCE_SECONDS)
 
     def close(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Write what is pending, in `seconds` at most, and close the connections."""

@@ -195,9 +195,11 @@ class Reader:
                 if frame.cmd == "CLOSE_CONSUMER":
                     raise ReadFailed(f"{topic}: the topic was unloaded while it was read")
                 if frame.cmd == "MESSAGE" and frame.metadata is not None:
-                    after = frame.fields["message_id"]["ledgerId"], frame.fields["message_id"]["entryId"]
                     permits -= frame.metadata.get("num_messages_in_batch", 1)
-                    yield Stored(*after, frame.metadata, frame.payload or b"", frame.broker_time)
+                    at = frame.fields["message_id"]["ledgerId"], frame.fields["message_id"]["entryId"]
+                    if at > after:  # the entry at the start may be a batch that has been read in part
+                        after = at
+                        yield Stored(*after, frame.metadata, frame.payload or b"", frame.broker_time)
         finally:
             connection.close_consumer(consumer)
 

@@ -6,6 +6,7 @@ from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, Topi
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.names import base_of
 from streaming.broker.persistent import leaving, rate_limits
 from streaming.broker.persistent.cleanup import message_expiry
 from streaming.broker.persistent.cleanup.ledger_rollover import (
@@ -16,7 +17,7 @@ from streaming.broker.persistent.cleanup.ledger_rollover import (
 )
 from streaming.broker.persistent.cleanup.trimming import trim
 from streaming.broker.persistent.publish import deduplication_snapshots
-from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic
 from streaming.broker.policies.hierarchy import NO_POLICIES
 from streaming.broker.position import Position
 from streaming.broker.rates.rate import end_of_interval
@@ -41,11 +42,23 @@ def create(ctx: Context, name: str, former: int) -> PersistentTopic:
 
 def empty(ctx: Context, name: str, former: int) -> PersistentTopic:
     """A topic without messages, see `create`."""
+    source = shadow_source(ctx, name)
     return PersistentTopic(
         name,
         ledger=ManagedLedger.create(ctx.clock, former),
         last_active=ctx.clock,
+        properties={} if source is None else {SHADOW_SOURCE: source},
     )
+
+
+def shadow_source(ctx: Context, name: str) -> str | None:
+    """The source of a partition whose topic is a shadow topic: that topic's partition (mirrors
+    `BrokerService.fetchTopicPropertiesAsync`)."""
+    whole = base_of(name)
+    if whole == name or whole not in ctx.partitioned_topics:
+        return None
+    source = ctx.partitioned_topics[whole].properties.get(SHADOW_SOURCE)
+    return None if source is None else source + name.removeprefix(whole)
 
 
 def next_due(ctx: Context, topic: PersistentTopic) -> int:

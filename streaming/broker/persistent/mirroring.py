@@ -230,7 +230,7 @@ def _compare(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out:
         state, now = mirrored.subscriptions[name], _drift_of(topic, name, seen)
         if now.entries and not state.since:
             state.since = ctx.clock
-        if now.entries and ctx.config.shadowTopicFollowsSource and ctx.clock - state.since >= _PATIENCE:
+        if now.entries and topic.follows_source(ctx) and ctx.clock - state.since >= _PATIENCE:
             _resynchronize(ctx, topic, name, seen, carry_out)
             now = _drift_of(topic, name, seen)
         if not now.entries:

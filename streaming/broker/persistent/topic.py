@@ -143,6 +143,10 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """Does the topic take its entries, and their positions, from a source topic (docs/rules/ledgers.md §15)?"""
         return SHADOW_SOURCE in self.properties
 
+    def follows_source(self, ctx: Context) -> bool:
+        """Is it a shadow topic on which the source's broker decides what is deleted?"""
+        return self.is_shadow and ctx.config.shadowTopicFollowsSource
+
     def last_sequence_id(self, producer: str) -> int:
         """The highest pushed sequence id of a producer, or −1 if deduplication knows none."""
         return self.dedup.last_sequence_id(producer)

@@ -121,7 +121,7 @@ def trim_after_source(ctx: Context, topic: PersistentTopic, first_ledger: int) -
 
     Without shadowTopicFollowsSource, retention decides, as on other topics.
     """
-    if not ctx.config.shadowTopicFollowsSource:
+    if not topic.follows_source(ctx):
         _trim(ctx, topic)
         return
     doomed = [(id_, "deleted on the source") for id_ in topic.ledger.ledgers if id_ < first_ledger]

@@ -47,11 +47,12 @@ def observe(
     internal: Mapping[str, Any],
     before: Observation | None = None,
     *,
+    read_to: tuple[int, int] = (-1, -1),
     evicts: bool = False,
 ) -> Observation:
     """What `stats` and `internalStats` of a topic show at `time` (ms), with what happened since `before`.
 
-    `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises `KeyError` and `ValueError` for what no
+    `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises `KeyError` and `ValueError` for what no
     broker answers.
     """
     ledgers = {each["ledgerId"]: each["entries"] for each in internal["ledgers"]}
@@ -71,6 +72,7 @@ def observe(
         since=0 if before is None else before.time,
         ledger_id=max(ledgers, default=-1),
         last_confirmed=from_text(internal["lastConfirmedEntry"]),
+        read_to=read_to,
         entries=internal["numberOfEntries"],
         size=internal["totalSize"],
         first_ledger=min(ledgers, default=-1),

@@ -18,7 +18,7 @@ from schemas.effects import (
     Unsupported,
 )
 from streaming.broker.broker import Broker
-from streaming.record.mirror import Observation, observe, ranges
+from streaming.mirror.observation import Observation, observe, ranges
 from tests.broker.kit import Run, Stored, of, response
 from tests.broker.test_shadow_topics import shadow, store
 

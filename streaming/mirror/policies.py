@@ -1,0 +1,113 @@
+"""A cluster's settings and policies, as commands that set what is new."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from streaming.broker.admin_requests import topic_path
+from streaming.broker.policies.admin_calls import ALL_POLICIES
+from streaming.mirror.source import DENIED
+from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
+from streaming.record.rest import CallFailed, Rest
+
+_EVICTION = "consumer_backlog_eviction"
+
+
+class Change(NamedTuple):
+    """A command that sets something, and its topic, if it is one on a topic."""
+
+    topic: str | None
+    command: dict[str, Any]
+
+
+class ClusterPolicies:
+    """What was last seen of a cluster's settings and policies. `refused`: why some are not known or not applied, by what they are."""
+
+    def __init__(self, rest: Rest, *, goes_on: bool) -> None:
+        """`goes_on`: the log may already have policies."""
+        self.refused: dict[str, str] = {}
+        self._rest, self._goes_on = rest, goes_on
+        self._settings: dict[str, Any] | None = None
+        self._cluster: str | None = None
+        self._namespaces: dict[str, Any] = {}
+        self._topics: dict[str, dict[str, PolicyCall]] = {}
+        self._denied: set[str] = set()
+
+    def of_broker(self) -> Iterator[Change]:
+        """The settings, if they are new. Raises `CallFailed`, but not for a lack of rights."""
+        try:
+            found = settings_of(self._rest)
+        except CallFailed as error:
+            self._deny("the brokers' settings, so the defaults hold", error)
+            return
+        self._cluster = found.cluster
+        self.refused |= dict.fromkeys(found.refused, "")
+        command = {"command": "BROKER_CONFIG", "profile": found.profile, "settings": found.settings}
+        if command != self._settings:
+            self._settings = command
+            yield Change(None, command)
+
+    def of_namespaces(self, namespaces: Iterable[str]) -> Iterator[Change]:
+        """The policies of namespaces that are new. Raises as `of_broker`."""
+        for namespace in namespaces:
+            try:
+                found = namespace_policies(self._rest, namespace, self._cluster)
+            except CallFailed as error:
+                self._deny(f"the policies of namespace {namespace}", error)
+                continue
+            self.refused |= dict.fromkeys(found.refused, "")
+            body = found.calls[0].body if found.calls else {}
+            if body != self._namespaces.get(namespace):
+                self._namespaces[namespace] = body
+                yield Change(None, _admin(PolicyCall("PUT", f"/namespaces/{namespace}", body)))
+
+    def of_topic(self, topic: str, *, partitioned: bool) -> Iterator[Change]:
+        """The policies of a topic that are new. `partitioned`: it stands for all of its partitions. Raises as `of_broker`."""
+        path, what = topic_path(topic), "policies of topics"
+        if what in self._denied:
+            return
+        try:
+            found = {_key(call): call for call in topic_policies(self._rest, path)}
+        except CallFailed as error:
+            self._deny(what, error)
+            return
+        before = self._topics.get(topic)
+        self._topics[topic] = found
+        of = None if partitioned else topic
+        if before is None:
+            if self._goes_on:
+                yield Change(of, _admin(PolicyCall("DELETE", f"{path}/{ALL_POLICIES}")))
+            before = {}
+        yield from (Change(of, _admin(PolicyCall("DELETE", key))) for key in before if key not in found)
+        yield from (Change(of, _admin(call)) for key, call in found.items() if before.get(key) != call)
+
+    def evicts(self, topic: str) -> bool:
+        """Whether a quota of a topic may evict, on any level."""
+        namespace = self._namespaces.get("/".join(topic.split("/")[2:4]), {})
+        quotas = [*namespace.get("backlog_quota_map", {}).values()]
+        quotas += [call.body for key, call in self._topics.get(topic, {}).items() if "backlogQuota" in key]
+        default = {} if self._settings is None else self._settings["settings"]
+        return _EVICTION in (
+            default.get("backlogQuotaDefaultRetentionPolicy"),
+            *(quota.get("policy") for quota in quotas),
+        )
+
+    def forget(self, topic: str) -> None:
+        """A topic was deleted."""
+        self._topics.pop(topic, None)
+
+    def _deny(self, what: str, error: CallFailed) -> None:
+        if error.status not in DENIED:
+            raise error
+        self._denied.add(what)
+        self.refused[what] = str(error)
+
+
+def _key(call: PolicyCall) -> str:
+    """The path with which a policy is removed."""
+    path, _, query = call.path.partition("?")
+    return path if query.startswith("messageTTL") else call.path
+
+
+def _admin(call: PolicyCall) -> dict[str, Any]:
+    body = {} if call.body is None else {"body": call.body}
+    return {"command": "ADMIN", "method": call.method, "path": call.path, **body}

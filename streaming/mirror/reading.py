@@ -1,0 +1,84 @@
+"""A topic's new entries as SENDs: those that a reader gets, or ones that stand for those that stats count."""
+
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple
+
+from streaming.broker.position import from_text
+from streaming.mirror.source import Look
+from streaming.protocol.codec import entry
+from streaming.record.stored import Stored, send_of
+from streaming.traces.trace import Payloads
+
+PRODUCER = "magnetar-mirror"
+"""The producer of entries that nobody could read."""
+
+Position = tuple[int, int]
+
+
+class TimedSend(NamedTuple):
+    """An entry's command, when it was published (ms), and where it is on the cluster."""
+
+    time: int
+    position: Position
+    command: dict[str, Any]
+
+
+def read(stored: Iterator[Stored], after: Position, payloads: Payloads) -> Generator[TimedSend]:
+    """The commands of entries that a reader gets, the first one after `after`. Readers get no markers, and nothing of aborted
+    transactions: an empty entry stands for each."""
+    for each in stored:
+        begin = after[1] + 1 if after[0] == each.ledger else 0
+        for missing in range(begin, each.entry):
+            yield _timed(Stored(each.ledger, missing, _metadata(each.time), b"", each.time), payloads)
+        yield _timed(each, payloads)
+        after = each.ledger, each.entry
+
+
+def stand_ins(look: Look, after: Position, before: Look | None) -> Generator[TimedSend]:
+    """Entries that stand for those after `after`: as many as there are, as large as they are on average, spread over the time since the
+    look before. Without one, all have the time of this look."""
+    ledgers = _ledgers(look)
+    last = from_text(look.internal["lastConfirmedEntry"])
+    former = {} if before is None else _ledgers(before)
+    news = [
+        (id_, begin, entries, size - former[id_][1] if id_ in former else size * (entries - begin) // entries)
+        for id_, (entries, size) in ledgers.items()
+        if (id_, entries - 1) > after and entries and id_ <= last[0]
+        for begin in [after[1] + 1 if id_ == after[0] else 0]
+    ]
+    total, done = sum(end - begin for _, begin, end, _ in news), 0
+    messages = total
+    if before is not None:
+        messages = max(look.stats.get("msgInCounter", 0) - before.stats.get("msgInCounter", 0), total)
+    begun = look.time if before is None else before.time
+    for id_, begin, end, size in news:
+        for number in range(begin, end):
+            of_ledger, at = end - begin, number - begin
+            own = size * (at + 1) // of_ledger - size * at // of_ledger
+            count = messages * (done + 1) // total - messages * done // total
+            done += 1
+            time = begun + (look.time - begun) * done // total
+            metadata = _metadata(time, number)
+            if count > 1:
+                metadata["num_messages_in_batch"] = count
+            yield _timed(
+                Stored(id_, number, metadata, bytes(max(own - len(entry(metadata, b"")), 0)), time), "drop"
+            )
+
+
+def _ledgers(look: Look) -> dict[int, tuple[int, int]]:
+    """Entries and bytes by ledger, ascending."""
+    found = {each["ledgerId"]: (each["entries"], each["size"]) for each in look.internal["ledgers"]}
+    if found:  # of the open one, they are not there
+        found[max(found)] = look.internal["currentLedgerEntries"], look.internal["currentLedgerSize"]
+    return dict(sorted(found.items()))
+
+
+def _metadata(time: int, sequence_id: int = 0) -> dict[str, Any]:
+    return {"producer_name": PRODUCER, "sequence_id": sequence_id, "publish_time": time}
+
+
+def _timed(stored: Stored, payloads: Payloads) -> TimedSend:
+    position = {"ledgerId": stored.ledger, "entryId": stored.entry}
+    command = {**send_of(stored, payloads), "producer_id": 0, "message_id": position}
+    return TimedSend(stored.time, (stored.ledger, stored.entry), command)

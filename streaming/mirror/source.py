@@ -1,0 +1,128 @@
+"""What a mirror asks a cluster's admin API: which topics there are, what they look like, and under which policies. Only GETs."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from streaming.broker.admin_requests import topic_path
+from streaming.broker.names import base_of, partition_index, partitions_of
+from streaming.protocol.requests import complete
+from streaming.record.rest import CallFailed, Rest, Said
+
+DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+SYSTEM = "__"
+"""Begins the names of topics and cursors that Pulsar needs for itself."""
+
+CALLS_PER_LOOK = 2
+"""The GETs of `Source.look`."""
+
+
+class NotMirrored(RuntimeError):
+    """A topic can't be mirrored. The text says why."""
+
+
+class Found(NamedTuple):
+    """The topics of a cluster that are mirrored: those without partitions and single partitions, and the number of partitions by
+    partitioned topic. `missing`: why others are not."""
+
+    topics: list[str]
+    partitioned: dict[str, int]
+    missing: dict[str, str]
+
+
+class Look(NamedTuple):
+    """What a topic's `stats` and `internalStats` showed at `time` (ms)."""
+
+    time: int
+    stats: Mapping[str, Any]
+    internal: Mapping[str, Any]
+
+
+class Paced(Rest):
+    """An admin API that is asked `rate` times per second at most, by all threads together."""
+
+    def __init__(self, rest: Rest, rate: float) -> None:
+        self.__dict__.update(rest.__dict__)
+        self.calls = 0
+        self._seconds = 1 / rate
+        self._next = 0.0
+        self._turn = threading.Lock()
+
+    def call(self, method: str, path: str, body: Any = None) -> Said:
+        """As `Rest.call`, in turn."""
+        with self._turn:
+            now = time.monotonic()
+            self._next = max(self._next, now) + self._seconds
+            self.calls += 1
+            wait = self._next - self._seconds - now
+        if wait > 0:
+            time.sleep(wait)
+        return super().call(method, path, body)
+
+
+class Source:
+    """The cluster behind an admin API, of which `given` is mirrored: topics, or ``tenant/namespace`` for all in it."""
+
+    def __init__(self, rest: Rest, given: Sequence[str]) -> None:
+        """Raises `NotMirrored` for topics that are not persistent."""
+        self.rest = rest
+        self._given = [each if _is_namespace(each) else complete(each) for each in given]
+        self._partitions: dict[str, int] = {}
+        for each in self._given:
+            if not (_is_namespace(each) or each.startswith("persistent://")):
+                raise NotMirrored(f"{each} is not persistent: it stores nothing that could be mirrored")
+
+    def find(self) -> Found:
+        """The topics that there are now. Raises `CallFailed` if the cluster can't say."""
+        topics, missing = dict[str, None](), dict[str, str]()
+        counts = dict[str, int]()
+        for given in self._given:
+            try:
+                counts |= (
+                    self._of_namespace(given, topics)
+                    if _is_namespace(given)
+                    else self._of_topic(given, topics)
+                )
+            except CallFailed as error:
+                if error.status not in (*DENIED, HTTPStatus.NOT_FOUND):
+                    raise
+                missing[given] = str(error)
+        self._partitions = counts
+        return Found([*topics], counts, missing)
+
+    def _of_topic(self, topic: str, topics: dict[str, None]) -> dict[str, int]:
+        count = self.rest.get(f"{topic_path(topic)}/partitions")["partitions"]
+        topics |= dict.fromkeys(partitions_of(topic, count) or [topic])
+        return {topic: count} if count else {}
+
+    def _of_namespace(self, namespace: str, topics: dict[str, None]) -> dict[str, int]:
+        """A namespace has more calls than one only for partitioned topics that are new, or have more partitions than before."""
+        counts = {
+            topic: self._partitions.get(topic, 0)
+            for topic in self.rest.get(f"/persistent/{namespace}/partitioned")
+        }
+        for topic in self.rest.get(f"/persistent/{namespace}"):
+            if topic.rpartition("/")[2].startswith(SYSTEM):
+                continue
+            if (whole := base_of(topic)) in counts:
+                if partition_index(topic) >= counts[whole]:
+                    counts[whole] = self.rest.get(f"{topic_path(whole)}/partitions")["partitions"]
+            else:
+                topics[topic] = None
+        for topic, count in counts.items():
+            topics |= dict.fromkeys(partitions_of(topic, count))
+        return {topic: count for topic, count in counts.items() if count}
+
+    def look(self, topic: str) -> Look:
+        """What a topic looks like now. Raises `CallFailed`."""
+        path = topic_path(topic)
+        internal = self.rest.get(f"{path}/internalStats")
+        stats = self.rest.get(f"{path}/stats?getPreciseBacklog=true")
+        return Look(time.time_ns() // 1_000_000, stats, internal)
+
+
+def _is_namespace(given: str) -> bool:
+    return "://" not in given and given.count("/") == 1

@@ -1,0 +1,96 @@
+"""A mirror of a broker, and the twin that its log makes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from schemas.commands import decode_or_refuse
+from schemas.effects import Effect, Quarantined, SendError, Unsupported
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.mirror.journal import LogFolder
+from streaming.mirror.mirror import Mirror, Mirrored
+from streaming.record.rest import Rest
+
+
+class Rounds(threading.Event):
+    """Stops a mirror after so many rounds. `before` is called before each but the first."""
+
+    def __init__(self, rounds: int, before: Any = None) -> None:
+        super().__init__()
+        self._left, self._before = rounds, before
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._left -= 1
+        if self._left <= 0:
+            self.set()
+        elif self._before is not None:
+            self._before()
+        return self.is_set()
+
+
+def mirror(
+    service_url: str, rest: Rest, topics: list[str], folder: Path, rounds: int = 1, before: Any = None, **more: Any
+) -> tuple[Mirrored, list[str]]:
+    """What a mirror did in some rounds, and what it said."""
+    said: list[str] = []
+    with LogFolder(folder) as journal:
+        made = Mirror(service_url, rest, topics, journal, every=0.01, rate=10_000, say=said.append, **more)
+        made.find()
+        return made.run(Rounds(rounds, before)), said
+
+
+def records(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob("*.jsonl")):
+        yield from map(json.loads, path.read_text().splitlines())
+
+
+def positions(folder: Path, topic: str) -> list[tuple[int, int]]:
+    """The entries of a topic in a log, in order."""
+    found = (each["message_id"] for each in records(folder) if each["command"] == "SEND" and each["topic"] == topic)
+    return [(each["ledgerId"], each["entryId"]) for each in found]
+
+
+class Twin:
+    """The broker at the end of a log, and what it did."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker, self.effects = Broker(0, NoEntries()), list[Effect]()
+        for offset, record in enumerate(records(folder)):
+            at, topic = record.pop("timestamp"), record.pop("topic", None)
+            value = json.dumps(record).encode()
+            self.broker.apply(offset, at, topic, decode_or_refuse(value), value)
+            self.effects += [row.effect for row in self.broker.take()]
+        self.refused = [each for each in self.effects if isinstance(each, Quarantined | Unsupported | SendError)]
+
+
+def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:
+    """Where a topic of the cluster and its twin differ."""
+    path, ours = "/" + topic.replace("://", "/"), twin.broker.topic_stats(topic)
+    assert ours is not None
+    there, stats = rest.get(f"{path}/internalStats"), rest.get(f"{path}/stats?getPreciseBacklog=true")
+    here, found = ours["internal"], {}
+    for name in ("numberOfEntries", "totalSize", "lastConfirmedEntry", "currentLedgerEntries"):
+        if here[name] != there[name]:
+            found[name] = here[name], there[name]
+    ledgers = [[each["ledgerId"] for each in side["ledgers"]] for side in (here, there)]
+    if ledgers[0] != ledgers[1]:
+        found["ledgers"] = tuple(ledgers)
+    durable = {name: sub for name, sub in stats["subscriptions"].items() if sub.get("isDurable", True)}
+    if {*durable} != {*ours["stats"]["subscriptions"]}:
+        found["subscriptions"] = {*ours["stats"]["subscriptions"]}, {*durable}
+    for name, sub in durable.items():
+        mine = ours["stats"]["subscriptions"].get(name, {})
+        for field in ("msgBacklog", "type"):
+            if mine.get(field) != sub.get(field) and (field != "type" or sub["consumers"]):
+                found[f"{name}.{field}"] = mine.get(field), sub.get(field)
+        if len(mine.get("consumers", [])) != len(sub["consumers"]):
+            found[f"{name}.consumers"] = len(mine.get("consumers", [])), len(sub["consumers"])
+        cursor = here["cursors"].get(name, {})
+        for field in ("markDeletePosition", "individuallyDeletedMessages"):
+            if cursor.get(field) != there["cursors"][name][field]:
+                found[f"{name}.{field}"] = cursor.get(field), there["cursors"][name][field]
+    return found
