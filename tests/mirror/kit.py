@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,13 @@ class Rounds(threading.Event):
 
 
 def mirror(
-    service_url: str, rest: Rest, topics: list[str], folder: Path, rounds: int = 1, before: Any = None, **more: Any
+    service_url: str,
+    rest: Rest,
+    topics: list[str],
+    folder: Path,
+    rounds: int = 1,
+    before: Any = None,
+    **more: Any,
 ) -> tuple[Mirrored, list[str]]:
     """What a mirror did in some rounds, and what it said."""
     said: list[str] = []
@@ -50,7 +55,9 @@ def records(folder: Path) -> Iterator[dict[str, Any]]:
 
 def positions(folder: Path, topic: str) -> list[tuple[int, int]]:
     """The entries of a topic in a log, in order."""
-    found = (each["message_id"] for each in records(folder) if each["command"] == "SEND" and each["topic"] == topic)
+    found = (
+        each["message_id"] for each in records(folder) if each["command"] == "SEND" and each["topic"] == topic
+    )
     return [(each["ledgerId"], each["entryId"]) for each in found]
 
 
@@ -64,7 +71,9 @@ class Twin:
             value = json.dumps(record).encode()
             self.broker.apply(offset, at, topic, decode_or_refuse(value), value)
             self.effects += [row.effect for row in self.broker.take()]
-        self.refused = [each for each in self.effects if isinstance(each, Quarantined | Unsupported | SendError)]
+        self.refused = [
+            each for each in self.effects if isinstance(each, Quarantined | Unsupported | SendError)
+        ]
 
 
 def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:

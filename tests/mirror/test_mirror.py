@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from streaming.record.rest import Rest
-from tests.mirror.kit import Twin, differences, mirror, positions, records
+from tests.mirror.kit import Twin, differences, mirror, positions
 from tests.record.test_capture import fill
 from tests.server.conftest import Running, running
 
