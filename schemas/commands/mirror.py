@@ -79,7 +79,7 @@ class Mirror(Command, tag="MIRROR"):
     ledger_id: Int64 = -1
     """The source's open ledger. −1: unknown."""
     last_confirmed: MirroredPosition = (-1, -1)
-    """`lastConfirmedEntry`."""
+    """The last entry that is there, or else `lastConfirmedEntry`, which a broker forgets when it loads the topic."""
     read_to: MirroredPosition = (-1, -1)
     """The source's entries up to here are in the log: where `magnetar mirror` goes on."""
     entries: Natural = 0

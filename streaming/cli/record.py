@@ -249,14 +249,14 @@ def mirror_command(
     ):  # fmt: skip
         broker_address(service_url)
         token = token_of(token_file)
-        rest = Rest(admin_url, authorization(token), tls_of(tls_ca))
+        rest = Rest(admin_url, authorization(token), tls_of(tls_ca), rate)
         journal = (
             LogFolder(to)
             if to is not None
             else KafkaLog(KafkaUrl.parse(ingress or ""), credentials(kafka_config), partitions or PARTITIONS)
         )
         mirror = Mirror(
-            service_url, rest, topics, journal, token=token, every=interval, rate=rate,
+            service_url, rest, topics, journal, token=token, every=interval,
             entries="sampled" if entries == EntriesChoice.sampled else payloads.value,
             say=lambda text: say(f"magnetar: {text}", err=True),
         )  # fmt: skip

@@ -60,6 +60,7 @@ def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
     * An ADMIN command goes to the partition of its topic, or, without a topic, to every partition. Commands in the log that
       set the same policy (of the same topic or namespace) are left out.
     * The settings of a BROKER_CONFIG (and its profile, if it has one) override those of every BROKER_CONFIG in the log.
+    * The topics of a mirrored cluster do not follow it any more (shadowTopicFollowsSource).
     """
     if not policies or not len(records):
         return Pinned(records, 0)
@@ -198,7 +199,7 @@ def created_by(topic: str | None, command: Admin) -> str | None:
 def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden:
     partition = records["partition"].to_numpy()
     starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
-    first_rows, config = set(starts.values()), _config(policies)
+    first_rows, config = set(starts.values()), _config(policies, records)
     calls = [each for each in policies if isinstance(each.command, Admin)]
     keys = {key for each in calls for key in keys_of(each.topic, each.command)}  # type: ignore[arg-type]
     whole = {_about(each.topic, each.command) for each in calls if each.whole}  # type: ignore[arg-type]
@@ -296,12 +297,17 @@ def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:
     return topic, path
 
 
-def _config(policies: list[PolicyCommand]) -> dict[str, Any] | None:
-    """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given."""
+def _config(policies: list[PolicyCommand], records: pa.Table) -> dict[str, Any] | None:
+    """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given.
+
+    Under other policies, a mirrored topic does not follow its source, whose broker had those of the log.
+    """
     given = [policy.fields for policy in policies if isinstance(policy.command, BrokerConfig)]
-    if not given:
-        return None
     merged: dict[str, Any] = {"settings": {}}
+    if policies != [_NOTHING] and _mentions(records["value"], b"MIRROR").any():
+        merged["settings"]["shadowTopicFollowsSource"] = False
+    elif not given:
+        return None
     for fields in given:
         merged["settings"] |= fields.get("settings", {})
         if "profile" in fields:

@@ -52,8 +52,8 @@ def observe(
 ) -> Observation:
     """What `stats` and `internalStats` of a topic show at `time` (ms), with what happened since `before`.
 
-    `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises `KeyError` and `ValueError` for what no
-    broker answers.
+    `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises `KeyError`
+    and `ValueError` for what no broker answers.
     """
     ledgers = {each["ledgerId"]: each["entries"] for each in internal["ledgers"]}
     if ledgers:  # of the open one they have no entries
@@ -71,7 +71,10 @@ def observe(
         connection=CONNECTION,
         since=0 if before is None else before.time,
         ledger_id=max(ledgers, default=-1),
-        last_confirmed=from_text(internal["lastConfirmedEntry"]),
+        last_confirmed=max(
+            ((id_, entries - 1) for id_, entries in ledgers.items() if entries),
+            default=from_text(internal["lastConfirmedEntry"]),
+        ),
         read_to=read_to,
         entries=internal["numberOfEntries"],
         size=internal["totalSize"],

@@ -1,22 +1,16 @@
 """A cluster's settings and policies, as commands that set what is new."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.policies.admin_calls import ALL_POLICIES
+from streaming.mirror.progress import Change
 from streaming.mirror.source import DENIED
 from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
 from streaming.record.rest import CallFailed, Rest
 
 _EVICTION = "consumer_backlog_eviction"
-
-
-class Change(NamedTuple):
-    """A command that sets something, and its topic, if it is one on a topic."""
-
-    topic: str | None
-    command: dict[str, Any]
 
 
 class ClusterPolicies:

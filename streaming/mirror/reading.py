@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
-from streaming.broker.position import from_text
+from streaming.mirror.progress import Position
 from streaming.mirror.source import Look
 from streaming.protocol.codec import entry
 from streaming.record.stored import Stored, send_of
@@ -11,8 +11,6 @@ from streaming.traces.trace import Payloads
 
 PRODUCER = "magnetar-mirror"
 """The producer of entries that nobody could read."""
-
-Position = tuple[int, int]
 
 
 class TimedSend(NamedTuple):
@@ -37,13 +35,11 @@ def read(stored: Iterator[Stored], after: Position, payloads: Payloads) -> Gener
 def stand_ins(look: Look, after: Position, before: Look | None) -> Generator[TimedSend]:
     """Entries that stand for those after `after`: as many as there are, as large as they are on average, spread over the time since the
     look before. Without one, all have the time of this look."""
-    ledgers = _ledgers(look)
-    last = from_text(look.internal["lastConfirmedEntry"])
-    former = {} if before is None else _ledgers(before)
+    former = {} if before is None else before.ledgers()
     news = [
         (id_, begin, entries, size - former[id_][1] if id_ in former else size * (entries - begin) // entries)
-        for id_, (entries, size) in ledgers.items()
-        if (id_, entries - 1) > after and entries and id_ <= last[0]
+        for id_, (entries, size) in look.ledgers().items()
+        if entries and (id_, entries - 1) > after
         for begin in [after[1] + 1 if id_ == after[0] else 0]
     ]
     total, done = sum(end - begin for _, begin, end, _ in news), 0
@@ -52,26 +48,18 @@ def stand_ins(look: Look, after: Position, before: Look | None) -> Generator[Tim
         messages = max(look.stats.get("msgInCounter", 0) - before.stats.get("msgInCounter", 0), total)
     begun = look.time if before is None else before.time
     for id_, begin, end, size in news:
+        written = 0
         for number in range(begin, end):
-            of_ledger, at = end - begin, number - begin
-            own = size * (at + 1) // of_ledger - size * at // of_ledger
             count = messages * (done + 1) // total - messages * done // total
             done += 1
             time = begun + (look.time - begun) * done // total
             metadata = _metadata(time, number)
             if count > 1:
                 metadata["num_messages_in_batch"] = count
-            yield _timed(
-                Stored(id_, number, metadata, bytes(max(own - len(entry(metadata, b"")), 0)), time), "drop"
-            )
-
-
-def _ledgers(look: Look) -> dict[int, tuple[int, int]]:
-    """Entries and bytes by ledger, ascending."""
-    found = {each["ledgerId"]: (each["entries"], each["size"]) for each in look.internal["ledgers"]}
-    if found:  # of the open one, they are not there
-        found[max(found)] = look.internal["currentLedgerEntries"], look.internal["currentLedgerSize"]
-    return dict(sorted(found.items()))
+            overhead = len(entry(metadata, b""))
+            payload = max(size * (number + 1 - begin) // (end - begin) - written - overhead, 0)
+            written += overhead + payload
+            yield _timed(Stored(id_, number, metadata, bytes(payload), time), "drop")
 
 
 def _metadata(time: int, sequence_id: int = 0) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What a mirror asks a cluster's admin API: which topics there are, what they look like, and under which policies. Only GETs."""
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of, partition_index, partitions_of
 from streaming.protocol.requests import complete
-from streaming.record.rest import CallFailed, Rest, Said
+from streaming.record.rest import CallFailed, Rest
 
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -40,27 +39,12 @@ class Look(NamedTuple):
     stats: Mapping[str, Any]
     internal: Mapping[str, Any]
 
-
-class Paced(Rest):
-    """An admin API that is asked `rate` times per second at most, by all threads together."""
-
-    def __init__(self, rest: Rest, rate: float) -> None:
-        self.__dict__.update(rest.__dict__)
-        self.calls = 0
-        self._seconds = 1 / rate
-        self._next = 0.0
-        self._turn = threading.Lock()
-
-    def call(self, method: str, path: str, body: Any = None) -> Said:
-        """As `Rest.call`, in turn."""
-        with self._turn:
-            now = time.monotonic()
-            self._next = max(self._next, now) + self._seconds
-            self.calls += 1
-            wait = self._next - self._seconds - now
-        if wait > 0:
-            time.sleep(wait)
-        return super().call(method, path, body)
+    def ledgers(self) -> dict[int, tuple[int, int]]:
+        """Entries and bytes by ledger, ascending."""
+        found = {each["ledgerId"]: (each["entries"], each["size"]) for each in self.internal["ledgers"]}
+        if found:  # of the open one, they are not there
+            found[max(found)] = self.internal["currentLedgerEntries"], self.internal["currentLedgerSize"]
+        return dict(sorted(found.items()))
 
 
 class Source:

@@ -1,7 +1,10 @@
 """Calls of a real Pulsar's admin REST API."""
 
 import http.client
+import math
 import ssl
+import threading
+import time
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -45,14 +48,21 @@ class Rest:
     authorities."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        rate: float = math.inf,
     ) -> None:
-        """`headers`: of every call by `call` and `get`, such as for authentication. Raises `BadAdminUrl`."""
+        """`headers`: of every call by `call` and `get`, such as for authentication. `rate`: how many of these there are per second at most,
+        from all threads. Raises `BadAdminUrl`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
         self.url, self.tls = url.rstrip("/"), tls
+        self.rate, self.calls = rate, 0
         self._headers = dict(headers or {})
+        self._turn, self._next = threading.Lock(), 0.0
 
     def open(
         self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
@@ -79,6 +89,7 @@ class Rest:
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
+        self._wait()
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json", **self._headers}
         try:
@@ -100,3 +111,13 @@ class Rest:
             reason = value.get("reason", "") if isinstance(value, dict) else ""
             raise CallFailed(f"GET {path}: {status} {reason}".rstrip(), status)
         return value
+
+    def _wait(self) -> None:
+        """Wait for the turn of a call."""
+        with self._turn:
+            self.calls += 1
+            now = time.monotonic()
+            turn = max(self._next, now)
+            self._next = turn + 1 / self.rate
+        if turn > now:
+            time.sleep(turn - now)

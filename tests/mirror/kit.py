@@ -43,7 +43,7 @@ def mirror(
     """What a mirror did in some rounds, and what it said."""
     said: list[str] = []
     with LogFolder(folder) as journal:
-        made = Mirror(service_url, rest, topics, journal, every=0.01, rate=10_000, say=said.append, **more)
+        made = Mirror(service_url, rest, topics, journal, every=0.01, say=said.append, **more)
         made.find()
         return made.run(Rounds(rounds, before)), said
 
@@ -81,7 +81,8 @@ def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:
     path, ours = "/" + topic.replace("://", "/"), twin.broker.topic_stats(topic)
     assert ours is not None
     there, stats = rest.get(f"{path}/internalStats"), rest.get(f"{path}/stats?getPreciseBacklog=true")
-    here, found = ours["internal"], {}
+    here = ours["internal"]
+    found: dict[str, Any] = {}
     for name in ("numberOfEntries", "totalSize", "lastConfirmedEntry", "currentLedgerEntries"):
         if here[name] != there[name]:
             found[name] = here[name], there[name]

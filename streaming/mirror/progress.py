@@ -1,0 +1,126 @@
+"""How far a mirror has come: the topics in its log, and where each of them is. The log itself tells."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.commands import Mirror
+from streaming.broker.admin_requests import topic_path
+from streaming.broker.names import base_of
+from streaming.broker.persistent.topic import SHADOW_SOURCE
+from streaming.mirror.journal import Written
+from streaming.mirror.observation import Observation
+from streaming.mirror.source import Look
+
+Position = tuple[int, int]
+"""Ledger and entry on the cluster."""
+
+UNKNOWN_PARTITIONS = 0
+"""Of a partitioned topic of which the part of the log that was read has partitions, and not their number."""
+
+SAMPLED = "magnetar.entries"
+"""The property of a topic whose entries are not read. Its value is ``sampled``."""
+
+_FORCE = "?force=true"
+
+
+class Change(NamedTuple):
+    """A command that changes a topic as a whole, or the broker (no topic)."""
+
+    topic: str | None
+    command: dict[str, Any]
+
+
+class TopicProgress:
+    """A topic. `created`: it is in the log. `read_to`: its last entry in the log. `before`: the last MIRROR. `look`: the last look of this
+    process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.created = False
+        self.read_to: Position = (-1, -1)
+        self.before: Observation | None = None
+        self.look: Look | None = None
+        self.due = self.interval = self.stated = 0.0
+
+
+class Progress:
+    """What is in a log. `time`: of its last record (ms), 0 for an empty log. `partitioned`: the number of partitions by topic."""
+
+    def __init__(self, log: Iterable[Written], *, sampled: bool) -> None:
+        self.time = 0
+        self.topics: dict[str, TopicProgress] = {}
+        self.partitioned: dict[str, int] = {}
+        self._sampled = {SAMPLED: "sampled"} if sampled else {}
+        for record in log:
+            self._read(record)
+        for base in [base_of(topic) for topic in self.topics if base_of(topic) != topic]:
+            self.partitioned.setdefault(base, UNKNOWN_PARTITIONS)
+
+    def create(self, name: str) -> Iterable[Change]:
+        """A topic has its first records now. What creates it, unless its partitioned topic does."""
+        state = self.topics[name]
+        if not state.created and base_of(name) not in self.partitioned:
+            yield Change(name, _call("PUT", topic_path(name), {SHADOW_SOURCE: name, **self._sampled}))
+        state.created = True
+
+    def set_partitions(self, name: str, count: int) -> Iterable[Change]:
+        """A partitioned topic has so many partitions."""
+        before, self.partitioned[name] = self.partitioned.get(name), count
+        path = f"{topic_path(name)}/partitions"
+        if before is None:
+            properties = {SHADOW_SOURCE: name, **self._sampled}
+            yield Change(None, _call("PUT", path, {"partitions": count, "properties": properties}))
+        elif before != count:
+            yield Change(None, _call("POST", path, count))
+
+    def delete(self, name: str) -> Change:
+        """A topic without partitions, or a partition, was deleted."""
+        del self.topics[name]
+        return Change(name, _call("DELETE", topic_path(name) + _FORCE))
+
+    def delete_partitioned(self, name: str) -> Change:
+        """A partitioned topic was deleted."""
+        del self.partitioned[name]
+        for topic in [each for each in self.topics if base_of(each) == name]:
+            del self.topics[topic]
+        return Change(None, _call("DELETE", f"{topic_path(name)}/partitions{_FORCE}"))
+
+    def _read(self, record: Written) -> None:
+        time, topic, command = record
+        self.time = max(self.time, time)
+        kind = command.get("command")
+        if kind == "ADMIN":
+            self._read_call(command)
+        elif topic is not None and kind == "SEND" and "message_id" in command:
+            id_ = command["message_id"]
+            self._known(topic).read_to = id_["ledgerId"], id_["entryId"]
+        elif topic is not None and kind == "MIRROR":
+            seen, state = msgspec.convert(command, Mirror), self._known(topic)
+            state.before, state.read_to = Observation(time, seen), max(state.read_to, seen.read_to)
+
+    def _read_call(self, command: dict[str, Any]) -> None:
+        """The inverse of what creates and deletes topics."""
+        path, body = command.get("path", ""), command.get("body")
+        if command.get("method") == "PUT" and isinstance(body, dict):
+            if (name := body.get(SHADOW_SOURCE)) is not None:
+                self._known(name)
+            elif (name := (body.get("properties") or {}).get(SHADOW_SOURCE)) is not None:
+                self.partitioned[name] = body["partitions"]
+        elif command.get("method") == "DELETE":
+            for topic in [*self.topics]:
+                if path == topic_path(topic) + _FORCE:
+                    self.delete(topic)
+            for topic in [*self.partitioned]:
+                if path == f"{topic_path(topic)}/partitions{_FORCE}":
+                    self.delete_partitioned(topic)
+
+    def _known(self, name: str) -> TopicProgress:
+        state = self.topics.setdefault(name, TopicProgress(name))
+        state.created = True
+        return state
+
+
+def _call(method: str, path: str, body: Any = None) -> dict[str, Any]:
+    return {"command": "ADMIN", "method": method, "path": path, **({} if body is None else {"body": body})}
