@@ -429,7 +429,7 @@ class Broker:
         if isinstance(command, c.Admin) and admin_requests.creates_only(command):
             return True
         if isinstance(command, c.Send | c.Mirror):
-            return self._awaits_use(name) and lifecycle.shadow_source(self._ctx, name) is not None
+            return lifecycle.shadow_source(self._ctx, name) is not None
         ctx, config = self._ctx, self._ctx.config
         if (
             isinstance(command, c.Admin)

@@ -33,7 +33,7 @@ import msgspec
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of
 from streaming.mirror.journal import Journal, Written
-from streaming.mirror.observation import CONNECTION, Observation, observe
+from streaming.mirror.observation import CONNECTION, Observation, ledgers_of, observe
 from streaming.mirror.policies import ClusterPolicies
 from streaming.mirror.progress import Change, Progress, TopicProgress
 from streaming.mirror.reading import TimedSend, read, stand_ins
@@ -246,7 +246,7 @@ class Mirror:
         try:
             latest = 0
             last = max(
-                ((id_, entries - 1) for id_, (entries, _) in look.ledgers().items() if entries),
+                ((id_, entries - 1) for id_, (entries, _) in ledgers_of(look.internal).items() if entries),
                 default=(-1, -1),
             )
             with closing(self._sends(state, look, reader)) as sends:

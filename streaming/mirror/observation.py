@@ -55,10 +55,7 @@ def observe(
     `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises `KeyError`
     and `ValueError` for what no broker answers.
     """
-    ledgers = {each["ledgerId"]: each["entries"] for each in internal["ledgers"]}
-    if ledgers:  # of the open one they have no entries
-        current = max(ledgers)
-        ledgers[current] = internal.get("currentLedgerEntries", ledgers[current])
+    ledgers = {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
     subscriptions = dict[str, MirroredSubscription]()
     for name, seen in stats["subscriptions"].items():
         cursor = internal["cursors"].get(cursor_name(name))
@@ -83,6 +80,19 @@ def observe(
         producers=list(_producers(stats.get("publishers", []))),
     )
     return Observation(time, record)
+
+
+def ledgers_of(internal: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """Entries and bytes by ledger, ascending."""
+    found = {each["ledgerId"]: (each["entries"], each["size"]) for each in internal["ledgers"]}
+    if found:  # of the open one, they are elsewhere
+        current = max(found)
+        entries, size = found[current]
+        found[current] = (
+            max(entries, internal.get("currentLedgerEntries", 0)),
+            max(size, internal.get("currentLedgerSize", 0)),
+        )
+    return dict(sorted(found.items()))
 
 
 CONNECTION = "mirror"

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
+from streaming.mirror.observation import ledgers_of
 from streaming.mirror.progress import Position
 from streaming.mirror.source import Look
 from streaming.protocol.codec import entry
@@ -35,10 +36,10 @@ def read(stored: Iterator[Stored], after: Position, payloads: Payloads) -> Gener
 def stand_ins(look: Look, after: Position, before: Look | None) -> Generator[TimedSend]:
     """Entries that stand for those after `after`: as many as there are, as large as they are on average, spread over the time since the
     look before. Without one, all have the time of this look."""
-    former = {} if before is None else before.ledgers()
+    former = {} if before is None else ledgers_of(before.internal)
     news = [
         (id_, begin, entries, size - former[id_][1] if id_ in former else size * (entries - begin) // entries)
-        for id_, (entries, size) in look.ledgers().items()
+        for id_, (entries, size) in ledgers_of(look.internal).items()
         if entries and (id_, entries - 1) > after
         for begin in [after[1] + 1 if id_ == after[0] else 0]
     ]

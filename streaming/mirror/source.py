@@ -39,13 +39,6 @@ class Look(NamedTuple):
     stats: Mapping[str, Any]
     internal: Mapping[str, Any]
 
-    def ledgers(self) -> dict[int, tuple[int, int]]:
-        """Entries and bytes by ledger, ascending."""
-        found = {each["ledgerId"]: (each["entries"], each["size"]) for each in self.internal["ledgers"]}
-        if found:  # of the open one, they are not there
-            found[max(found)] = self.internal["currentLedgerEntries"], self.internal["currentLedgerSize"]
-        return dict(sorted(found.items()))
-
 
 class Source:
     """The cluster behind an admin API, of which `given` is mirrored: topics, or ``tenant/namespace`` for all in it."""

@@ -10,6 +10,7 @@ from streaming.broker.admin.namespace_policies import is_unset, take
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import configuration, profile_of, stand_in
 from streaming.broker.policies.admin_calls import TOPIC_POLICIES
+from streaming.broker.policies.kept import KEPT
 from streaming.log.broker_settings import sort_out
 from streaming.record.rest import CallFailed, Rest
 
@@ -83,12 +84,13 @@ def namespace_policies(rest: Rest, namespace: str, cluster: str | None) -> Found
 
 
 def topic_policies(rest: Rest, path: str) -> Iterator[PolicyCall]:
-    """The policies that are set on a topic, by its path. Raises `CallFailed`."""
+    """The policies that are set on a topic, by its path. Pulsar shows some of those without effect here as false if they are not set.
+    Raises `CallFailed`."""
     for name in TOPIC_POLICIES:
         if name == "backlogQuota":
             for kind, quota in (_set(rest, f"{path}/backlogQuotaMap") or {}).items():
                 yield PolicyCall("POST", f"{path}/backlogQuota?backlogQuotaType={kind}", quota)
-        elif (value := _set(rest, f"{path}/{name}")) not in (None, []):
+        elif (value := _set(rest, f"{path}/{name}")) not in (None, []) and not (name in KEPT and not value):
             yield (
                 PolicyCall("POST", f"{path}/{name}?messageTTL={value}")
                 if name == "messageTTL"

@@ -1,10 +1,11 @@
 """Shadow topics: the entries of a source at their positions there (docs/rules/ledgers.md §15)."""
 
 from itertools import chain
+from typing import Any
 
 import pytest
 
-from schemas.commands import MessageIdData, MessageMetadata, Mirror, MirroredSubscription, Send
+from schemas.commands import Admin, MessageIdData, MessageMetadata, Mirror, MirroredSubscription, Send
 from schemas.effects import (
     AdminResponse,
     CloseConnection,
@@ -157,3 +158,40 @@ def test_a_terminated_topic_takes_no_more() -> None:
     store(run, 5, 0)
     run.admin("POST", "/terminate")
     assert of(store(run, 5, 1), SendError)
+
+
+def test_a_ledger_may_have_the_id_0() -> None:
+    run = shadow()
+    assert [position(store(run, *each)) for each in [(0, 0), (0, 1), (5, 0)]] == [(0, 0), (0, 1), (5, 0)]
+
+
+def test_the_partitions_of_a_shadow_topic_are_shadow_topics() -> None:
+    """Each is created by its first entry, or by what the cluster shows of it. An empty partition of another topic is not."""
+    run = Run(allowAutoTopicCreation=False)
+    whole: Any = {"partitions": 2, "properties": {SHADOW_SOURCE: TOPIC}}
+    run.do(Admin(method="PUT", path=f"/{TOPIC.replace('://', '/')}/partitions", body=whole), None)
+    parts = [f"{TOPIC}-partition-{index}" for index in range(3)]
+    entry = Send(
+        connection="mirror", producer_id=0, sequence_id=0, metadata=MessageMetadata("p", 0, 1), message_id=MessageIdData(5, 0)
+    )  # fmt: skip
+    assert position(run.do(entry, parts[0])) == (5, 0)
+    run.do(Mirror(ledger_id=7, subscriptions={"s": MirroredSubscription((7, -1))}), parts[1])
+    assert not of(run.do(entry, parts[2]), SendReceipt)
+    assert {*run.broker.topic_names()} == {*parts[:2]}
+    run.do(Admin(method="DELETE", path=f"/{parts[0].replace('://', '/')}"), parts[0])
+    assert position(run.do(entry, parts[0])) == (5, 0)
+    for part in parts[:2]:
+        found = run.broker.topic_stats(part)
+        assert found is not None
+        assert found["internal"]["ledgers"][-1]["ledgerId"] == (5 if part == parts[0] else 7)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_source_decides_what_is_inactive(follows: bool) -> None:
+    run = shadow(
+        shadowTopicFollowsSource=follows, brokerDeleteInactiveTopicsEnabled=True, brokerDeleteInactiveTopicsMode="delete_when_subscriptions_caught_up",
+        subscriptionExpirationTimeMinutes=1,
+    )  # fmt: skip
+    run.do(Mirror(ledger_id=1, subscriptions={"s": MirroredSubscription((1, -1))}))
+    run.wait(1000)
+    assert bool(run.broker.topic_names()) == follows

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.commands import decode_or_refuse
-from schemas.effects import Effect, Quarantined, SendError, Unsupported
+from schemas.effects import AdminResponse, Effect, Quarantined, SendError, Unsupported
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.mirror.journal import LogFolder
@@ -38,11 +38,12 @@ def mirror(
     folder: Path,
     rounds: int = 1,
     before: Any = None,
+    log: type[LogFolder] = LogFolder,
     **more: Any,
 ) -> tuple[Mirrored, list[str]]:
     """What a mirror did in some rounds, and what it said."""
     said: list[str] = []
-    with LogFolder(folder) as journal:
+    with log(folder) as journal:
         made = Mirror(service_url, rest, topics, journal, every=0.01, say=said.append, **more)
         made.find()
         return made.run(Rounds(rounds, before)), said
@@ -66,14 +67,28 @@ class Twin:
 
     def __init__(self, folder: Path) -> None:
         self.broker, self.effects = Broker(0, NoEntries()), list[Effect]()
-        for offset, record in enumerate(records(folder)):
-            at, topic = record.pop("timestamp"), record.pop("topic", None)
-            value = json.dumps(record).encode()
-            self.broker.apply(offset, at, topic, decode_or_refuse(value), value)
-            self.effects += [row.effect for row in self.broker.take()]
+        self._offset = self._time = 0
+        for record in records(folder):
+            self._time = record.pop("timestamp")
+            self._do(record.pop("topic", None), record)
         self.refused = [
             each for each in self.effects if isinstance(each, Quarantined | Unsupported | SendError)
         ]
+
+    def get(self, path: str, topic: str) -> Any:
+        """What a GET shows."""
+        about = topic if path.startswith("/persistent") else None
+        (found,) = self._do(about, {"command": "ADMIN", "method": "GET", "path": path})
+        assert isinstance(found, AdminResponse)
+        return found.fields.response or None
+
+    def _do(self, topic: str | None, command: dict[str, Any]) -> list[Effect]:
+        value = json.dumps(command).encode()
+        self.broker.apply(self._offset, self._time, topic, decode_or_refuse(value), value)
+        self._offset += 1
+        effects = [row.effect for row in self.broker.take()]
+        self.effects += effects
+        return effects
 
 
 def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:
@@ -84,7 +99,7 @@ def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:
     here = ours["internal"]
     found: dict[str, Any] = {}
     for name in ("numberOfEntries", "totalSize", "lastConfirmedEntry", "currentLedgerEntries"):
-        if here[name] != there[name]:
+        if here[name] != there[name] and (name != "lastConfirmedEntry" or there["numberOfEntries"]):
             found[name] = here[name], there[name]
     ledgers = [[each["ledgerId"] for each in side["ledgers"]] for side in (here, there)]
     if ledgers[0] != ledgers[1]:

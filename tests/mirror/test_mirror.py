@@ -1,25 +1,44 @@
 """`magnetar mirror`: a log that follows a broker, whose replay is the broker's twin."""
 
-from collections.abc import Iterator
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pulsar
 import pytest
+from typer.testing import CliRunner
 
-from streaming.record.rest import Rest
-from tests.mirror.kit import Twin, differences, mirror, positions
+from sinks.lock import InUse
+from sinks.outputs import InTheWay
+from streaming.cli.app import app
+from streaming.mirror import journal
+from streaming.mirror import mirror as mirroring
+from streaming.mirror.journal import BadLog, LogFolder
+from streaming.mirror.source import NotMirrored
+from streaming.record.client import NoRight, Reader, ReadFailed
+from streaming.record.rest import CallFailed, Rest, Said
+from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
 from tests.server.conftest import Running, running
 
 pytestmark = pytest.mark.feature("K3")
 
 WAIT = 10_000
+NAMESPACE = "public/default"
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Running]:
-    with running(managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0) as found:
+    with running(
+        managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0, brokerDeleteInactiveTopicsEnabled=False
+    ) as found:  # fmt: skip
         yield found
 
 
@@ -34,6 +53,36 @@ def client(broker: Running) -> Iterator[Any]:
         yield client
 
 
+@pytest.fixture
+def namespace(request: Any, rest: Rest) -> str:
+    """One of its own."""
+    name = f"public/{request.node.originalname.replace('_', '-')}-{abs(hash(request.node.name)) % 10_000}"
+    assert rest.call("PUT", f"/namespaces/{name}").status == 204
+    return name
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics and policies are looked for in each round, and each topic is."""
+    monkeypatch.setattr(mirroring, "_CONFIGURED_SECONDS", 0.0)
+    monkeypatch.setattr(mirroring, "_LEFT_OUT_SECONDS", 0.0)
+    monkeypatch.setattr(mirroring, "SLOWEST", 0)
+
+
+def publish(client: Any, topic: str, count: int, **more: Any) -> None:
+    producer = client.create_producer(topic, **more)
+    for number in range(count):
+        producer.send(b"%d" % number)
+    producer.close()
+
+
+def is_twin(rest: Rest, folder: Path, *topics: str) -> Twin:
+    twin = Twin(folder)
+    assert twin.refused == []
+    assert {topic: differences(rest, topic, twin) for topic in topics} == {topic: {} for topic in topics}
+    return twin
+
+
 def test_a_twin_follows_its_broker(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
     topic = "persistent://public/default/followed"
     fill(client, topic)
@@ -41,9 +90,7 @@ def test_a_twin_follows_its_broker(client: Any, rest: Rest, broker: Running, tmp
 
     def more() -> None:
         kept.append(client.subscribe(topic, "late", pulsar.ConsumerType.Shared))
-        producer = client.create_producer(topic, producer_name="q")
-        for number in range(10):
-            producer.send(b"%d" % number)
+        publish(client, topic, 10, producer_name="q")
         consumer = client.subscribe(topic, "idle")
         for _ in range(5):
             consumer.acknowledge(consumer.receive(WAIT))
@@ -51,8 +98,340 @@ def test_a_twin_follows_its_broker(client: Any, rest: Rest, broker: Running, tmp
 
     done, said = mirror(broker.service_url, rest, [topic], tmp_path / "log", 2, more)
     assert said == []
-    twin = Twin(tmp_path / "log")
-    assert twin.refused == []
-    assert differences(rest, topic, twin) == {}
+    is_twin(rest, tmp_path / "log", topic)
     assert done.entries == 31
     assert len(set(positions(tmp_path / "log", topic))) == 31
+
+
+def change(client: Any, rest: Rest, namespace: str, draw: Random) -> None:
+    """Something that happens to the topics of a namespace."""
+    name = draw.choice(["a", "b", "parts"])
+    topic = f"persistent://{namespace}/{name}"
+    path = f"/persistent/{namespace}/{name}"
+    match draw.randrange(10):
+        case 0 | 1 | 2:
+            publish(client, topic, draw.randrange(1, 12))
+        case 3 | 4:
+            consumer = client.subscribe(
+                topic,
+                draw.choice("st"),
+                pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+            )
+            try:
+                for _ in range(draw.randrange(6)):
+                    consumer.acknowledge(consumer.receive(100))
+            except pulsar.Timeout:
+                pass
+            consumer.close()
+        case 5:
+            rest.call("DELETE", f"{path}/partitions?force=true" if name == "parts" else f"{path}?force=true")
+        case 6:
+            rest.call("PUT", f"/persistent/{namespace}/parts/partitions", 2)
+            rest.call("POST", f"/persistent/{namespace}/parts/partitions", draw.randrange(2, 5))
+        case 7:
+            rest.call("PUT", f"{path}/unload")
+        case 8:
+            rest.call("POST", f"{path}/subscription/s/resetcursor/{draw.choice([0, 2**40])}")
+        case _:
+            rest.call("POST", f"{path}/subscription/{draw.choice('st')}/skip/{draw.randrange(1, 5)}")
+
+
+class Killed(BaseException):
+    """The mirror was killed."""
+
+
+class Mortal(LogFolder):
+    """A log whose writer is killed now and then, in the middle of a write."""
+
+    draw = Random(0)
+
+    def flush(self) -> None:
+        if self._lines and self.draw.random() < 0.2:
+            del self._lines[self.draw.randrange(len(self._lines) + 1) :]
+            super().flush()
+            raise Killed
+        super().flush()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
+    seed: int,
+    client: Any,
+    rest: Rest,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The entries that are in the log are those of the broker, each once, whatever happened to its topics and to the mirror."""
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
+    draw, folder = Random(seed), tmp_path / "log"
+    Mortal.draw = draw
+    publish(client, f"persistent://{namespace}/a", 3)
+    for _ in range(8):
+        with suppress(Killed):
+            mirror(
+                broker.service_url,
+                rest,
+                [namespace],
+                folder,
+                draw.choice([1, 2, 3]),
+                lambda: change(client, rest, namespace, draw),
+                log=Mortal,
+            )
+        change(client, rest, namespace, draw)
+    _, said = mirror(broker.service_url, rest, [namespace], folder, 2)
+    assert said == []
+    topics = rest.get(f"/persistent/{namespace}")
+    twin = is_twin(
+        rest, folder, *(topic for topic in topics if rest.call("GET", _path(topic) + "/stats").status == 200)
+    )
+    here = {topic for topic in twin.broker.topic_names() if namespace in topic}
+    assert here <= {*topics}
+    for topic in here:
+        found = positions(folder, topic)
+        assert found == sorted(set(found))
+    assert len([*folder.glob("*.jsonl")]) > 1
+
+
+def _path(topic: str) -> str:
+    return "/" + topic.replace("://", "/")
+
+
+def test_a_start_reads_what_follows_the_last_restatement(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 20)
+    mirror(broker.service_url, rest, [topic], folder, 8, lambda: publish(client, topic, 2))
+    *old, _, _ = sorted(folder.glob("*.jsonl"))
+    assert old
+    for path in old:
+        path.rename(tmp_path / path.name)
+    publish(client, topic, 1)
+    mirror(broker.service_url, rest, [topic], folder)
+    for path in tmp_path.glob("*.jsonl"):
+        path.rename(folder / path.name)
+    is_twin(rest, folder, topic)
+    assert len(positions(folder, topic)) == 35
+
+
+def test_policies_follow(client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    publish(client, topic, 1)
+    of_topic, of_namespace = f"{_path(topic)}/maxConsumers", f"/namespaces/{namespace}"
+    steps: list[Callable[[], Said]] = [
+        lambda: rest.call("POST", f"{of_namespace}/messageTTL", 77),
+        lambda: rest.call("POST", of_topic, 5),
+        lambda: rest.call("DELETE", f"{of_namespace}/messageTTL"),
+        lambda: rest.call("DELETE", of_topic),
+    ]
+    calls = [f"{of_namespace}/messageTTL", of_topic]
+    seen = []
+    for step in steps:
+        assert step().status == 204
+        mirror(broker.service_url, rest, [topic], folder)
+        mirror(broker.service_url, rest, [topic], folder, 2)
+        seen.append([Twin(folder).get(call, topic) for call in calls])
+    assert seen == [[77, None], [77, 5], [None, 5], [None, None]]
+    before = [*records(folder)]
+    mirror(broker.service_url, rest, [topic], folder, 5)
+    more = [each for each in [*records(folder)][len(before) :] if "path" in each]
+    assert [(each["method"], each["path"]) for each in more] == [
+        ("PUT", of_namespace),
+        ("DELETE", f"{_path(topic)}/policies"),
+    ]  # once
+
+
+def test_sampled_entries_are_as_many_and_as_large(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reader, "entries", None)  # nobody reads
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=1000)
+
+    def more() -> None:
+        for size in (1000, 3000, 500):
+            for _ in range(size // 100):
+                producer.send_async(b"x" * size, lambda *_: None)
+            producer.flush()
+
+    more()
+    done, said = mirror(broker.service_url, rest, [topic], folder, 3, more, entries="sampled")
+    assert said == []
+    twin = is_twin(rest, folder, topic)
+    stats = twin.broker.topic_stats(topic)
+    assert stats is not None
+    assert twin.get(f"{_path(topic)}/properties", topic)["magnetar.entries"] == "sampled"
+    sends = [each for each in records(folder) if each["command"] == "SEND"]
+    assert len(sends) == done.entries
+    assert sum(each["num_messages"] for each in sends[3:]) == 90
+    assert [each["timestamp"] for each in sends] == sorted(each["timestamp"] for each in sends)
+
+
+class Flaky(Rest):
+    """An admin API that answers every third question about stats with `status`. None: it can't be reached then. 200: it works."""
+
+    status: int | None = 200
+    asked = 0
+
+    def call(self, method: str, path: str, body: Any = None) -> Said:
+        if "tats" in path and self.status != 200:
+            self.asked += 1
+            if self.asked % 3 == 0 and self.status is None:
+                raise CallFailed("it can't be reached")
+            if self.asked % 3 == 0:
+                return Said(self.status or 0, {"reason": "so it is"})
+        return super().call(method, path, body)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(500, "waits: GET"), (403, "left out: GET"), (None, "trying again every")]
+)
+def test_what_the_cluster_does_not_say_now_it_says_later(
+    status: int | None, words: str, client: Any, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    publish(client, topic, 3)
+    flaky = Flaky(str(broker.server.admin_url))
+    mirror(broker.service_url, flaky, [topic], folder)
+    flaky.status = status
+    _, said = mirror(broker.service_url, flaky, [topic], folder, 12, lambda: publish(client, topic, 1))
+    assert any(words in each for each in said), said
+    assert any(each.endswith("goes on") for each in said)
+    flaky.status = 200
+    mirror(broker.service_url, flaky, [topic], folder, 2)
+    is_twin(flaky, folder, topic)
+
+
+@pytest.mark.parametrize("error", [ReadFailed("it broke"), NoRight("not allowed")])
+def test_a_topic_that_can_not_be_read_waits(
+    error: ReadFailed,
+    client: Any,
+    rest: Rest,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its entries are never left out while what happened to them is in the log."""
+    folder, topics = tmp_path / "log", [f"persistent://{namespace}/{name}" for name in "ab"]
+    for topic in topics:
+        publish(client, topic, 3)
+    entries = Reader.entries
+
+    def broken(self: Reader, topic: str, after: Any) -> Any:
+        for number, each in enumerate(entries(self, topic, after)):
+            if topic == topics[0] and number == 2:
+                raise error
+            yield each
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "entries", broken)
+        _, said = mirror(broker.service_url, rest, [namespace], folder)
+    assert said == [f"{topics[0]}: {'left out' if isinstance(error, NoRight) else 'waits'}: {error}"]
+    mirrored = [each["topic"] for each in records(folder) if each["command"] == "MIRROR"]
+    assert mirrored == topics[1:]
+    mirror(broker.service_url, rest, [namespace], folder)
+    is_twin(rest, folder, *topics)
+
+
+def test_a_topic_that_is_not_given_any_more_stays_as_it_is(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    folder, topics = tmp_path / "log", [f"persistent://{namespace}/{name}" for name in "ab"]
+    for topic in topics:
+        publish(client, topic, 3)
+    mirror(broker.service_url, rest, topics, folder)
+    publish(client, topics[1], 3)
+    mirror(broker.service_url, rest, topics[:1], folder, 2)
+    twin = is_twin(rest, folder, topics[0])
+    stats = twin.broker.topic_stats(topics[1])
+    assert stats is not None
+    assert stats["internal"]["numberOfEntries"] == 3
+
+
+def test_what_a_log_folder_must_be(rest: Rest, broker: Running, tmp_path: Path) -> None:
+    with LogFolder(tmp_path / "log"), pytest.raises(InUse), LogFolder(tmp_path / "log"):
+        pass
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "commands.jsonl").write_text("{}\n")
+    with pytest.raises(InTheWay), LogFolder(tmp_path / "other"):
+        pass
+    with LogFolder(tmp_path / "log") as log:
+        assert [*log.read()] == []
+    path = tmp_path / "log" / "000000000001.jsonl"
+    for damage in ('{"timestamp":1,', '{"timestamp":1}\n{"a"\n{"timestamp":2}\n', "[1]\n", "\0\0\n"):
+        path.write_text(damage)
+        with LogFolder(tmp_path / "log") as log:
+            if damage.count("\n"):
+                with pytest.raises(BadLog, match="damaged"):
+                    [*log.read()]
+            else:
+                assert [*log.read()] == []
+    (tmp_path / "log" / "notes.txt").write_text("")
+    with pytest.raises(InTheWay, match=r"notes\.txt"), LogFolder(tmp_path / "log"):
+        pass
+
+
+def test_what_can_not_be_mirrored(rest: Rest, broker: Running, tmp_path: Path) -> None:
+    for given, words in (
+        ("non-persistent://a/b/c", "not persistent"),
+        ("public/default/none", "404"),
+    ):
+        with pytest.raises(NotMirrored, match=words):
+            mirror(broker.service_url, rest, [given], tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--to LOG_DIR or --ingress"),
+        (["--to", "a", "--ingress", "kafka://h:1/t"], "--to LOG_DIR or --ingress"),
+        (["--to", "a", "--partitions", "3"], "for --ingress"),
+        (["--to", "a", "--every", "5"], "expected a number and a unit"),
+        (["--to", "a", "--every", "10ms"], "1s to 1h"),
+        (["--to", "a", "--admin-url", "localhost"], "expected http://"),
+        (["--to", "a", "--service-url", "http://x"], "pulsar://"),
+        (["--to", "a", "--admin-url", "http://127.0.0.1:1"], "can't be reached"),
+        (["--ingress", "kafka:/t"], "kafka://HOST:PORT/TOPIC"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["mirror", "public/default", *arguments])
+    assert found.exit_code in (1, 2)
+    assert words in " ".join(found.output.replace("│", " ").split())
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_command_goes_on_until_a_signal(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    publish(client, topic, 3)
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if any(b"MIRROR" in path.read_bytes() for path in folder.glob("*.jsonl")):
+                break
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    urls = ["--service-url", broker.service_url, "--admin-url", rest.url]
+    found = CliRunner().invoke(app, ["mirror", topic, "--to", str(folder), *urls])
+    thread.join()
+    assert found.exit_code == 0, found.output
+    assert "1 topic, 3 new entries" in found.output
+    is_twin(rest, folder, topic)
+    assert json.loads((folder / "mirror.json").read_text()) == {"read_from": "000000000001.jsonl"}

@@ -217,6 +217,7 @@ def test_nothing_is_removed_before_the_log_ends(
     topic, log = "persistent://public/default/old", tmp_path / "log.jsonl"
     client.subscribe(topic, "s")
     client.create_producer(topic).send(b"x")
+    assert rest.call("POST", "/persistent/public/default/old/messageTTL?messageTTL=1").status == 204
     capture(broker.service_url, rest, [topic], log)
     commands = logged(log)
     policies = [

@@ -6,7 +6,7 @@ from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, Topi
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.names import base_of
+from streaming.broker.names import base_of, is_partition
 from streaming.broker.persistent import leaving, rate_limits
 from streaming.broker.persistent.cleanup import message_expiry
 from streaming.broker.persistent.cleanup.ledger_rollover import (
@@ -32,6 +32,9 @@ _BUCKETS = 16  # up to ten consumers of a connection
 def create(ctx: Context, name: str, former: int) -> PersistentTopic:
     """Create a topic. `former`: the last ledger id of the deleted topic of that name."""
     topic = empty(ctx, name, former)
+    if (source := shadow_source(ctx, name)) is not None:
+        become_shadow(ctx, topic)
+        topic.properties = {SHADOW_SOURCE: source}
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
     topic.rates_until = end_of_interval(ctx.clock, ctx.config)
@@ -42,23 +45,26 @@ def create(ctx: Context, name: str, former: int) -> PersistentTopic:
 
 def empty(ctx: Context, name: str, former: int) -> PersistentTopic:
     """A topic without messages, see `create`."""
-    source = shadow_source(ctx, name)
     return PersistentTopic(
         name,
         ledger=ManagedLedger.create(ctx.clock, former),
         last_active=ctx.clock,
-        properties={} if source is None else {SHADOW_SOURCE: source},
     )
 
 
+def become_shadow(ctx: Context, topic: PersistentTopic) -> None:
+    """Give a new topic ledgers with the ids of a source's, from 0 on."""
+    topic.ledger = ManagedLedger.create(ctx.clock, -1)
+
+
 def shadow_source(ctx: Context, name: str) -> str | None:
-    """The source of a partition whose topic is a shadow topic: that topic's partition (mirrors
+    """The source of a partition whose partitioned topic is a shadow topic: the source's partition (mirrors
     `BrokerService.fetchTopicPropertiesAsync`)."""
-    whole = base_of(name)
-    if whole == name or whole not in ctx.partitioned_topics:
+    if not is_partition(name, ctx.partitioned):
         return None
-    source = ctx.partitioned_topics[whole].properties.get(SHADOW_SOURCE)
-    return None if source is None else source + name.removeprefix(whole)
+    whole = ctx.partitioned_topics.get(base_of(name))
+    source = None if whole is None else whole.properties.get(SHADOW_SOURCE)
+    return None if source is None else source + name.removeprefix(base_of(name))
 
 
 def next_due(ctx: Context, topic: PersistentTopic) -> int:

@@ -219,8 +219,9 @@ subscription is put where it is there."""
 def _compare(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out: Carry) -> None:
     ledger, mirrored = topic.ledger, topic.mirrored
     last = Position(*command.last_confirmed)
-    if command.ledger_id < 0 or (last.entry >= 0 and ledger.last_confirmed < last):
-        return  # it is unknown, or entries are on their way
+    awaited = last.entry >= 0 and last.ledger >= command.first_ledger and ledger.last_confirmed < last
+    if awaited or command.ledger_id < 0:
+        return  # entries are on their way, or it is unknown which there are
     mirrored.drift = _drifted(
         ctx, topic, None, mirrored.drift,
         Drift(ledger.number_of_entries - command.entries, 0, ledger.total_size - command.size),
