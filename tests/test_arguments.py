@@ -34,6 +34,7 @@ CAPTURE = (
     "--admin-url",
     "http://127.0.0.1:1",
 )
+MIRROR = ("mirror", "t", "--to", "{w}/mirrored", *CAPTURE[4:])
 MINIMIZE = ("minimize", "{w}/log.jsonl", "--keep", "stuck(t, s)", "--out", "{w}/new.jsonl")
 EXPORT = ("state", "export", "{w}/ended", "--out", "{w}/new.dump")
 IMPORT = (
@@ -168,6 +169,23 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("record", "payloads"): others(RECORD, "--payloads", ("some", "some")),
     ("record", "tls_ca"): others(RECORD, "--tls-ca", ("{w}/nope", "No such file")),
     ("record", "token_file"): others(RECORD, "--token-file", ("{w}/nope", "No such file")),
+    ("mirror", "topics"): [Wrong(("mirror", "a b://", *MIRROR[2:]), "a b://"), Wrong(("mirror", *MIRROR[2:]), "Missing argument"),
+                           Wrong(("mirror", "non-persistent://a/b/c", *MIRROR[2:]), "not persistent")],
+    ("mirror", "to"): [*others(MIRROR, "--to", ("{w}/file", "it is not a folder"), ("{w}/recorded", "choose another folder")),
+                       Wrong((*MIRROR[:2], *MIRROR[4:]), "give --to LOG_DIR or --ingress")],
+    ("mirror", "ingress"): [Wrong((*MIRROR, "--ingress", UNREACHABLE), "give --to LOG_DIR or --ingress"),
+                            Wrong((*MIRROR[:2], "--ingress", "t", *MIRROR[4:]), "kafka://HOST:PORT/TOPIC")],
+    ("mirror", "service_url"): others(MIRROR, "--service-url", ("http://h:1", "pulsar://HOST:PORT")),
+    ("mirror", "admin_url"): others(MIRROR, "--admin-url", ("pulsar://h:1", "http")),
+    ("mirror", "every"): others(MIRROR, "--every", ("5", "a number and a unit"), ("1ms", "1s to 1h"), ("2h", "1s to 1h")),
+    ("mirror", "rate"): others(MIRROR, "--rate", ("0", "equal to 1"), ("x", "valid number"), ("nan", "10000")),
+    ("mirror", "entries"): others(MIRROR, "--entries", ("some", "some")),
+    ("mirror", "payloads"): others(MIRROR, "--payloads", ("some", "some")),
+    ("mirror", "partitions"): others(MIRROR, "--partitions", ("0", "equal to 1"), ("3", "for --ingress")),
+    ("mirror", "kafka_config"): [Wrong((*MIRROR[:2], "--ingress", UNREACHABLE, *MIRROR[4:], "--kafka-config", "{w}/nope"), "nope"),
+                                 Wrong((*MIRROR, "--kafka-config", "{w}/nope"), "for --ingress")],
+    ("mirror", "tls_ca"): others(MIRROR, "--tls-ca", ("{w}/nope", "No such file"), ("{w}/file", "--tls-ca")),
+    ("mirror", "token_file"): others(MIRROR, "--token-file", ("{w}/nope", "No such file")),
     ("capture", "topics"): [Wrong(("capture", "a b://", *CAPTURE[2:]), "a b://"), Wrong(("capture", *CAPTURE[2:]), "Missing argument")],
     ("capture", "to"): others(CAPTURE, "--to", ("{w}/new.txt", "expected a name ending in .jsonl or .jsonl.gz"), ("{w}/file/new.jsonl", "it is not a folder"),
         ("{w}/log.jsonl", "already exists")),

@@ -100,7 +100,7 @@ THINGS: dict[str, dict[str, Way]] = {
     "answers": {
         "whatif": Way("whatif log.jsonl --profile 2.x --out answers", ("whatif out",)),
         "diff": Way("diff replayed replayed --out answers", ("diff out",)),
-        "advise": Way("advise log.jsonl --processes 1 --out answers", ("advise out", "record out", "check to")),
+        "advise": Way("advise log.jsonl --processes 1 --out answers", ("advise out", "record out", "check to", "mirror to")),
     },
     "snapshots": {
         "inspects": Way("inspect log.jsonl --at 4 --snapshots snapshots", ("inspect snapshots", "peek snapshots")),
@@ -125,7 +125,7 @@ THINGS: dict[str, dict[str, Way]] = {
 
 READS_ONLY = (
     "replay policies", "whatif policies", "minimize keep", "serve tls_cert", "serve tls_key", "serve token_secret_key",
-    "serve token_public_key", "record tls_ca", "record token_file", "capture tls_ca", "capture token_file", "import traces",
+    "serve token_public_key", "record tls_ca", "record token_file", "capture tls_ca", "capture token_file", "mirror tls_ca", "mirror token_file", "import traces",
     "conform traces", "quarantine resubmit value", "explain stats", "explain internal_stats", "explain policies", "explain tls_ca",
     "explain token_file",
 )  # fmt: skip

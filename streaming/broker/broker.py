@@ -67,7 +67,7 @@ from streaming.broker.persistent.delivery import (
 from streaming.broker.persistent.publish import send_run
 from streaming.broker.persistent.publish.publish_run import Publishes, PublishRun, Receipts, Run
 from streaming.broker.persistent.publish.send_run import Sends
-from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic
 from streaming.broker.policies.arguments import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, HierarchyTopicPolicies, Policies, max_topics
 from streaming.broker.position import Position
@@ -401,7 +401,7 @@ class Broker:
         if (
             isinstance(command, c.Admin)
             and admin_requests.creates_only(command)
-            and (refusal := self._refuse_creation(name, exists)) is not None
+            and (refusal := self._refuse_creation(name, command, exists)) is not None
         ):
             admin_requests.refuse(ctx, command, *refusal)
             return None
@@ -443,8 +443,17 @@ class Broker:
             and not lookup.is_beyond(ctx, name)
         )
 
-    def _refuse_creation(self, name: str, exists: bool) -> tuple[int, str] | None:
-        """Status and reason if PUT must not create a topic."""
+    def _refuse_creation(self, name: str, command: c.Admin, exists: bool) -> tuple[int, str] | None:
+        """Status and reason if PUT must not create a topic. A topic of which there is nothing but policies may become a shadow topic: under
+        policies for it, which come first, a log would not find it missing."""
+        if (
+            exists
+            and isinstance(command.body, dict)
+            and SHADOW_SOURCE in command.body
+            and not is_non_persistent(name)
+            and self._persistent.touch(name).is_new
+        ):
+            return None
         if exists or name in self._ctx.partitioned:
             return 409, "This topic already exists"
         if PARTITION.fullmatch(name):

@@ -41,7 +41,7 @@ _WORDS = {
     "from_time", "at", "older_than", "back", "size", "duration", "limit", "limit_time", "quota_policy", "quota_type", "setting",
     "advertised_address", "listen", "admin_listen", "trigger", "max_ahead", "metrics", "ui", "keep_outputs", "master", "conf", "clock",
     "service_url", "admin_url", "admin_to", "payloads", "topics", "policy", "clients", "show", "engine", "state_store", "log_format",
-    "ingress", "responses", "dead_letters", "to_ingress", "keep",
+    "ingress", "responses", "dead_letters", "to_ingress", "keep", "every", "rate", "entries",
 }  # fmt: skip
 """Names of arguments that name nothing on a disk, in every command that has them."""
 
@@ -102,6 +102,9 @@ USES: dict[tuple[str, str], Use] = {
     ("capture", "to"): Use.FILE,
     ("capture", "tls_ca"): Use.READS,
     ("capture", "token_file"): Use.READS,
+    ("mirror", "to"): Use.OWN,
+    ("mirror", "tls_ca"): Use.READS,
+    ("mirror", "token_file"): Use.READS,
     ("import", "traces"): Use.READS,
     ("import", "out"): Use.FILE,
     ("conform", "traces"): Use.READS,

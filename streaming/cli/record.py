@@ -228,7 +228,7 @@ def mirror_command(
     from streaming.kafka.writer import NotWritten
     from streaming.log.partition import PARTITIONS
     from streaming.mirror.journal import BadLog, KafkaLog, LogFolder
-    from streaming.mirror.mirror import Mirror
+    from streaming.mirror.mirror import ClusterMirror
     from streaming.mirror.source import NotMirrored
     from streaming.record.proxy import BadBrokerUrl, broker_address
     from streaming.record.rest import BadAdminUrl, CallFailed, Rest
@@ -255,7 +255,7 @@ def mirror_command(
             if to is not None
             else KafkaLog(KafkaUrl.parse(ingress or ""), credentials(kafka_config), partitions or PARTITIONS)
         )
-        mirror = Mirror(
+        mirror = ClusterMirror(
             service_url, rest, topics, journal, token=token, every=interval,
             entries="sampled" if entries == EntriesChoice.sampled else payloads.value,
             say=lambda text: say(f"magnetar: {text}", err=True),

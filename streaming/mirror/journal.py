@@ -40,7 +40,7 @@ class BadLog(RuntimeError):
     """A log can't be gone on with. The text says why and what to do."""
 
 
-class Written(NamedTuple):
+class MirrorRecord(NamedTuple):
     """A record of the log. `time`: in ms."""
 
     time: int
@@ -48,13 +48,13 @@ class Written(NamedTuple):
     command: dict[str, Any]
 
 
-class Journal(AbstractContextManager["Journal"], Protocol):
+class MirrorLog(AbstractContextManager["MirrorLog"], Protocol):
     """A log, used by one process at a time, as a context manager."""
 
-    def read(self) -> Iterator[Written]:
+    def read(self) -> Iterator[MirrorRecord]:
         """The records from the last `keep` on. Comes first."""
 
-    def write(self, record: Written) -> None:
+    def write(self, record: MirrorRecord) -> None:
         """Add a record. It is in the log for certain when `flush` returns."""
 
     def flush(self) -> None:
@@ -74,13 +74,13 @@ class LogFolder:
     def __init__(self, folder: Path) -> None:
         self._folder, self._held = folder, ExitStack()
         self._file, self._lines = -1, bytearray()
+        self._is_known = (folder / _STATE).exists()
+        check_folder(folder, own=_is_own if self._is_known else None, writer=f"`{COMMAND}`")
 
     def __enter__(self) -> Self:
-        is_known = (self._folder / _STATE).exists()
-        check_folder(self._folder, own=_is_own if is_known else None, writer=f"`{COMMAND}`")
         self._held.enter_context(exclusive([str(self._folder)], COMMAND))
         try:
-            if not is_known:
+            if not self._is_known:
                 self.keep(_name(1))
         except BaseException:
             self._held.close()
@@ -94,8 +94,8 @@ class LogFolder:
             os.close(self._file)
         self._held.close()
 
-    def read(self) -> Iterator[Written]:
-        """See `Journal.read`."""
+    def read(self) -> Iterator[MirrorRecord]:
+        """See `MirrorLog.read`."""
         try:
             first = msgspec.json.decode((self._folder / _STATE).read_bytes(), type=_State).read_from
         except msgspec.MsgspecError:
@@ -112,14 +112,14 @@ class LogFolder:
                 yield _parsed(line, path)
         os.ftruncate(self._file, whole)
 
-    def write(self, record: Written) -> None:
-        """See `Journal.write`."""
+    def write(self, record: MirrorRecord) -> None:
+        """See `MirrorLog.write`."""
         self._lines += to_line(*record)
         if len(self._lines) > SEGMENT_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """See `Journal.flush`."""
+        """See `MirrorLog.flush`."""
         lines = memoryview(bytes(self._lines))
         self._lines.clear()
         while lines:
@@ -136,7 +136,7 @@ class LogFolder:
         return name
 
     def keep(self, mark: str) -> None:
-        """See `Journal.keep`."""
+        """See `MirrorLog.keep`."""
         with new_file(self._folder / _STATE, replace=True) as file:
             file.write(msgspec.json.encode(_State(mark)))
 
@@ -162,10 +162,10 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _parsed(line: bytes, path: Path) -> Written:
+def _parsed(line: bytes, path: Path) -> MirrorRecord:
     try:
         fields = msgspec.json.decode(line, type=dict[str, Any])
-        return Written(fields.pop("timestamp"), fields.pop("topic", None), fields)
+        return MirrorRecord(fields.pop("timestamp"), fields.pop("topic", None), fields)
     except (msgspec.MsgspecError, KeyError):
         raise BadLog(
             f"{path} is damaged: {line[:40]!r} is no record. Mirror into another folder, which begins anew"
@@ -190,8 +190,8 @@ class KafkaLog:
     ) -> None:
         self._writer.close(0 if kind is not None else 60)
 
-    def read(self) -> Iterator[Written]:
-        """See `Journal.read`."""
+    def read(self) -> Iterator[MirrorRecord]:
+        """See `MirrorLog.read`."""
         from kafka import TopicPartition
 
         settings = {
@@ -209,10 +209,10 @@ class KafkaLog:
                 for records in consumer.poll(timeout_ms=_POLL_MS).values():
                     for record in records:
                         if isinstance(command := _command(record.value), dict):
-                            yield Written(record.timestamp, topic_of(record.key), command)
+                            yield MirrorRecord(record.timestamp, topic_of(record.key), command)
 
-    def write(self, record: Written) -> None:
-        """See `Journal.write`."""
+    def write(self, record: MirrorRecord) -> None:
+        """See `MirrorLog.write`."""
         if self._failed is not None:
             raise self._failed
         value = msgspec.json.encode(record.command)
@@ -229,7 +229,7 @@ class KafkaLog:
             self._writer.send(record.topic, value, record.time)
 
     def flush(self) -> None:
-        """See `Journal.flush`."""
+        """See `MirrorLog.flush`."""
         self._writer.flush()
         if self._failed is not None:
             raise self._failed
@@ -244,7 +244,7 @@ class KafkaLog:
             return {part.partition: end for part, end in consumer.end_offsets(parts).items()}
 
     def keep(self, mark: dict[int, int]) -> None:
-        """See `Journal.keep`."""
+        """See `MirrorLog.keep`."""
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
 

@@ -32,12 +32,12 @@ import msgspec
 
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of
-from streaming.mirror.journal import Journal, Written
+from streaming.mirror.journal import MirrorLog, MirrorRecord
 from streaming.mirror.observation import CONNECTION, Observation, ledgers_of, observe
 from streaming.mirror.policies import ClusterPolicies
-from streaming.mirror.progress import Change, Progress, TopicProgress
-from streaming.mirror.reading import TimedSend, read, stand_ins
-from streaming.mirror.source import CALLS_PER_LOOK, DENIED, Found, Look, NotMirrored, Source
+from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
+from streaming.mirror.reading import FIRST_LEDGER, TimedSend, read, stand_ins
+from streaming.mirror.source import CALLS_PER_LOOK, DENIED, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest
 
@@ -62,11 +62,11 @@ _MOST_CALLS = 10_000
 _THREADS = 8
 _CLUSTER = "the cluster"
 
-Entries = Literal["keep", "hash", "drop", "sampled"]
+EntriesMode = Literal["keep", "hash", "drop", "sampled"]
 """What the log has of entries: as `streaming.traces.trace.Payloads`, or ``sampled``: nobody reads them, and others stand for them."""
 
 
-class Mirrored(NamedTuple):
+class MirrorTotals(NamedTuple):
     """What a mirror has done: the topics in its log, and the entries, records and GETs since it started."""
 
     topics: int
@@ -75,7 +75,7 @@ class Mirrored(NamedTuple):
     calls: int
 
 
-class Mirror:
+class ClusterMirror:
     """Writes `journal`, which must be open, with what a cluster shows of `given`: topics, or ``tenant/namespace`` for all in it.
 
     `every`: the interval of looks, in seconds. `say` gets what an operator must know, a line each.
@@ -87,20 +87,20 @@ class Mirror:
         service_url: str,
         rest: Rest,
         given: Sequence[str],
-        journal: Journal,
+        journal: MirrorLog,
         *,
         token: str | None = None,
-        entries: Entries = "keep",
+        entries: EntriesMode = "keep",
         every: float = 10.0,
         say: Callable[[str], None],
     ) -> None:
         """Raises `NotMirrored`."""
-        self._rest, self._source = rest, Source(rest, given)
+        self._rest, self._source = rest, MirroredCluster(rest, given)
         self._service_url, self._token, self._journal = service_url, token, journal
         self._entries, self._every, self._say = entries, every, say
         self._allowed = max(int(min(rest.rate, _MOST_CALLS) * every), _CALLS_PER_POLICIES)
         self._slowest = max(min(every * SLOWEST, RESTATED_SECONDS / 2), every)
-        self._changes: list[Change] = []
+        self._changes: list[WholeChange] = []
         """What is to be written before the next entries."""
         self._policies_at: dict[str, float] = {}
         self._problems: dict[str, str] = {}
@@ -109,16 +109,16 @@ class Mirror:
         self._configured = self._restated = -RESTATED_SECONDS
         self._mark: Any = None
 
-    def find(self) -> Found:
+    def find(self) -> FoundTopics:
         """What there is to mirror. Raises `NotMirrored` if there is nothing, `CallFailed` if the cluster can't say."""
         found = self._source.find()
         if found.missing and not found.topics:
             raise NotMirrored("\n".join(f"{name}: {why}" for name, why in found.missing.items()))
         return found
 
-    def run(self, stop: Event) -> Mirrored:
+    def run(self, stop: Event) -> MirrorTotals:
         """Mirror until `stop` is set. Raises what the journal raises."""
-        self._progress = Progress(self._journal.read(), sampled=self._entries == "sampled")
+        self._progress = MirrorProgress(self._journal.read(), sampled=self._entries == "sampled")
         self._policies = ClusterPolicies(self._rest, goes_on=self._progress.time > 0)
         while not stop.is_set():
             self._begun = time.monotonic()
@@ -130,7 +130,7 @@ class Mirror:
             self._journal.flush()
             self._keep()
             stop.wait(max(self._begun + self._every - time.monotonic(), 0))
-        return Mirrored(len(self._progress.topics), self._new_entries, self._records, self._rest.calls)
+        return MirrorTotals(len(self._progress.topics), self._new_entries, self._records, self._rest.calls)
 
     def _round(self, stop: Event) -> None:
         """Look at what is due, and write what is new. Raises `CallFailed` if the cluster can't be reached: then the next round goes on."""
@@ -152,13 +152,13 @@ class Mirror:
             record = next(merged, None)
             begin = time.time_ns() // 1_000_000 if record is None else record.time
             for change in self._changes:
-                self._write(Written(begin, *change))
+                self._write(MirrorRecord(begin, *change))
             self._changes.clear()
             while record is not None and not stop.is_set():
                 self._write(record)
                 record = next(merged, None)
 
-    def _write(self, record: Written) -> None:
+    def _write(self, record: MirrorRecord) -> None:
         self._progress.time = max(self._progress.time, record.time)
         self._journal.write(record._replace(time=self._progress.time))
         self._records += 1
@@ -172,7 +172,7 @@ class Mirror:
 
     # -- what there is --------------------------------------------------------------------------------------------
 
-    def _configure(self) -> Iterator[Change]:
+    def _configure(self) -> Iterator[WholeChange]:
         """Look for topics, settings and the policies of namespaces."""
         found, progress = self.find(), self._progress
         for name, why in found.missing.items():
@@ -203,7 +203,7 @@ class Mirror:
             for each in calls
         )
 
-    def _deleted(self, name: str) -> Change:
+    def _deleted(self, name: str) -> WholeChange:
         self._policies.forget(name)
         return self._progress.delete(name)
 
@@ -230,7 +230,7 @@ class Mirror:
             self._changes.extend(self._progress.create(name))
         return looks
 
-    def _topic_policies(self, most: int) -> Iterator[Change]:
+    def _topic_policies(self, most: int) -> Iterator[WholeChange]:
         """The policies of topics whose turn it is, `most` at most."""
         names = dict.fromkeys(map(base_of, self._progress.topics))
         turns = sorted((self._policies_at.get(name, -_CONFIGURED_SECONDS), name) for name in names)
@@ -241,7 +241,7 @@ class Mirror:
 
     # -- what is new of a topic -----------------------------------------------------------------------------------
 
-    def _stream(self, state: TopicProgress, look: Look, reader: Reader) -> Iterator[Written]:
+    def _stream(self, state: TopicProgress, look: Look, reader: Reader) -> Iterator[MirrorRecord]:
         """What a look adds to the log: the entries up to then, and what else has changed."""
         try:
             latest = 0
@@ -253,10 +253,13 @@ class Mirror:
                 for send in sends if last > state.read_to else ():
                     if send.position > last:
                         break
-                    latest = max(latest, min(send.time, look.time))
-                    yield Written(latest, state.name, {"connection": CONNECTION, **send.command})
+                    if send.position[0] >= FIRST_LEDGER:
+                        latest = max(latest, min(send.time, look.time))
+                        yield MirrorRecord(latest, state.name, {"connection": CONNECTION, **send.command})
+                        self._new_entries += 1
+                    else:
+                        self._problem(f"{state.name}, ledger 0", "left out: ledgers are numbered from 1 here")
                     state.read_to = send.position
-                    self._new_entries += 1
             evicts = self._policies.evicts(base_of(state.name))
             seen = observe(
                 look.time, look.stats, look.internal, state.before, read_to=state.read_to, evicts=evicts
@@ -269,7 +272,7 @@ class Mirror:
             return
         is_new = state.before is None or _shown(seen) != _shown(state.before)
         if is_new or state.stated < self._restated:
-            yield Written(look.time, state.name, msgspec.to_builtins(seen.record))
+            yield MirrorRecord(look.time, state.name, msgspec.to_builtins(seen.record))
             state.before, state.stated = seen, self._begun
         if self._entries == "sampled":
             state.look = look

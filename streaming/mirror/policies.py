@@ -5,7 +5,7 @@ from typing import Any
 
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.policies.admin_calls import ALL_POLICIES
-from streaming.mirror.progress import Change
+from streaming.mirror.progress import WholeChange, admin_command
 from streaming.mirror.source import DENIED
 from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
 from streaming.record.rest import CallFailed, Rest
@@ -26,7 +26,7 @@ class ClusterPolicies:
         self._topics: dict[str, dict[str, PolicyCall]] = {}
         self._denied: set[str] = set()
 
-    def of_broker(self) -> Iterator[Change]:
+    def of_broker(self) -> Iterator[WholeChange]:
         """The settings, if they are new. Raises `CallFailed`, but not for a lack of rights."""
         try:
             found = settings_of(self._rest)
@@ -38,9 +38,9 @@ class ClusterPolicies:
         command = {"command": "BROKER_CONFIG", "profile": found.profile, "settings": found.settings}
         if command != self._settings:
             self._settings = command
-            yield Change(None, command)
+            yield WholeChange(None, command)
 
-    def of_namespaces(self, namespaces: Iterable[str]) -> Iterator[Change]:
+    def of_namespaces(self, namespaces: Iterable[str]) -> Iterator[WholeChange]:
         """The policies of namespaces that are new. Raises as `of_broker`."""
         for namespace in namespaces:
             try:
@@ -52,9 +52,9 @@ class ClusterPolicies:
             body = found.calls[0].body if found.calls else {}
             if body != self._namespaces.get(namespace):
                 self._namespaces[namespace] = body
-                yield Change(None, _admin(PolicyCall("PUT", f"/namespaces/{namespace}", body)))
+                yield WholeChange(None, admin_command("PUT", f"/namespaces/{namespace}", body))
 
-    def of_topic(self, topic: str, *, partitioned: bool) -> Iterator[Change]:
+    def of_topic(self, topic: str, *, partitioned: bool) -> Iterator[WholeChange]:
         """The policies of a topic that are new. `partitioned`: it stands for all of its partitions. Raises as `of_broker`."""
         path, what = topic_path(topic), "policies of topics"
         if what in self._denied:
@@ -69,10 +69,12 @@ class ClusterPolicies:
         of = None if partitioned else topic
         if before is None:
             if self._goes_on:
-                yield Change(of, _admin(PolicyCall("DELETE", f"{path}/{ALL_POLICIES}")))
+                yield WholeChange(of, admin_command("DELETE", f"{path}/{ALL_POLICIES}"))
             before = {}
-        yield from (Change(of, _admin(PolicyCall("DELETE", key))) for key in before if key not in found)
-        yield from (Change(of, _admin(call)) for key, call in found.items() if before.get(key) != call)
+        yield from (WholeChange(of, admin_command("DELETE", key)) for key in before if key not in found)
+        yield from (
+            WholeChange(of, admin_command(*call)) for key, call in found.items() if before.get(key) != call
+        )
 
     def evicts(self, topic: str) -> bool:
         """Whether a quota of a topic may evict, on any level."""
@@ -100,8 +102,3 @@ def _key(call: PolicyCall) -> str:
     """The path with which a policy is removed."""
     path, _, query = call.path.partition("?")
     return path if query.startswith("messageTTL") else call.path
-
-
-def _admin(call: PolicyCall) -> dict[str, Any]:
-    body = {} if call.body is None else {"body": call.body}
-    return {"command": "ADMIN", "method": call.method, "path": call.path, **body}

@@ -9,11 +9,11 @@ from schemas.commands import Mirror
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of
 from streaming.broker.persistent.topic import SHADOW_SOURCE
-from streaming.mirror.journal import Written
+from streaming.mirror.journal import MirrorRecord
 from streaming.mirror.observation import Observation
 from streaming.mirror.source import Look
 
-Position = tuple[int, int]
+SourcePosition = tuple[int, int]
 """Ledger and entry on the cluster."""
 
 UNKNOWN_PARTITIONS = 0
@@ -25,7 +25,7 @@ SAMPLED = "magnetar.entries"
 _FORCE = "?force=true"
 
 
-class Change(NamedTuple):
+class WholeChange(NamedTuple):
     """A command that changes a topic as a whole, or the broker (no topic)."""
 
     topic: str | None
@@ -39,16 +39,16 @@ class TopicProgress:
     def __init__(self, name: str) -> None:
         self.name = name
         self.created = False
-        self.read_to: Position = (-1, -1)
+        self.read_to: SourcePosition = (-1, -1)
         self.before: Observation | None = None
         self.look: Look | None = None
         self.due = self.interval = self.stated = 0.0
 
 
-class Progress:
+class MirrorProgress:
     """What is in a log. `time`: of its last record (ms), 0 for an empty log. `partitioned`: the number of partitions by topic."""
 
-    def __init__(self, log: Iterable[Written], *, sampled: bool) -> None:
+    def __init__(self, log: Iterable[MirrorRecord], *, sampled: bool) -> None:
         self.time = 0
         self.topics: dict[str, TopicProgress] = {}
         self.partitioned: dict[str, int] = {}
@@ -58,36 +58,40 @@ class Progress:
         for base in [base_of(topic) for topic in self.topics if base_of(topic) != topic]:
             self.partitioned.setdefault(base, UNKNOWN_PARTITIONS)
 
-    def create(self, name: str) -> Iterable[Change]:
+    def create(self, name: str) -> Iterable[WholeChange]:
         """A topic has its first records now. What creates it, unless its partitioned topic does."""
         state = self.topics[name]
         if not state.created and base_of(name) not in self.partitioned:
-            yield Change(name, _call("PUT", topic_path(name), {SHADOW_SOURCE: name, **self._sampled}))
+            yield WholeChange(
+                name, admin_command("PUT", topic_path(name), {SHADOW_SOURCE: name, **self._sampled})
+            )
         state.created = True
 
-    def set_partitions(self, name: str, count: int) -> Iterable[Change]:
+    def set_partitions(self, name: str, count: int) -> Iterable[WholeChange]:
         """A partitioned topic has so many partitions."""
         before, self.partitioned[name] = self.partitioned.get(name), count
         path = f"{topic_path(name)}/partitions"
         if before is None:
             properties = {SHADOW_SOURCE: name, **self._sampled}
-            yield Change(None, _call("PUT", path, {"partitions": count, "properties": properties}))
+            yield WholeChange(
+                None, admin_command("PUT", path, {"partitions": count, "properties": properties})
+            )
         elif before != count:
-            yield Change(None, _call("POST", path, count))
+            yield WholeChange(None, admin_command("POST", path, count))
 
-    def delete(self, name: str) -> Change:
+    def delete(self, name: str) -> WholeChange:
         """A topic without partitions, or a partition, was deleted."""
         del self.topics[name]
-        return Change(name, _call("DELETE", topic_path(name) + _FORCE))
+        return WholeChange(name, admin_command("DELETE", topic_path(name) + _FORCE))
 
-    def delete_partitioned(self, name: str) -> Change:
+    def delete_partitioned(self, name: str) -> WholeChange:
         """A partitioned topic was deleted."""
         del self.partitioned[name]
         for topic in [each for each in self.topics if base_of(each) == name]:
             del self.topics[topic]
-        return Change(None, _call("DELETE", f"{topic_path(name)}/partitions{_FORCE}"))
+        return WholeChange(None, admin_command("DELETE", f"{topic_path(name)}/partitions{_FORCE}"))
 
-    def _read(self, record: Written) -> None:
+    def _read(self, record: MirrorRecord) -> None:
         time, topic, command = record
         self.time = max(self.time, time)
         kind = command.get("command")
@@ -122,5 +126,6 @@ class Progress:
         return state
 
 
-def _call(method: str, path: str, body: Any = None) -> dict[str, Any]:
+def admin_command(method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """An admin call as a command."""
     return {"command": "ADMIN", "method": method, "path": path, **({} if body is None else {"body": body})}

@@ -4,11 +4,14 @@ from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 from streaming.mirror.observation import ledgers_of
-from streaming.mirror.progress import Position
+from streaming.mirror.progress import SourcePosition
 from streaming.mirror.source import Look
 from streaming.protocol.codec import entry
 from streaming.record.stored import Stored, send_of
 from streaming.traces.trace import Payloads
+
+FIRST_LEDGER = 1
+"""The lowest id of a ledger here, where 0 stands for non-persistent topics. A cluster's very first ledger may have the id 0."""
 
 PRODUCER = "magnetar-mirror"
 """The producer of entries that nobody could read."""
@@ -18,11 +21,11 @@ class TimedSend(NamedTuple):
     """An entry's command, when it was published (ms), and where it is on the cluster."""
 
     time: int
-    position: Position
+    position: SourcePosition
     command: dict[str, Any]
 
 
-def read(stored: Iterator[Stored], after: Position, payloads: Payloads) -> Generator[TimedSend]:
+def read(stored: Iterator[Stored], after: SourcePosition, payloads: Payloads) -> Generator[TimedSend]:
     """The commands of entries that a reader gets, the first one after `after`. Readers get no markers, and nothing of aborted
     transactions: an empty entry stands for each."""
     for each in stored:
@@ -33,8 +36,8 @@ def read(stored: Iterator[Stored], after: Position, payloads: Payloads) -> Gener
         after = each.ledger, each.entry
 
 
-def stand_ins(look: Look, after: Position, before: Look | None) -> Generator[TimedSend]:
-    """Entries that stand for those after `after`: as many as there are, as large as they are on average, spread over the time since the
+def stand_ins(look: Look, after: SourcePosition, before: Look | None) -> Generator[TimedSend]:
+    """EntriesMode that stand for those after `after`: as many as there are, as large as they are on average, spread over the time since the
     look before. Without one, all have the time of this look."""
     former = {} if before is None else ledgers_of(before.internal)
     news = [

@@ -16,14 +16,14 @@ SYSTEM = "__"
 """Begins the names of topics and cursors that Pulsar needs for itself."""
 
 CALLS_PER_LOOK = 2
-"""The GETs of `Source.look`."""
+"""The GETs of `MirroredCluster.look`."""
 
 
 class NotMirrored(RuntimeError):
     """A topic can't be mirrored. The text says why."""
 
 
-class Found(NamedTuple):
+class FoundTopics(NamedTuple):
     """The topics of a cluster that are mirrored: those without partitions and single partitions, and the number of partitions by
     partitioned topic. `missing`: why others are not."""
 
@@ -40,7 +40,7 @@ class Look(NamedTuple):
     internal: Mapping[str, Any]
 
 
-class Source:
+class MirroredCluster:
     """The cluster behind an admin API, of which `given` is mirrored: topics, or ``tenant/namespace`` for all in it."""
 
     def __init__(self, rest: Rest, given: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class Source:
             if not (_is_namespace(each) or each.startswith("persistent://")):
                 raise NotMirrored(f"{each} is not persistent: it stores nothing that could be mirrored")
 
-    def find(self) -> Found:
+    def find(self) -> FoundTopics:
         """The topics that there are now. Raises `CallFailed` if the cluster can't say."""
         topics, missing = dict[str, None](), dict[str, str]()
         counts = dict[str, int]()
@@ -68,7 +68,7 @@ class Source:
                     raise
                 missing[given] = str(error)
         self._partitions = counts
-        return Found([*topics], counts, missing)
+        return FoundTopics([*topics], counts, missing)
 
     def _of_topic(self, topic: str, topics: dict[str, None]) -> dict[str, int]:
         count = self.rest.get(f"{topic_path(topic)}/partitions")["partitions"]

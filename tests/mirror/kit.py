@@ -11,7 +11,7 @@ from schemas.effects import AdminResponse, Effect, Quarantined, SendError, Unsup
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.mirror.journal import LogFolder
-from streaming.mirror.mirror import Mirror, Mirrored
+from streaming.mirror.mirror import ClusterMirror, MirrorTotals
 from streaming.record.rest import Rest
 
 
@@ -40,11 +40,11 @@ def mirror(
     before: Any = None,
     log: type[LogFolder] = LogFolder,
     **more: Any,
-) -> tuple[Mirrored, list[str]]:
+) -> tuple[MirrorTotals, list[str]]:
     """What a mirror did in some rounds, and what it said."""
     said: list[str] = []
     with log(folder) as journal:
-        made = Mirror(service_url, rest, topics, journal, every=0.01, say=said.append, **more)
+        made = ClusterMirror(service_url, rest, topics, journal, every=0.01, say=said.append, **more)
         made.find()
         return made.run(Rounds(rounds, before)), said
 

@@ -19,7 +19,7 @@ from streaming.broker.names import is_subscription_name, partition_index
 from streaming.broker.persistent import leaving, seeking, stats, subscribing
 from streaming.broker.persistent.cleanup import backlog_analysis, message_expiry, message_finder
 from streaming.broker.persistent.cleanup.trimming import move_cursor, trim
-from streaming.broker.persistent.lifecycle import become_shadow, terminate, unload
+from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic, Reason
 from streaming.broker.policies.arguments import convert, query
@@ -81,10 +81,7 @@ def _subscription(topic: PersistentTopic, name: str) -> PersistentSubscription:
 
 def _create_topic(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Create a topic without partitions. The body has its properties, if it has any."""
-    properties = read_properties(command.body)
-    if SHADOW_SOURCE in properties:
-        become_shadow(ctx, topic)
-    topic.properties = properties
+    topic.properties = read_properties(command.body)
     return 204, None
 
 

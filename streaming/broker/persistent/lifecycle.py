@@ -33,7 +33,6 @@ def create(ctx: Context, name: str, former: int) -> PersistentTopic:
     """Create a topic. `former`: the last ledger id of the deleted topic of that name."""
     topic = empty(ctx, name, former)
     if (source := shadow_source(ctx, name)) is not None:
-        become_shadow(ctx, topic)
         topic.properties = {SHADOW_SOURCE: source}
     ctx.wake(name, rollover_due(ctx, topic))
     ctx.emit(TopicEvent(name, "created"))
@@ -50,11 +49,6 @@ def empty(ctx: Context, name: str, former: int) -> PersistentTopic:
         ledger=ManagedLedger.create(ctx.clock, former),
         last_active=ctx.clock,
     )
-
-
-def become_shadow(ctx: Context, topic: PersistentTopic) -> None:
-    """Give a new topic ledgers with the ids of a source's, from 0 on."""
-    topic.ledger = ManagedLedger.create(ctx.clock, -1)
 
 
 def shadow_source(ctx: Context, name: str) -> str | None:

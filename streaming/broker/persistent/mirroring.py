@@ -73,15 +73,17 @@ def _take_over(
     mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
     if subscription is None:
         subscription = subscribing.create(ctx, topic, name, earliest=True)
-        seeking.reset(ctx, topic, subscription, target.next(), "created on the source")
+        if topic.ledger.next_valid(target) != topic.ledger.next_valid(topic.cursors[name].mark_delete):
+            seeking.reset(ctx, topic, subscription, target.next(), "created on the source")
     elif seen.reset:
         mirrored.expired_to = EARLIEST
         seeking.reset(ctx, topic, subscription, target.next(), "reset on the source")
     if seen.expired_to is not None:
         mirrored.expired_to = to = max(mirrored.expired_to, Position(*seen.expired_to))
-        message_expiry.check_after_source(ctx, topic, name, to)
-        if topic.cursors[name].mark_delete < to:
-            backlog_quota.check(ctx, topic)
+        if topic.follows_source(ctx):  # or else its own rules act when they are due
+            message_expiry.check_after_source(ctx, topic, name, to)
+            if topic.cursors[name].mark_delete < to:
+                backlog_quota.check(ctx, topic)
     gone = {each.connection for each in seen.consumers}
     for consumer in [each for each in subscription.consumers if each.connection not in gone]:
         topic.mirrored.bases.pop(consumer.connection, None)

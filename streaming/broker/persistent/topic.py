@@ -143,6 +143,12 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """Does the topic take its entries, and their positions, from a source topic (docs/rules/ledgers.md §15)?"""
         return SHADOW_SOURCE in self.properties
 
+    @property
+    def is_new(self) -> bool:
+        """Has nothing happened on the topic but that policies were set?"""
+        written = self.ledger.last_confirmed.entry >= 0 or self.ledger.terminated
+        return not (written or self.subscriptions or self.producers or self.properties)
+
     def follows_source(self, ctx: Context) -> bool:
         """Is it a shadow topic on which the source's broker decides what is deleted?"""
         return self.is_shadow and ctx.config.shadowTopicFollowsSource

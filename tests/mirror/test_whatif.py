@@ -1,0 +1,163 @@
+"""What other policies would have done, asked of a mirrored log, is what they would have done on the cluster."""
+
+import json
+from random import Random
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from schemas.commands import decode_or_refuse
+from schemas.effects import AdminResponse, Message, SendReceipt
+from schemas.records import RECORD
+from streaming.answers.whatif.compare import PolicySet, whatif
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.broker.persistent.topic import SHADOW_SOURCE
+from streaming.log.pins import configurations, pin
+from streaming.log.policies import read_policies
+from streaming.mirror.observation import Observation, observe
+from streaming.mirror.reading import read
+from streaming.quality.gate import judge
+from streaming.record.stored import Stored
+from tests.answers.test_whatif import START, Record, T, eviction, table, ttl
+
+pytestmark = pytest.mark.feature("K4")
+
+PATH = f"/{T.replace('://', '/')}"
+
+
+class Source:
+    """A cluster, the log of what happens there, and what a mirror that looks all the time writes of it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.log: list[Record] = []
+        self.mirrored: list[Record] = []
+        self.held: list[tuple[int, int]] = []
+        self._broker = Broker(0, NoEntries())
+        self._before: Observation | None = None
+        self._offset, self._second = 0, 0
+        self._read_to = (-1, -1)
+        self._settings = settings
+        for row in table([], **settings).to_pylist():
+            self._apply(0, row["topic"], row["value"])
+        self.mirrored.append(
+            (0, T, {"command": "ADMIN", "method": "PUT", "path": PATH, "body": {SHADOW_SOURCE: T}})
+        )
+
+    def _apply(self, second: int, topic: str | None, value: bytes) -> list[Any]:
+        self._broker.apply(self._offset, START + 1000 * second, topic, decode_or_refuse(value), value)
+        self._offset += 1
+        return [row.effect for row in self._broker.take()]
+
+    def _get(self, call: str) -> Any:
+        value = json.dumps({"command": "ADMIN", "method": "GET", "path": f"{PATH}/{call}"}).encode()
+        (found,) = (each for each in self._apply(self._second, T, value) if isinstance(each, AdminResponse))
+        return found.fields.response
+
+    def do(self, second: int, **command: Any) -> None:
+        """Something happens, and the mirror looks."""
+        topic = None if command.get("command") == "TICK" else T
+        self._second = second
+        self.log.append((second, topic, command))
+        effects = self._apply(second, topic, json.dumps(command).encode())
+        for each in effects:
+            if isinstance(each, Message):
+                self.held.append((each.ledger_id, each.entry_id))
+            if isinstance(each, SendReceipt):
+                metadata = {
+                    "producer_name": each.producer_name,
+                    "sequence_id": each.sequence_id,
+                    "publish_time": each.publish_time,
+                }
+                stored = Stored(each.ledger_id, each.entry_id, metadata, bytes(each.payload or b""))
+                for send in read(iter([stored]), self._read_to, "keep"):
+                    payload = send.command.pop("payload_bytes").decode()
+                    self.mirrored.append(
+                        (second, T, {"connection": "mirror", **send.command, "payload": payload})
+                    )
+                self._read_to = each.ledger_id, each.entry_id
+        if self._broker.topic_stats(T) is not None:
+            self._before = seen = observe(
+                second, self._get("stats"), self._get("internalStats"), self._before, read_to=self._read_to
+            )
+            self.mirrored.append((second, T, msgspec.to_builtins(seen.record)))
+
+    def tables(self) -> tuple[pa.Table, pa.Table]:
+        """The cluster's log, and the mirror's."""
+        return table(self.log, **self._settings), table(self.mirrored, **self._settings)
+
+
+def live(draw: Random, **settings: Any) -> Source:
+    source, second, published = Source(**settings), 0, 0
+    for name in "st":
+        common = {"connection": name, "consumer_id": 1, "subscription": name, "request_id": 1}
+        source.do(0, command="SUBSCRIBE", subType="Shared", initialPosition="Earliest", **common)
+        if name == "s":
+            source.do(0, command="FLOW", connection=name, consumer_id=1, messagePermits=1000)
+    for _ in range(40):
+        second += draw.choice([0, 1, 20, 65])
+        match draw.randrange(5):
+            case 0 | 1 | 2:
+                payload = "x" * draw.randrange(1, 200)
+                source.do(
+                    second,
+                    producer="p",
+                    sequence_id=published,
+                    payload=payload,
+                    publish_time=START + 1000 * second,
+                )
+                published += 1
+            case 3 if source.held:
+                ledger, entry = source.held.pop(draw.randrange(len(source.held)))
+                ids = [{"ledgerId": ledger, "entryId": entry}]
+                source.do(
+                    second,
+                    command="ACK",
+                    connection="s",
+                    consumer_id=1,
+                    ack_type="Individual",
+                    message_id=ids,
+                )
+            case _:
+                source.do(second, command="TICK")
+    source.do(second + 200, command="TICK")
+    return source
+
+
+def lost(log: pa.Table, policies: pa.Table) -> set[tuple[Any, ...]]:
+    found = whatif(log, [PolicySet("other", policies)], partitions=1)
+    return {(row["subscription"], row["sequence_id"], row["change"]) for row in found.differences.to_pylist()}
+
+
+@pytest.mark.parametrize(
+    "policies", [ttl(60), ttl(300), eviction(400)], ids=["ttl 60", "ttl 300", "eviction"]
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_messages_would_be_lost(seed: int, policies: pa.Table) -> None:
+    draw = Random(seed)
+    own = draw.choice([{}, {"ttlDurationDefaultInSeconds": 120}])
+    log, mirrored = live(draw, managedLedgerMaxEntriesPerLedger=draw.choice([3, 50000]), **own).tables()
+    there, here = lost(log, policies), lost(mirrored, policies)
+    if own:  # a cluster does not show who acknowledged what it had expired
+        there, here = ({each for each in found if each[2] == "lost newly"} for found in (there, here))
+    assert here == there
+
+
+def test_under_other_policies_a_topic_does_not_follow_its_source() -> None:
+    source = Source()
+    source.do(0, producer="p", sequence_id=0, payload="x")
+    log, mirrored = ((pa.Table.from_pylist(_numbered(each), RECORD)) for each in source.tables())
+    policies = read_policies(ttl(60), mirrored, judge)
+    settings = [dict(each.settings) for each in configurations(pin(mirrored, policies).records)]
+    assert [each["shadowTopicFollowsSource"] for each in settings] == [False]
+    for same in (
+        configurations(mirrored),
+        configurations(pin(log, read_policies(ttl(60), log, judge)).records),
+    ):
+        assert all("shadowTopicFollowsSource" not in each.settings for each in same)
+
+
+def _numbered(log: pa.Table) -> list[dict[str, Any]]:
+    return [{**row, "partition": 0, "offset": number} for number, row in enumerate(log.to_pylist())]
