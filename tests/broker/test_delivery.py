@@ -34,6 +34,7 @@ def check(broker: Broker, store: Stored) -> None:
             dispatcher = broker.topic(name).subscriptions[subscription].dispatcher
             if getattr(dispatcher, "pending_read", 0):
                 assert found.unread == 0, "a read waits only at the end of the topic"
+            assert not [each for each in found.verdicts if "None" in each.text], "names nobody"
             blocking = [verdict for verdict in found.verdicts if verdict.blocks]
             if found.state == "held back":
                 assert blocking, found
@@ -231,6 +232,33 @@ def test_an_empty_ledger_that_an_unload_left_is_deleted() -> None:
 
 
 # -- what the dispatchers say
+
+
+def failover() -> Run:
+    """Three consumers, of which the first by name is active at once."""
+    run = Run()
+    for id_ in (1, 2, 3):
+        run.subscribe("s", "Failover", id_=id_, consumer_name=f"c{id_}", permits=9)
+    return run
+
+
+def inactive(run: Run) -> dict[str, str]:
+    """What is said of each consumer that is not the active one."""
+    found = [each for each in run.broker.delivery(TOPIC, "s").verdicts if each.decider == "active consumer"]
+    assert all(each.blocks for each in found)
+    return {each.consumer: each.text for each in found if each.consumer is not None}
+
+
+def test_who_is_not_active_is_told_who_is() -> None:
+    active = failover().broker.delivery(TOPIC, "s")
+    assert [each.consumer for each in active.verdicts if each.decider == "permits"] == ["c1"]
+    assert inactive(failover()) == dict.fromkeys(["c2", "c3"], "not the active consumer, which is c1")
+
+
+def test_after_a_seek_nobody_is_active_and_nobody_is_named() -> None:
+    run = failover()
+    run.seek("s", time=0)
+    assert inactive(run) == dict.fromkeys(["c2", "c3"], "not the active consumer")
 
 
 def test_delays_that_are_all_the_same_hold_everything_back() -> None:
