@@ -7,7 +7,7 @@ import pytest
 from schemas.commands import Ack, AnyCommand, ConnectionLost, Flow, MessageIdData, Subscribe, to_json
 from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
-from streaming.broker.dispatch.verdict import Verdict
+from streaming.broker.dispatch.verdict import Verdict, unacked_of_broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.delivery import Delivery, EntryState, Show
 from streaming.broker.position import Position
@@ -286,3 +286,39 @@ def test_a_full_replay_queue_holds_new_entries_back() -> None:
     assert (found.blocks, found.scope) == (True, "new")
     assert found.text.endswith("so many that no new ones are read")
     assert not sent(keys[39])
+
+
+@pytest.mark.parametrize(("limit", "acks"), [(2, 1), (4, 2), (5, 3)])
+def test_a_blocked_consumer_is_unblocked_by_the_ack_that_its_verdict_names(limit: int, acks: int) -> None:
+    run = Run(maxUnackedMessagesPerConsumer=limit)
+    run.subscribe("s", "Shared", permits=100)
+    for n in range(limit + 1):
+        run.publish(n)
+    assert verdict(run, "maxUnackedMessagesPerConsumer").text == (
+        f"{limit} unacked messages, the limit is {limit}; unblocked by an ack that leaves {limit // 2} or fewer"
+    )
+    assert [bool(sent(run.ack("s", (1, n)))) for n in range(acks)] == [*[False] * (acks - 1), True]
+
+
+def test_a_consumer_whose_limit_was_lifted_while_it_was_blocked_is_unblocked_by_its_next_ack() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=4)
+    run.subscribe("s", "Shared", permits=100)
+    for n in range(5):
+        run.publish(n)
+    run.namespace("POST", "maxUnackedMessagesPerConsumer", 0)
+    found = verdict(run, "maxUnackedMessagesPerConsumer")
+    assert (found.blocks, found.text) == (True, "4 unacked messages, no limit; unblocked by its next ack")
+    assert sent(run.ack("s", (1, 0))) == [4]
+    assert not verdict(run, "maxUnackedMessagesPerConsumer").blocks
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (None, "the broker has reached its limit of unacked messages"),
+        (1, "the broker has reached its limit of 1 unacked messages; a limit of 1 never unblocks"),
+        (2, "the broker has reached its limit of 2 unacked messages"),
+    ],
+)
+def test_a_limit_of_the_broker_that_nothing_is_below_half_of(limit: int | None, text: str) -> None:
+    assert unacked_of_broker(limit).text.partition(",")[0] == text

@@ -1350,8 +1350,9 @@ def test_a_seek_leaves_the_kind_of_selector(hashing: bool) -> None:
     assert type(dispatcher.selector) is before
 
 
-def test_a_consumer_that_is_not_in_the_ring_leaves_nothing() -> None:
-    ring = filled(ConsistentHashing(points=3), "c1", "c2")
+@pytest.mark.parametrize("ring", [ConsistentHashing(points=3), AutoSplit(1 << 16)])
+def test_a_consumer_that_is_not_in_the_selector_leaves_nothing(ring: ConsistentHashing | AutoSplit) -> None:
+    filled(ring, "c1", "c2")
     before = [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)]
     ring.remove(("somebody else", 7))
     assert [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)] == before

@@ -11,10 +11,12 @@ from schemas.effects import (
     Effect,
     LedgerClosed,
     LedgerDeleted,
+    MirrorDrift,
     SendError,
     SendReceipt,
     Unsupported,
 )
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.publish.shadow import LARGEST_LEDGER
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.broker.position import Position
@@ -157,3 +159,15 @@ def test_a_terminated_topic_takes_no_more() -> None:
     store(run, 5, 0)
     run.admin("POST", "/terminate")
     assert of(store(run, 5, 1), SendError)
+
+
+def test_a_subscription_that_there_can_not_be_is_not_compared() -> None:
+    """The others are mirrored as if it were not there."""
+    run = shadow(brokerDeduplicationEnabled=True)
+    store(run, 5, 0)
+    seen = dict.fromkeys(["a", DEDUP_CURSOR], MirroredSubscription(mark_delete=(5, -1), backlog=3))
+    effects = run.do(Mirror(ledger_id=5, last_confirmed=(5, 0), entries=1, subscriptions=seen))
+    assert [*run.topic.subscriptions] == ["a"]
+    assert [(each.subscription, each.entries) for each in of(effects, MirrorDrift) if each.entries] == [
+        ("a", -2)
+    ]
