@@ -14,6 +14,9 @@ from schemas.outputs import Rows
 INGRESS = "ingress.json"
 """In the store of a query: the topic that it belongs to, see `streaming.kafka.ingress`."""
 
+BEGUN = "begun.json"
+"""In the store of a query: the micro-batch that it began last, see `sinks.begun`."""
+
 
 class Sink(Protocol):
     """Spark pickles sinks and ships them to its Python workers, so keep them small and open connections lazily."""

@@ -14,10 +14,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sinks.base import ForeignFiles, Sink, StoringSink
+from sinks.base import BEGUN, ForeignFiles, Sink, StoringSink
 from sinks.storage import Storage
-
-_BEGUN = "begun.json"
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -96,7 +94,7 @@ class Begun:
         if note is None or note.wrote is None:
             return {}
         if note.batch == committed and not note.is_whole:
-            return {f"the last {_BEGUN}": committed}
+            return {f"the last {BEGUN}": committed}
         wrote = {place: batch for place, batch in note.wrote.items() if batch <= committed}
         found: dict[str, int] = {}
         for sink in sinks:
@@ -105,7 +103,7 @@ class Begun:
         return found
 
     def _write(self, note: _Note) -> None:
-        self._storage.write_json(_BEGUN, note)
+        self._storage.write_json(BEGUN, note)
         self._last = note
 
     def _older(self, holds: str, last: int) -> ForeignFiles:
@@ -117,6 +115,6 @@ class Begun:
     def _noted(self) -> _Note | None:
         # Earlier versions have none: then the names of the files must do.
         if not self._is_read:
-            self._last = self._storage.read_json(_BEGUN, _Note, "the micro-batch that began last")
+            self._last = self._storage.read_json(BEGUN, _Note, "the micro-batch that began last")
             self._is_read = True
         return self._last

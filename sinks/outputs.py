@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from schemas.errors import MagnetarError
+from sinks.base import BEGUN, INGRESS
 from sinks.lock import LOCK, hold
 
 _DRAFT = ".part"
@@ -77,6 +78,60 @@ def _files(path: Path) -> Iterator[str]:
             yield from (f"{each.name}/{below}" for below in _files(each))
         else:
             yield each.name
+
+
+def check_nested(path: str | Path, beside: Iterable[str | Path] = ()) -> None:
+    """A folder for what goes on, such as a query's store, or for results is neither in the folder of another query or server, nor around
+    one: each would take the other's files for its own, or delete or copy them with its own. What began so goes on. Raises `InTheWay`.
+
+    `beside`: folders of the same command, which says itself whether they may be in each other. Around others, it looks `_DEPTH` folders
+    deep. What is not on this machine is not looked at.
+    """
+    if (local := local_path(path)) is None:
+        return
+    own = Path(os.path.realpath(local))
+    if _belongs(own):
+        return
+    known = {
+        Path(os.path.realpath(each)) for given in beside if given and (each := local_path(given)) is not None
+    }
+    for around in own.parents:
+        if around not in known and (what := _belongs(around)):
+            raise InTheWay(f"{path} is in {around}, which is {what}: choose another folder")
+    for inside in _folders_in(own, _DEPTH, known):
+        if what := _belongs(inside):
+            raise InTheWay(f"{path} holds {inside}, which is {what}: choose another folder")
+
+
+_DEPTH = 3
+_SERVERS = b"magnetar checkpoint "
+
+
+def _belongs(folder: Path) -> str | None:
+    """Whose a folder is, None: nobody's."""
+    try:
+        if any((folder / each).is_file() for each in (INGRESS, BEGUN)):
+            return "the store of a query"
+        if (folder / "offsets").is_dir() and (folder / "metadata").is_file():
+            return "the checkpoint of a query"
+        if (folder / "commands").is_dir() and (folder / "checkpoint").is_file():
+            with (folder / "checkpoint").open("rb") as file:
+                if file.read(len(_SERVERS)) == _SERVERS:
+                    return "the data folder of a server"
+    except OSError:  # closed to this user
+        return None
+    return None
+
+
+def _folders_in(path: Path, depth: int, known: Iterable[Path]) -> Iterator[Path]:
+    """The folders in one, but for those `known`."""
+    with suppress(OSError):
+        for each in sorted(path.iterdir()):
+            if each in known or each.is_symlink() or not each.is_dir():
+                continue
+            yield each
+            if depth > 1:
+                yield from _folders_in(each, depth - 1, known)
 
 
 def check_apart(path: Path, inputs: Iterable[str | Path]) -> None:

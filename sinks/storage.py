@@ -44,6 +44,10 @@ class BadUrl(MagnetarError, ValueError):
     """pyarrow can't open a URL. The text says why."""
 
 
+_SPARKS = "s3a://"
+"""Spark's name of S3."""
+
+
 class Storage:
     """A folder. Paths are relative to it and use ``/``. Pickles to what it was made of.
 
@@ -94,6 +98,10 @@ class Storage:
                         else (s3.filesystem(attempts=self._attempts), s3.path)
                     )
                 except (OSError, ValueError, pa.ArrowException) as error:
+                    if self.url.startswith(_SPARKS):
+                        raise BadUrl(
+                            f"{self.url} can't be opened: write s3://{self.url.removeprefix(_SPARKS)}. Only a checkpoint has an {_SPARKS} URL"
+                        ) from error
                     raise BadUrl(f"{self.url} can't be opened: {plain(error)}") from error
             else:
                 self._open = fs.LocalFileSystem(), self.url

@@ -125,7 +125,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ),
     ("run", "store"): others(
         RUN, "--store", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
-        ("ftp://h/x", "can't be opened"), ("{w}/per%41cent", "a percent sign in its name"), ("s3:///x", "names no bucket"),
+        ("ftp://h/x", "can't be opened"), ("s3a://b/x", "write s3://b/x"), ("{w}/per%41cent", "a percent sign in its name"), ("s3:///x", "names no bucket"),
         ("s3://b/x?regoin=eu", "'regoin' is not an option"),
     ),
     ("run", "kafka_config"): others(
@@ -516,6 +516,20 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         Wrong((*RUN[:5],), "Missing option '--store'"),
     ],
 }  # fmt: skip
+
+NOT_SPARKS = (("s3://b/c", "write s3a://b/c"), ("S3N://b/c", "write s3a://b/c"))
+"""Spark has another name for S3. All commands that take a checkpoint say so."""
+for key, line in {
+    ("run", "checkpoint"): (*RUN, "--checkpoint"),
+    ("inspect", "checkpoint"): ("inspect",),
+    ("explain", "checkpoint"): ("explain", "{w}/replayed", "t", "--checkpoint"),
+    ("peek", "checkpoint"): (*PEEK, "--checkpoint"),
+    ("ui", "checkpoint"): ("ui", "{w}/replayed/store", "--checkpoint"),
+    ("state export", "checkpoint"): ("state", "export", *EXPORT[3:]),
+    ("state move", "checkpoint"): (*MOVE[:2], *MOVE[3:]),
+    ("whatif", "from_"): ("whatif", "{w}/log.jsonl", "--store", "{w}/full", "--from"),
+}.items():
+    CASES[key] += [Wrong((*line, url), said) for url, said in NOT_SPARKS]
 
 ANYTHING = {
     ("quarantine list", "rule"), ("quarantine list", "topic"), ("quarantine export", "rule"),

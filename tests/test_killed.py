@@ -330,7 +330,7 @@ WRITERS = {
     "streaming/cli/whatif.py:_write": "whatif",
     "streaming/answers/check/minimize.py:write": "minimize",
     "streaming/jobs/demo.py:make_log": "demo",
-    "streaming/kafka/ingress.py:claim": _ONE,
+    "streaming/kafka/ingress.py:_note_written": _ONE,
     "streaming/kafka/ingress.py:ensure_dataframe": _ONE,
     "streaming/kafka/ingress.py:ensure_ingress": _ONE,
     "streaming/kafka/local.py:start": "two files, each whole; the next start makes both again",

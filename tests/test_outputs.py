@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 from errno import EIO, ENOSPC
 from pathlib import Path
@@ -15,9 +16,10 @@ import typer.main
 from typer.testing import CliRunner
 
 from sinks.lock import LOCK, Holder
-from sinks.outputs import InTheWay, check_folder, check_new_file, filling, new_file, new_lines
+from sinks.outputs import InTheWay, check_folder, check_nested, check_new_file, filling, new_file, new_lines
 from streaming.cli.app import app
 from streaming.cli.outputs import USES, CheckedCommand, Use, use
+from streaming.jobs.live_sinks import LiveSinks
 from streaming.jobs.replay import replay_in_process
 
 CREATED = '{"timestamp":1,"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n'
@@ -152,6 +154,113 @@ def test_what_is_in_the_way_stays(
     (line,) = ran.stderr.splitlines()
     assert line.startswith("magnetar: ")
     assert contents(folder) == before
+
+
+CONTINUING: dict[tuple[str, str], tuple[str, ...]] = {
+    ("run", "checkpoint"): ("run", "--ingress", "kafka://127.0.0.1:1/t", "--store", "new", "--checkpoint", "OUT"),
+    ("run", "store"): ("run", "--ingress", "kafka://127.0.0.1:1/t", "--checkpoint", "new", "--store", "OUT"),
+    ("serve", "data"): ("serve", "--data", "OUT", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"),
+    ("state import", "store"): ("state", "import", "log.jsonl", "--ingress", "kafka://127.0.0.1:1/t", "--entries", "new", "--store", "OUT"),
+    ("state move", "to_store"): (
+        "state", "move", "new", "--ingress", "kafka://127.0.0.1:1/t", "--store", "newer", "--partitions", "2",
+        "--to-ingress", "kafka://127.0.0.1:1/u", "--to-store", "OUT",
+    ),
+    ("kafka up", "directory"): ("kafka", "up", "--dir", "OUT"),
+}  # fmt: skip
+"""A command line for each store that may be a new one."""
+_ONLY_GO_ON = {("compact", "store"), ("quarantine resubmit", "store"), ("kafka down", "directory")}
+NESTED = [
+    (key, out)
+    for key in {**WRITING, **CONTINUING}
+    if use(*key) in (Use.FOLDER, Use.OWN, Use.STORE) and key != ("quality", "docs")
+    for out in ("a/store/x/out", "a/store/tables/out", "a/checkpoint/out", "b/data/out", "a", ".")
+    if (key, out) != (("serve", "data"), "a")  # a server on Spark has a store and a checkpoint of these names
+]
+
+
+def owned(folder: Path) -> None:
+    """The folders of a query, a, and of a server, b."""
+    for path in ("a/store", "a/store/tables", "a/checkpoint/offsets", "b/data/commands"):
+        (folder / path).mkdir(parents=True)
+    (folder / "a/store/ingress.json").write_text("{}")
+    (folder / "a/checkpoint/metadata").write_text("{}")
+    (folder / "b/data/checkpoint").write_bytes(b"magnetar checkpoint 2 00000000\n")
+    (folder / "log.jsonl").write_text(CREATED)
+    (folder / "scenario.yaml").write_text("time: [1s]")
+
+
+def test_every_store_is_tried() -> None:
+    assert {*CONTINUING} | _ONLY_GO_ON == {key for key, of in USES.items() if of is Use.STORE}
+
+
+@pytest.mark.parametrize(("key", "out"), NESTED, ids=[f"{' '.join(key)} {out}" for key, out in NESTED])
+def test_nothing_begins_in_the_folders_of_a_query_or_around_them(
+    tmp_path: Path, key: tuple[str, str], out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owned(tmp_path)
+    before = contents(tmp_path)
+    words = {"OUT": out, "INPUT": "log.jsonl", "replayed": "nowhere"}
+    ran = CliRunner().invoke(app, [words.get(word, word) for word in {**WRITING, **CONTINUING}[key]])
+    assert ran.exit_code == 2, ran.output
+    (line,) = ran.stderr.splitlines()
+    assert re.search(
+        r"which is (the (store|checkpoint) of a query|the data folder of a server|an input)", line
+    )
+    assert line.endswith(": choose another folder")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("out", ["a/store", "a/checkpoint", "b/data", "new", "a/new", "b/new/x", "link"])
+def test_what_began_goes_on_and_what_is_beside_it_may_begin(out: str, tmp_path: Path) -> None:
+    owned(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "a/store")
+    check_nested(tmp_path / out)
+    check_nested(f"file://{tmp_path / out}")
+    check_nested(f"s3://bucket{tmp_path}/a/store/x")
+    check_nested(tmp_path / "a/store/new", [tmp_path / "a/store"])  # of one query
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "store"),
+    [("a/store/own", "new"), ("a/checkpoint/own", "new"), ("own", "a/store/new"), ("own", "a"), (".", "new"), ("b/data/own", "new")],
+)  # fmt: skip
+def test_a_query_of_the_api_begins_in_folders_of_its_own(checkpoint: str, store: str, tmp_path: Path) -> None:
+    owned(tmp_path)
+    before = contents(tmp_path)
+    sinks = LiveSinks(str(tmp_path / store), tables=False, keep_outputs=None, quality=False)
+    with pytest.raises(InTheWay, match="which is the .* of a (query|server): choose another folder"):
+        sinks.begin(tmp_path / checkpoint)
+    sinks.close()
+    assert contents(tmp_path) == before
+
+
+def test_a_server_goes_on_in_its_folder_which_has_those_of_its_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `--engine spark` leaves it. The folder of another query in it is in the way."""
+    for path in ("data/store", "data/checkpoint/offsets", "data/other"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "data/store/ingress.json").write_text("{}")
+    (tmp_path / "data/checkpoint/metadata").write_text("{}")
+    began: list[Any] = []
+    monkeypatch.setattr("typer.core.TyperCommand.invoke", lambda self, ctx: began.append(ctx.params["data"]))
+    assert CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "data")]).exit_code == 0
+    assert began == [tmp_path / "data"]
+    (tmp_path / "data/other/ingress.json").write_text("{}")
+    assert CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "data")]).exit_code == 2
+    assert len(began) == 1
+
+
+def test_links_hide_nothing(tmp_path: Path) -> None:
+    owned(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "a/store")
+    with pytest.raises(InTheWay, match=r"link/new is in .*a/store, which is the store of a query"):
+        check_nested(tmp_path / "link/new")
+    (tmp_path / "c").symlink_to(tmp_path / "a")  # what a link leads to is elsewhere
+    (tmp_path / "d/e").mkdir(parents=True)
+    (tmp_path / "d/e/f").symlink_to(tmp_path / "a/store")
+    check_nested(tmp_path / "d")
 
 
 def contents(folder: Path) -> dict[Path, object]:

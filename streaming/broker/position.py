@@ -43,3 +43,15 @@ def from_text(text: str) -> Position:
     """A position as Pulsar's statistics have it: ``7:2``. Raises `ValueError`."""
     ledger, _, entry = text.partition(":")
     return Position(int(ledger), int(entry))
+
+
+def from_words(text: str) -> Position:
+    """The position of a message as people name it, in digits: ``3:42``. Raises `ValueError`, which says what is expected."""
+    ledger, _, entry = text.partition(":")
+    if not all(each.isascii() and each.isdigit() and len(each) <= _DIGITS for each in (ledger, entry)):
+        raise ValueError(f"{text!r}: expected LEDGER:ENTRY, such as 3:42")
+    return from_tuple(Position, (int(ledger), int(entry)))
+
+
+_DIGITS = 18
+"""No number of so many is larger than `MAX`."""

@@ -58,7 +58,7 @@ def check_command(
         found = read_scenario(scenario)
         if to is not None:
             to.mkdir(parents=True, exist_ok=True)
-    with stop_signals() as stop, progress() as bar:
+    with expected_errors(ScenarioError), stop_signals() as stop, progress() as bar:
         task = bar.add_task("exploring", total=None)
 
         def show(states: int, depth: int) -> None:

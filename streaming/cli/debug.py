@@ -103,17 +103,21 @@ class Shell(cmd.Cmd):
         A message is LEDGER:ENTRY. A cause is a part of an output row's cause or policy, or its kind, such as EXPIRED.
         """
         from streaming.answers.history.debugger import BreakOn, Breakpoint
+        from streaming.broker.position import from_words
 
         on, _, value = argument.partition(" ")
         if not argument:
             for number, each in enumerate(self._debugger.breakpoints, 1):
                 self._say(f"{number}  {each.on} {each.value}")
             return
-        ledger, _, entry = value.partition(":")
         if on not in get_args(BreakOn) or not value:
             self._say("expected topic, message, subscription or cause, and a value")
-        elif on == "message" and not (ledger.isdecimal() and entry.isdecimal()):
-            self._say(f"{value!r}: expected LEDGER:ENTRY, such as 3:42")
+            return
+        try:
+            if on == "message":
+                from_words(value)
+        except ValueError as error:
+            self._say(str(error))
         else:
             self._debugger.breakpoints.append(Breakpoint(on, value))  # type: ignore[arg-type]
 

@@ -153,12 +153,12 @@ def topic_name(text: str) -> str:
 
 def position(text: str) -> Position:
     """A message's position, from LEDGER:ENTRY. Raises `typer.BadParameter`."""
-    from streaming.broker.position import Position
+    from streaming.broker.position import from_words
 
-    ledger, colon, entry = text.partition(":")
-    if not colon or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in (ledger, entry)):
-        raise typer.BadParameter(f"{text!r}: expected LEDGER:ENTRY, such as 3:42")
-    return Position(int(ledger), int(entry))
+    try:
+        return from_words(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def milliseconds(text: str) -> int:

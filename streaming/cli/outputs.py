@@ -239,13 +239,14 @@ def _is_folder(path: Path) -> bool:
     return False
 
 
-_CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN)
+_CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN, Use.STORE)
+_FOLDERS = (Use.FOLDER, Use.OWN, Use.STORE)
 
 
 def _check(command: str, given: dict[str, Any]) -> None:
     """Ends the command if an output is in the way."""
     from sinks.lock import last_command
-    from sinks.outputs import InTheWay, check_apart, check_folder, check_new_file
+    from sinks.outputs import InTheWay, check_apart, check_folder, check_nested, check_new_file
 
     inputs = [
         one
@@ -253,8 +254,13 @@ def _check(command: str, given: dict[str, Any]) -> None:
         if use(command, name) in _INPUTS
         for one in _files(command, name, value)
     ]
+    together = [value for name, value in given.items() if use(command, name) is Use.STORE]
+    if command == "serve":  # with --engine spark, a query has its folders there
+        together += [each / own for each in together for own in ("checkpoint", "store")]
     with expected_errors(InTheWay):
         for name, value in given.items():
+            if use(command, name) in _FOLDERS and command != "quality":  # a page about a store may be in it
+                check_nested(value, together)
             match use(command, name):
                 case Use.FILE:
                     check_new_file(value, inputs)
@@ -264,7 +270,7 @@ def _check(command: str, given: dict[str, Any]) -> None:
                 case Use.FOLDER:
                     own = _left(command, last_command(value))
                     check_folder(value, inputs, own=own, writer=f"magnetar {command}")
-                case Use.OWN if command != "quality":  # a page about a folder is in it
+                case Use.OWN if command != "quality":
                     check_apart(value, inputs)
 
 

@@ -335,7 +335,7 @@ class Live:
         self.say("running; Ctrl-C stops it")
 
     def note(self, text: str) -> None:
-        """Says what the user should know before the query runs: `streaming.jobs.run.run_query`'s `on_note`."""
+        """Says what the user should know: `streaming.jobs.run.run_query`'s `on_note`."""
         self.say(text)
 
     def serving(self, url: str, what: str) -> None:
@@ -378,7 +378,7 @@ class JsonLines:
         self._say("started")
 
     def note(self, text: str) -> None:
-        """Says what the user should know before the query runs: `streaming.jobs.run.run_query`'s `on_note`."""
+        """Says what the user should know: `streaming.jobs.run.run_query`'s `on_note`."""
         self._say("note", text=text)
 
     def serving(self, url: str, what: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sinks.base import Sink
 from sinks.begun import Begun
 from sinks.ledger_store import LedgerStore
-from sinks.outputs import local_path
+from sinks.outputs import check_nested, local_path
 from sinks.quarantine import QuarantineSink
 from sinks.storage import Damaged, within
 from sinks.tables import DeltaSink
@@ -47,8 +47,8 @@ class LiveSinks:
 
         Nothing of a micro-batch is written before it is planned. So if there is output of one that the checkpoint has not planned, the
         checkpoint is older than the store: the query would plan another one with that number. And what the last committed ones wrote is
-        there, or else rows would be missing for ever. Raises `ForeignFiles`, `Damaged`, and `BadCheckpoint` for a new checkpoint that is
-        not apart from the store.
+        there, or else rows would be missing for ever. Raises `ForeignFiles`, `Damaged`, `BadCheckpoint` for a new checkpoint that is
+        not apart from the store, and `InTheWay` if one of them is in another query's, or around it.
         """
         last = last_planned(checkpoint)
         if last == -1:  # a query that began so goes on
@@ -93,10 +93,13 @@ def _lacking(store: str, missing: Mapping[str, int], commit: str | None) -> str:
 
 
 def _check_apart(checkpoint: str | Path, store: str) -> None:
-    """Spark clears up in its folder, and the sinks in theirs. A checkpoint beside these, in the store, is in nobody's way.
+    """Spark clears up in its folder, and the sinks in theirs. A checkpoint beside these, in the store, is in nobody's way. Neither may be
+    in another query's, or around it.
 
-    Raises `BadCheckpoint`.
+    Raises `BadCheckpoint`, `InTheWay`.
     """
+    for each in (checkpoint, store):
+        check_nested(each, [checkpoint, store])
     path, around = local_path(checkpoint), local_path(store)
     if path is None or around is None:
         return

@@ -33,7 +33,7 @@ from schemas.arguments import checked
 from schemas.commands import Refused
 from schemas.records import RECORD, Coordinates, TopicAside
 from sinks.lock import LOCK, exclusive
-from sinks.outputs import InTheWay, check_apart, check_folder
+from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
 from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, STATE, Replayed, count_files, write_replayed
 from streaming.broker.broker import Broker
 from streaming.fold.columns import Fold
@@ -522,7 +522,9 @@ def is_own(name: str) -> bool:
 def _results(out: str | Path, overwrite: bool, *inputs: object) -> Iterator[Path]:
     """The folder for the results, for this replay alone, after a check that it may be filled."""
     out = Path(out)
-    check_apart(out, [each for each in inputs if isinstance(each, str | Path)])
+    named = [each for each in inputs if isinstance(each, str | Path)]
+    check_apart(out, named)
+    check_nested(out, named)
     if out.is_symlink():
         check_folder(out)  # before there is a lock in it
     with exclusive([str(out)], "magnetar replay", alone=True):

@@ -16,7 +16,7 @@ from streaming.fold.records import BrokerType, NoSuchRecord, partition_metrics, 
 from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.ingress import IngressWatch, claim, ensure_ingress
+from streaming.kafka.ingress import TopicWatch, claim, ensure_ingress
 from streaming.kafka.retention import check_retention
 from streaming.kafka.topics import are_distinct, records_within, topic_offsets
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -115,7 +115,8 @@ def run_query(
         max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of their micro-batch, instead of
             letting them take the clock along. If the machine's clock jumps ahead as far, no micro-batch folds until it is back. None:
             accept any time.
-        on_note: gets sentences about the topic's retention, see `streaming.kafka.retention`.
+        on_note: gets sentences about the topic's retention, see `streaming.kafka.retention`, and about a topic of responses or dead letters
+            that somebody deleted and recreated while the query runs.
         on_batch, on_start: called on the driver. on_progress: the same after the commit of a micro-batch, in another thread.
         metrics: gets the figures of the query and its topics after each micro-batch. Those of topics that a former run left are
             read from the checkpoint first.
@@ -175,7 +176,8 @@ def run_query(
     url = KafkaUrl.parse(ingress)
     answers = KafkaUrl.parse(responses) if responses is not None else None
     letters = KafkaUrl.parse(dead_letters) if dead_letters is not None else None
-    topics = [each for each in (url, answers, letters) if each is not None]
+    outputs = [each for each in (answers, letters) if each is not None]
+    topics = [url, *outputs]
     if len(set(topics)) < len(topics):
         raise KafkaUrlError(f"{ingress}: {_A_TOPIC_EACH}")
     stop = stop or threading.Event()
@@ -192,7 +194,7 @@ def run_query(
         if not are_distinct(topics, config):
             raise KafkaUrlError(f"{ingress}: {_A_TOPIC_EACH}; these addresses lead to the same Kafka")
         count = ensure_ingress(url, store, partitions, config)
-        claim([each for each in (answers, letters) if each is not None], store, count, config)
+        claim(outputs, store, count, config)
         if planned is not None:
             last = committed(checkpoint)
             offsets = None if last is None else last.offsets
@@ -253,7 +255,7 @@ def run_query(
             before = committed_states(spark, checkpoint) or ([] if seed is None else seed.states())
             metrics.known(partition_metrics(before, broker=broker))
         arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
-        topic = IngressWatch(url, store, config)
+        watch = TopicWatch(url, outputs, store, config, on_note or (lambda _: None))
         watching = ExitStack()
         if metrics is not None or on_progress is not None:
             watching.enter_context(progress.listening(spark, _NAME, done))
@@ -283,7 +285,7 @@ def run_query(
             on_batch=written,
             on_idle=arrivals.wait if seconds(trigger) < _IDLE_SECONDS else None,
             name=_NAME,
-            check=topic.check,
+            check=watch.check,
             on_begin=sinks.begun.begin,
             on_end=sinks.end,
             check_time=(lambda: None) if clock == "log" else TriggerClock(machine, stop, tell).check,
@@ -300,7 +302,7 @@ def run_query(
             ended.set()
             running.stop()
             arrivals.close()
-            topic.close()
+            watch.close()
             watching.close()
             if metrics is not None:
                 metrics.stopped()

@@ -5,17 +5,21 @@ A query's ingress topic must be the same one at every start: another one has ano
 Spark identifies a topic by its name. If a topic is deleted, recreated and filled beyond the offsets in the checkpoint, Spark
 continues there and never reads what comes before. And if the number of partitions changes, the commands of one Pulsar topic
 may be in two partitions, each with a part of its past. So ``<store>/ingress.json`` keeps what Kafka said of the topic at the
-first start, and each micro-batch compares (`IngressWatch`). Spark itself notices partitions that Kafka deletes while the query runs.
+first start, and each micro-batch compares (`TopicWatch`). Spark itself notices partitions that Kafka deletes while the query runs.
 
 What a query writes to Kafka belongs to it alone: its rows are numbered by its own micro-batches, so readers that drop repeats would
 drop another query's rows, or its own after a start from nothing. So a topic that is new to a query must be empty (`claim`). The note has
 the ids of those that it writes.
+
+If somebody deletes a topic that a query writes and makes it anew, the old rows are gone, and the query has nothing to skip or to repeat:
+so it goes on, unlike with another ingress topic. `TopicWatch` notes the new id, or the next start would take the query's own rows for
+those of another one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -104,12 +108,19 @@ def claim(topics: Sequence[KafkaUrl], store: str, partitions: int, config: Kafka
         known = note.written is None or not {id_, *others}.isdisjoint(note.written)
         if not known and holds_records(url, config):
             raise TopicInUse(
-                f"Kafka's topic {url.topic!r} has records of another query, or of an earlier one: readers "
-                "could not tell its rows from those of this one. Give each query its own output topics"
+                f"Kafka's topic {url.topic!r} has records that this query does not know as its own, such as those of another query, or of "
+                "an earlier one: readers could not tell their rows from those of this one. Give each query its own output topics"
             )
+    _note_written(storage, note, ids)
+
+
+def _note_written(storage: Storage, note: Ingress, ids: Sequence[str]) -> Ingress:
+    """Adds the ids of topics that the query writes. Returns the note as it is then."""
     written = sorted({*(note.written or ()), *ids})
     if written != note.written:
-        storage.write_json(INGRESS, msgspec.structs.replace(note, written=written))
+        note = msgspec.structs.replace(note, written=written)
+        storage.write_json(INGRESS, note)
+    return note
 
 
 def ensure_dataframe(store: str, partitions: int) -> None:
@@ -132,44 +143,72 @@ def ensure_dataframe(store: str, partitions: int) -> None:
         )
 
 
-class IngressWatch:
-    """Compares the topic of a running query with the one with which it began, of which its store has a note."""
+class TopicWatch:
+    """Compares the topics of a running query with those that its store has a note of: the one with which it began, and those that it
+    writes. `claim` comes first."""
 
-    def __init__(self, url: KafkaUrl, store: str, config: KafkaConfig = PLAIN) -> None:
-        self._url, self._config = url, config
-        self._before = _noted(Storage(store))
-        self._admin: KafkaAdminClient | None = None
+    def __init__(
+        self,
+        url: KafkaUrl,
+        written: Sequence[KafkaUrl],
+        store: str,
+        config: KafkaConfig = PLAIN,
+        on_note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`written`: the topics that the query writes. `on_note` gets a sentence when one of them was made anew."""
+        self._url, self._written, self._config, self._on_note = url, written, config, on_note
+        self._storage = Storage(store)
+        self._before = _noted(self._storage)
+        self._admins: dict[str, KafkaAdminClient] = {}
         self._policy_checked = time.monotonic()
 
     def check(self) -> None:
-        """Raises `IngressChanged`, and `LogLost` within a minute after Kafka was told to compact the topic.
+        """Raises `IngressChanged`, `LogLost` within a minute after Kafka was told to compact the topic, and the store's `NotStored`.
 
-        A Kafka that does not answer, or has no such topic now, is for the query to notice.
+        A Kafka that does not answer, or does not have a topic now, is for the query to notice.
         """
-        from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
         if self._before is None:
             return
         try:
-            if self._admin is None:
-                self._admin = connect(
-                    KafkaAdminClient, self._url, self._config, request_timeout_ms=_PATIENCE_MS
-                )
-            now = _described(self._admin, self._url)
+            now = self._look(self._url)
             if time.monotonic() - self._policy_checked > _POLICY_SECONDS:
-                check_policy(self._admin, self._url)
+                check_policy(self._admins[self._url.bootstrap], self._url)
                 self._policy_checked = time.monotonic()
+            written = [self._look(url) for url in self._written]
         except (KafkaError, KafkaUnreachable):
             self.close()
             return
         if now.partitions:
             _compare(self._before, now, self._url)
+        known = self._before.written or ()
+        anew = {
+            topic.id: topic.topic
+            for topic in written
+            if topic.partitions and topic.id is not None and topic.id not in known
+        }
+        if anew:
+            self._before = _note_written(self._storage, self._before, list(anew))
+        for name in anew.values():
+            self._on_note(
+                f"Kafka's topic {name!r} was deleted and recreated while the query writes to it: the rows that it had are gone, and the "
+                "query goes on in the new one"
+            )
+
+    def _look(self, url: KafkaUrl) -> Ingress:
+        from kafka import KafkaAdminClient
+
+        if url.bootstrap not in self._admins:
+            self._admins[url.bootstrap] = connect(
+                KafkaAdminClient, url, self._config, request_timeout_ms=_PATIENCE_MS
+            )
+        return _described(self._admins[url.bootstrap], url)
 
     def close(self) -> None:
-        """Close the connection. Another check would open a new one."""
-        admin, self._admin = self._admin, None
-        if admin is not None:
+        """Close the connections. Another check would open new ones."""
+        admins, self._admins = self._admins, {}
+        for admin in admins.values():
             admin.close()
 
 

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from streaming.broker.context import NEVER
 from streaming.broker.persistent.delivery import Show
+from streaming.broker.position import from_text
 from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
@@ -144,7 +145,7 @@ class Control:
         return {"messages": [self._message(topic, each.position) for each in entries]}
 
     def _message(self, topic: str, position: str) -> dict[str, Any]:
-        ledger_id, entry_id = map(int, position.split(":"))
+        ledger_id, entry_id = from_text(position)
         entry = self._engine.entry(topic, ledger_id, entry_id)
         payload = base64.b64encode(entry.payload).decode()
         return {

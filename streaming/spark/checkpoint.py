@@ -8,11 +8,12 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from sinks.storage import RESTORE, Storage
+from sinks.storage import RESTORE, BadUrl, Storage
 from streaming.runtime.clock import FoldClock
 from streaming.spark.failure import QueryFailed
 
 _S3A = "s3a://"
+_NOT_SPARKS = ("s3", "s3n")
 _STATE = "state/0/_metadata/metadata"
 """Where Spark says how many partitions the state has."""
 
@@ -29,8 +30,12 @@ class NoTopic(BadCheckpoint):
 
 
 def opened(checkpoint: str | Path) -> Storage | None:
-    """The checkpoint's folder, or None if only Spark can open it. Spark's ``s3a://`` is ``s3://`` for everybody else."""
+    """The checkpoint's folder, or None if only Spark can open it. Spark's ``s3a://`` is ``s3://`` for everybody else, and Spark can open
+    nothing of that name. Raises `BadUrl`."""
     url = str(checkpoint)
+    scheme, found, rest = url.partition("://")
+    if found and scheme.lower() in _NOT_SPARKS:
+        raise BadUrl(f"{url} can't be a checkpoint: write {_S3A}{rest}, which is what Spark calls S3")
     if url.startswith(_S3A):
         return Storage(f"s3://{url.removeprefix(_S3A)}")
     return None if "://" in url else Storage(url)

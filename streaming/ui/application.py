@@ -14,6 +14,7 @@ import msgspec
 
 from sinks.storage import plain
 from streaming.answers.history.folders import Budget, TooMuch
+from streaming.broker.position import from_words
 from streaming.metrics.browsers import refusal
 from streaming.metrics.endpoint import WsgiApplication
 from streaming.ui import figures
@@ -162,13 +163,10 @@ class Pages:
         question.subscription = asked.text("subscription") or None
         if about == "message":
             if position := asked.text("position"):
-                ledger, colon, entry = position.partition(":")
-                if not (
-                    colon
-                    and all(each.isascii() and each.isdigit() and len(each) < 19 for each in (ledger, entry))
-                ):
-                    raise Wrong("position: expected LEDGER:ENTRY, such as 3:42")
-                question.ledger, question.entry = int(ledger), int(entry)
+                try:
+                    question.ledger, question.entry = from_words(position)
+                except ValueError as error:
+                    raise Wrong(f"position {error}") from None
             else:
                 question.producer = asked.text("producer")
                 question.sequence_id = asked.number("sequence_id", (1 << 63) - 1)

@@ -379,3 +379,76 @@ def test_the_exit_code_tells_whether_every_order_was_explored(
     ran = CliRunner().invoke(app, ["check", str(path), "--processes", "1", *options])
     assert ran.exit_code == code, ran.output
     assert ran.output.endswith(said)
+
+
+# ---- a topic on which nothing can be checked
+
+CLIENTS: dict[str, Any] = {"p": [{"PUBLISH": {}}], "w": [*WORKER]}
+ABSENT = "persistent://no/such/orders"
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "no namespace": ({"topic": ABSENT, "settings": {"namespacesMustExist": True}, "clients": CLIENTS}, ABSENT),
+    "no clients": ({"topic": "orders", "clients": {"w": [{"ADMIN": {"method": "PUT", "path": "{topic}/unload"}}]}}, "persistent://public/default/orders"),
+    "one of two": (
+        {"settings": {"namespacesMustExist": True}, "setup": [
+            {"ADMIN": {"method": "PUT", "path": "/tenants/public", "body": {"adminRoles": [], "allowedClusters": ["standalone"]}}},
+            {"ADMIN": {"method": "PUT", "path": "/namespaces/public/default"}},
+        ], "clients": {"p": [{"PUBLISH": {}}], "q": [{"PUBLISH": {"topic": ABSENT}}]}}, ABSENT,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", UNUSABLE)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_topic_on_which_everything_is_refused_is_no_success(
+    way: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "_ALONE", 1)
+    document, topic = UNUSABLE[way]
+    with pytest.raises(
+        ScenarioError, match=f"^nothing was checked on topic {topic}: .* refuses all .* such as '.+'"
+    ):
+        check(scenario_of(document), processes=processes)
+    (tmp_path / "s.yaml").write_text(json.dumps(document))
+    ran = CliRunner().invoke(app, ["check", str(tmp_path / "s.yaml")])
+    assert (ran.exit_code, ran.stderr.count("\n"), ran.stdout) == (2, 1, "")
+    assert ran.stderr.startswith("magnetar: nothing was checked on topic ")
+
+
+def test_what_is_refused_beside_what_is_done_is_a_success() -> None:
+    """A client that is refused is part of many scenarios, and so is a call before there is a topic."""
+    document = {
+        "topic": "orders", "settings": {"maxProducersPerTopic": 1}, "setup": [{"ADMIN": {"method": "PUT", "path": "{topic}/unload"}}],
+        "clients": {name: [{"PRODUCER": {}}, {"SEND": {}}] for name in ("a", "b")},
+    }  # fmt: skip
+    checked = check(scenario_of(document))
+    assert checked.complete
+    assert not checked.counterexamples
+
+
+def test_a_search_that_stops_early_says_nothing_of_it() -> None:
+    checked = check(scenario_of(UNUSABLE["no namespace"][0]), most_states=1)
+    assert not checked.complete
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (
+            {"topic": "orders", "clients": {"p": [{"PUBLISH": {"topic": "order"}}]}},
+            "topic: no step is about persistent://public/default/orders",
+        ),
+        ({"topic": "orders", "time": ["1s"]}, "topic: no step is about persistent://public/default/orders"),
+        (
+            {
+                "clients": {
+                    "p": [{"ADMIN": {"method": "GET", "path": "/persistent/pub%20lic/default/t/stats"}}]
+                }
+            },
+            "p, step 1: /persistent/pub%20lic/default/t/stats: Invalid named entity: pub%20lic",
+        ),
+    ],
+)
+def test_a_topic_that_no_step_names_or_that_can_not_be(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError) as failed:
+        scenario_of(document)
+    assert str(failed.value).startswith(said)

@@ -280,7 +280,8 @@ def test_the_debugger_in_a_terminal(tmp_path: Path) -> None:
     assert (say("delete 1"), say("break"), say("delete 1")) == ("", "", "there are 0 breakpoints\n")
     for wrong, complaint in (
         ("back", "the log has 12 commands, and this is after 0"), ("step x", "expected a number of commands"),
-        ("break topic", "expected topic, message"), ("break message 1", "expected LEDGER:ENTRY"), ("goto soon", "expected a number"),
+        ("break topic", "expected topic, message"), ("break message 1", "expected LEDGER:ENTRY"),
+        (f"break message {'9' * 5000}:1", "expected LEDGER:ENTRY"), ("break message ٣:٤", "expected LEDGER:ENTRY"), ("goto soon", "expected a number"),
         (f"step {'9' * 5000}", "expected a number of commands"), (f"delete {'9' * 5000}", "there are 0 breakpoints"),
         ("fly away", "'fly' is not a command"),
     ):  # fmt: skip

@@ -31,6 +31,11 @@ def status(effects: list[Effect]) -> int:
     return one(effects, AdminResponse).fields.status
 
 
+def reason(effects: list[Effect]) -> tuple[int, str]:
+    """The status and the reason of a refused call."""
+    return status(effects), response(effects)["reason"]
+
+
 def in_use(run: Run, topic: str = TOPIC) -> None:
     """Give a topic a producer and a consumer."""
     run.create_producer(topic=topic)
@@ -249,6 +254,21 @@ def test_the_message_id_at_a_time_across_ledgers() -> None:
     assert {after: (id_["ledgerId"], id_["entryId"]) for after, id_ in asked.items()} == {
         0: (1, 0), 1: (1, 1), 1001: (2, 0), 2000: (2, 0), 2001: (2, 1),
     }  # fmt: skip
+
+
+def test_no_message_has_an_index() -> None:
+    """The interceptor that would give it one is not supported. The reason depends on what a broker looks at first."""
+    by_index = "/getMessageIdByIndex?index=0"
+    run = Run(profile="4.2")
+    run.publish(0)
+    assert reason(run.admin("GET", by_index)) == (
+        412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled",
+    )  # fmt: skip
+    run = Run(profile="4.2", brokerEntryMetadataInterceptors="AppendBrokerTimestampMetadataInterceptor")
+    run.create_producer()
+    assert reason(run.admin("GET", by_index)) == (404, f"No messages found in topic {TOPIC}")
+    run.send(0)
+    assert reason(run.admin("GET", by_index)) == (412, "Broker entry metadata is not present in the message")
 
 
 # -- properties -------------------------------------------------------------------------------------------------------

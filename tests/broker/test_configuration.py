@@ -46,6 +46,11 @@ def test_the_range_of_a_setting_is_enforced(name: str) -> None:
         assert len(str(error.value)) < 300
 
 
+def test_the_profile_is_no_setting() -> None:
+    with pytest.raises(BadSetting, match="give it separately"):
+        configuration("4.0", {"profile": "3.0"})
+
+
 def test_texts_are_short() -> None:
     for name in (
         "clusterName",

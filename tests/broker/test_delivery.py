@@ -7,7 +7,7 @@ import pytest
 from schemas.commands import Ack, AnyCommand, ConnectionLost, Flow, MessageIdData, Subscribe, to_json
 from schemas.effects import Effect, Message
 from streaming.broker.broker import Broker
-from streaming.broker.dispatch.verdict import Verdict
+from streaming.broker.dispatch.verdict import Verdict, unacked_of_broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.delivery import Delivery, EntryState, Show
 from streaming.broker.position import Position
@@ -34,6 +34,7 @@ def check(broker: Broker, store: Stored) -> None:
             dispatcher = broker.topic(name).subscriptions[subscription].dispatcher
             if getattr(dispatcher, "pending_read", 0):
                 assert found.unread == 0, "a read waits only at the end of the topic"
+            assert not [each for each in found.verdicts if "None" in each.text], "names nobody"
             blocking = [verdict for verdict in found.verdicts if verdict.blocks]
             if found.state == "held back":
                 assert blocking, found
@@ -233,6 +234,33 @@ def test_an_empty_ledger_that_an_unload_left_is_deleted() -> None:
 # -- what the dispatchers say
 
 
+def failover() -> Run:
+    """Three consumers, of which the first by name is active at once."""
+    run = Run()
+    for id_ in (1, 2, 3):
+        run.subscribe("s", "Failover", id_=id_, consumer_name=f"c{id_}", permits=9)
+    return run
+
+
+def inactive(run: Run) -> dict[str, str]:
+    """What is said of each consumer that is not the active one."""
+    found = [each for each in run.broker.delivery(TOPIC, "s").verdicts if each.decider == "active consumer"]
+    assert all(each.blocks for each in found)
+    return {each.consumer: each.text for each in found if each.consumer is not None}
+
+
+def test_who_is_not_active_is_told_who_is() -> None:
+    active = failover().broker.delivery(TOPIC, "s")
+    assert [each.consumer for each in active.verdicts if each.decider == "permits"] == ["c1"]
+    assert inactive(failover()) == dict.fromkeys(["c2", "c3"], "not the active consumer, which is c1")
+
+
+def test_after_a_seek_nobody_is_active_and_nobody_is_named() -> None:
+    run = failover()
+    run.seek("s", time=0)
+    assert inactive(run) == dict.fromkeys(["c2", "c3"], "not the active consumer")
+
+
 def test_delays_that_are_all_the_same_hold_everything_back() -> None:
     run = Run(delayedDeliveryFixedDelayDetectionLookahead=2)
     run.create_producer()
@@ -258,3 +286,39 @@ def test_a_full_replay_queue_holds_new_entries_back() -> None:
     assert (found.blocks, found.scope) == (True, "new")
     assert found.text.endswith("so many that no new ones are read")
     assert not sent(keys[39])
+
+
+@pytest.mark.parametrize(("limit", "acks"), [(2, 1), (4, 2), (5, 3)])
+def test_a_blocked_consumer_is_unblocked_by_the_ack_that_its_verdict_names(limit: int, acks: int) -> None:
+    run = Run(maxUnackedMessagesPerConsumer=limit)
+    run.subscribe("s", "Shared", permits=100)
+    for n in range(limit + 1):
+        run.publish(n)
+    assert verdict(run, "maxUnackedMessagesPerConsumer").text == (
+        f"{limit} unacked messages, the limit is {limit}; unblocked by an ack that leaves {limit // 2} or fewer"
+    )
+    assert [bool(sent(run.ack("s", (1, n)))) for n in range(acks)] == [*[False] * (acks - 1), True]
+
+
+def test_a_consumer_whose_limit_was_lifted_while_it_was_blocked_is_unblocked_by_its_next_ack() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=4)
+    run.subscribe("s", "Shared", permits=100)
+    for n in range(5):
+        run.publish(n)
+    run.namespace("POST", "maxUnackedMessagesPerConsumer", 0)
+    found = verdict(run, "maxUnackedMessagesPerConsumer")
+    assert (found.blocks, found.text) == (True, "4 unacked messages, no limit; unblocked by its next ack")
+    assert sent(run.ack("s", (1, 0))) == [4]
+    assert not verdict(run, "maxUnackedMessagesPerConsumer").blocks
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (None, "the broker has reached its limit of unacked messages"),
+        (1, "the broker has reached its limit of 1 unacked messages; a limit of 1 never unblocks"),
+        (2, "the broker has reached its limit of 2 unacked messages"),
+    ],
+)
+def test_a_limit_of_the_broker_that_nothing_is_below_half_of(limit: int | None, text: str) -> None:
+    assert unacked_of_broker(limit).text.partition(",")[0] == text

@@ -8,6 +8,7 @@ from schemas.effects import AdminResponse
 from streaming.broker.admin import namespace_policies
 from streaming.broker.config import abbreviated, setting_text
 from streaming.broker.policies import topic_policies
+from streaming.broker.policies.kept import NO_ENTRY_FILTERS
 from tests.broker.kit import Run, one
 
 RATE = {"dispatchThrottlingRateInMsg": 5}
@@ -144,3 +145,18 @@ def test_settings_for_people() -> None:
     assert setting_text(5) == "5"
     assert abbreviated(",".join("a" * 200)) == "200 of them"
     assert one(Run().admin("GET", "/stats"), AdminResponse).fields.status == 404
+
+
+@pytest.mark.parametrize("value", [{"entryFilterNames": ""}, {"entryFilterNames": "a"}, "a"])
+def test_entry_filters_are_taken_only_if_there_are_none(value: Any) -> None:
+    refused = value != {"entryFilterNames": ""}
+    for take in (namespace_policies.take, topic_policies.take):
+        taken = take({"entryFilters": value})
+        assert taken.not_applied == ({"entryFilters": NO_ENTRY_FILTERS} if refused else {})
+        assert not taken.unknown
+
+
+def test_shadow_topics_of_a_topic_are_not_taken() -> None:
+    taken = topic_policies.take({"shadowTopics": ["persistent://public/default/t"]})
+    assert taken.not_applied == {"shadowTopics": "shadow topics are not supported"}
+    assert topic_policies.take({"shadowTopics": []}).not_applied == {}

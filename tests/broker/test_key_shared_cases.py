@@ -47,6 +47,7 @@ from streaming.broker.dispatch.sticky_key_hash import NONE_KEY, sticky_key
 from streaming.broker.errors import BrokerError
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
+from streaming.broker.subscription.context import SubscriptionContext
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
 from tests.examples import examples
 
@@ -763,6 +764,53 @@ def test_nothing_is_searched_for_new_entries_while_nothing_can_move() -> None:
     assert sent(run.flow("s", 1, id_=1)) == [1]
 
 
+def test_an_ack_below_the_limit_searches_nothing_of_what_waits_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(maxUnackedMessagesPerConsumer=2)
+    join(run, 1, permits=1)
+    join(run, 2)
+    publish(run, ["k0"] * 5)
+    assert sent(publish(run, ["k2"], 5), 2) == [5]
+    searches: list[int] = []
+    select = StickyKeyMultipleConsumers._select
+
+    def searched(found: StickyKeyMultipleConsumers, sub: SubscriptionContext, wanted: int) -> list[Position]:
+        searches.append(wanted)
+        return select(found, sub, wanted)
+
+    monkeypatch.setattr(StickyKeyMultipleConsumers, "_select", searched)
+    assert ack(run, 2, 5) == []
+    assert sent(publish(run, ["k2"], 6), 2) == [6]
+    assert (searches, replay(run)) == ([], [1, 2, 3, 4])
+    assert sent(run.flow("s", 1)) == [1]
+    assert searches, "permits are a reason to search"
+
+
+def test_an_ack_at_the_limit_makes_room_for_what_waits_although_the_consumer_stays_blocked() -> None:
+    """It is unblocked at half of its limit, but Key_Shared asks only for room below the limit. The next entry shows it."""
+    run = Run(maxUnackedMessagesPerConsumer=4)
+    join(run, 1)
+    join(run, 2)
+    assert sent(publish(run, ["k0"] * 6)) == [0, 1, 2, 3]
+    assert sent(publish(run, ["k2"], 6), 2) == [6]
+    assert ack(run, 1, 1) == []
+    assert sent(publish(run, ["k2"], 7)) == [4, 7]
+    assert replay(run) == [5]
+
+
+def test_an_ack_makes_room_under_a_limit_of_one_that_was_lowered_too_late_to_block() -> None:
+    run = Run(maxUnackedMessagesPerConsumer=4)
+    for id_ in (1, 2, 3):
+        join(run, id_)
+    assert sent(publish(run, ["k1", "k0"])) == [0, 1]
+    run.namespace("POST", "maxUnackedMessagesPerConsumer", 1)
+    assert sent(publish(run, ["k0"], 2)) == []
+    assert (dispatcher(run).stuck, replay(run)) == (True, [2])
+    assert ack(run, 1, 1) == []
+    assert sent(publish(run, ["k2"], 3)) == [2, 3]
+
+
 # -- before 4.0 (docs/rules/key-shared.md §12) ------------------------------------------------------------------------
 
 
@@ -1302,8 +1350,9 @@ def test_a_seek_leaves_the_kind_of_selector(hashing: bool) -> None:
     assert type(dispatcher.selector) is before
 
 
-def test_a_consumer_that_is_not_in_the_ring_leaves_nothing() -> None:
-    ring = filled(ConsistentHashing(points=3), "c1", "c2")
+@pytest.mark.parametrize("ring", [ConsistentHashing(points=3), AutoSplit(1 << 16)])
+def test_a_consumer_that_is_not_in_the_selector_leaves_nothing(ring: ConsistentHashing | AutoSplit) -> None:
+    filled(ring, "c1", "c2")
     before = [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)]
     ring.remove(("somebody else", 7))
     assert [ring.select(ring.slot(hash_)) for hash_ in range(0, 1 << 31, 1 << 24)] == before

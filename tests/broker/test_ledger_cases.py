@@ -603,3 +603,26 @@ def test_a_read_goes_on_in_the_next_ledger_while_any_of_its_bytes_are_left() -> 
     one_entry = 1 + ENTRY_OVERHEAD
     for size, entries in ((one_entry, 1), (one_entry + 1, 2), (2 * one_entry, 2), (3 * one_entry, 3)):
         assert ledger.entries_within(size, P(1, 0), 10) == entries
+
+
+@pytest.mark.feature("D1")
+def test_a_read_behind_the_last_ledger_or_before_the_first_is_estimated_by_what_is_there() -> None:
+    """By the last ledger that has entries, and from the first one on. Without entries, a read asks for one."""
+    ledger = bare(2, 1)
+    one_entry = 1 + ENTRY_OVERHEAD
+    for at in (P(2, 1), P(3, 0), P(9, 0)):
+        assert [ledger.entries_within(n * one_entry, at, 10) for n in (1, 2, 20)] == [1, 2, 10]
+    assert ledger.entries_within(3 * one_entry, P(0, 0), 10) == 3
+    assert BareTopic().ledger.entries_within(3 * one_entry, P(9, 0), 10) == 1
+
+
+@pytest.mark.feature("D1")
+def test_a_read_in_an_empty_open_ledger_is_estimated_by_the_last_one_with_entries() -> None:
+    topic = BareTopic()
+    topic.topic.policies.retention = RetentionPolicies(-1, -1)
+    topic.add_ledger(1, 1)
+    ledger = topic.ledger
+    assert ledger.current_entries == 0
+    assert [
+        ledger.entries_within(n * (1 + ENTRY_OVERHEAD), P(ledger.current, 0), 10) for n in (1, 3, 20)
+    ] == [1, 3, 10]

@@ -389,7 +389,10 @@ def test_permissions_are_kept_and_shown(strict: Run) -> None:
     assert status(strict, "POST", f"{path}/permissions/r", ["fly"]) == 400
     assert status(strict, "POST", f"{of_topic}/permissions/r", "produce", TOPIC) == 400
     assert status(strict, "POST", f"{path}/permissions", ["produce"]) == 405
+    assert status(strict, "POST", f"{path}/permissions/q", ["consume"]) == 204
     assert status(strict, "DELETE", f"{path}/permissions/r") == 204
+    assert call(strict, "GET", f"{path}/permissions") == (200, {"q": ["consume"]})
+    assert status(strict, "DELETE", f"{path}/permissions/q") == 204
     assert status(strict, "DELETE", f"{of_topic}/permissions/r%2Fs", None, TOPIC) == 204
     assert call(strict, "GET", f"{path}/permissions") == (200, {})
     assert call(strict, "GET", f"{of_topic}/permissions", None, TOPIC) == (200, {})
@@ -459,6 +462,10 @@ def test_a_namespace_has_a_limited_number_of_bundles(strict: Run) -> None:
         412, "the bundle 0x00000000_0x00400000 can't be split",
     )  # fmt: skip
     assert call(strict, "GET", f"{path}/bundles")[1]["numBundles"] == 1024
+    assert reason(strict, "PUT", "/namespaces/public/m", {"bundles": {"numBundles": bundles._MOST + 1}}) == (
+        412, f"at most {bundles._MOST:,} bundles are supported",
+    )  # fmt: skip
+    assert status(strict, "GET", "/namespaces/public/m/bundles") == 404
 
 
 # -- policies without effect ------------------------------------------------------------------------------------------

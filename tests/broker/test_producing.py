@@ -158,3 +158,16 @@ def test_writes_that_are_not_confirmed() -> None:
         "closing",
         "1 of its messages are not confirmed yet: it leaves once they are",
     )
+
+
+def test_the_answer_is_that_to_a_connection_of_its_own() -> None:
+    """Also if a client has taken the name of it."""
+    run = Run()
+    for connection in ("explain", "explain'"):
+        run.create_producer(f"p of {connection}", connection=connection)
+    found = answer(run)
+    assert {of(found, mode)[0] for mode in ("Shared", "WaitForExclusive", "ExclusiveWithFencing")} == {
+        "gets in", "waits", "fences",
+    }  # fmt: skip
+    assert found.refused == found.admissions[1]
+    assert (found.refused.access_mode, found.refused.error) == ("Exclusive", "ProducerFenced")

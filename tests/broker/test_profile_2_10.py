@@ -647,3 +647,23 @@ def test_a_consumer_is_unblocked_one_ack_late(limit: int, late: list[int], in_ti
         late,
         in_time,
     )
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize(("profile", "status"), [("2.10", 204), ("3.0", 204), ("4.0", 204), ("4.2", 200)])
+@pytest.mark.parametrize("call", ["antiAffinity", "persistence/bookieAffinity"])
+def test_affinity_that_is_not_set(profile: Any, status: int, call: str) -> None:
+    found = one(Run(profile=profile).namespace("GET", call), AdminResponse).fields
+    assert (found.status, found.response) == (status, UNSET)
+
+
+@pytest.mark.feature("A8", "I2")
+def test_an_ack_that_leaves_half_of_the_limit_unblocks_a_consumer_of_a_non_persistent_topic() -> None:
+    """It gets the permits that it asked for while it was blocked."""
+    run = Run(profile="2.10", maxUnackedMessagesPerConsumer=2)
+    run.subscribe("s", "Shared", topic=NP, permits=2)
+    assert [len(of(run.publish(n, topic=NP), Message)) for n in range(2)] == [1, 1]
+    run.flow("s", 5, topic=NP)
+    assert not of(run.publish(2, topic=NP), Message)
+    run.ack("s", (0, 0), topic=NP)
+    assert len(of(run.publish(3, topic=NP), Message)) == 1

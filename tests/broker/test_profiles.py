@@ -30,6 +30,7 @@ from streaming.broker.config import (
     PROFILE_OF,
     PROFILES,
     ServiceConfiguration,
+    changes,
     configuration,
     profile_of,
     stand_in,
@@ -122,6 +123,18 @@ def test_a_profile_has_one_list_of_names() -> None:
 )
 def test_a_broker_has_the_profile_of_its_release_line_or_the_nearest(version: str, profile: str) -> None:
     assert profile_of(version) == profile
+
+
+@pytest.mark.feature("I2")
+@pytest.mark.parametrize("before", PROFILE_OF)
+@pytest.mark.parametrize("after", PROFILE_OF)
+def test_what_changes_between_profiles_is_all_that_differs(before: Any, after: Any) -> None:
+    first, second = (msgspec.structs.asdict(configuration(each, {})) for each in (before, after))
+    found = changes(before, after)
+    assert found.keys() <= first.keys() - {"profile"}
+    assert {name: old for name, (old, _) in found.items()} == {name: first[name] for name in found}
+    assert first | {name: new for name, (_, new) in found.items()} | {"profile": second["profile"]} == second
+    assert not any(old == new for old, new in found.values())
 
 
 @pytest.mark.feature("I2")

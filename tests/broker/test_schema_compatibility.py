@@ -385,3 +385,21 @@ def test_keys_and_values_that_nobody_has_validated_are_compared(old: Any, new: A
         found.append(SchemaData(schema_data=data + data, type="KeyValue"))
         validate(found[-1])
     incompatibility(found[:1], found[1], "FULL")
+
+
+@pytest.mark.parametrize("length", [10, 1_022, 1_023, 2_000])
+def test_a_type_whose_full_name_is_too_long_has_its_name_alone(length: int) -> None:
+    """Nobody validates the schemas of a state: the names that are kept of them have a bound all the same."""
+    kind = {"type": "enum", "name": "e", "symbols": []}
+    found = schema_compatibility._names(kind, "n" * length, {})
+    assert [*found] == (["e", f"{'n' * length}.e"] if length < 1_023 else ["e"])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_symbols_must_be_there_wherever_their_type_is_used(count: int) -> None:
+    def of(*symbols: str) -> dict[str, Any]:
+        kind = {"type": "enum", "name": "e", "symbols": [*symbols]}
+        return record(("f", kind), *((f"f{n}", {"type": "array", "items": "e"}) for n in range(count)))
+
+    assert both_ways(of("A", "B"), of("A", "B")) is None
+    assert both_ways(of("A", "B"), of("A", "C")) is not None

@@ -1,5 +1,7 @@
 """Runs of plain SENDs are only faster: rows and state are those of the scalar step, for any log and any cuts."""
 
+from functools import partial
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -7,7 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.commands import BrokerConfig, Fault, MessageIdData, MessageMetadata, Producer, Send
+from schemas.commands import (
+    BrokerConfig,
+    Fault,
+    Flow,
+    MessageIdData,
+    MessageMetadata,
+    Producer,
+    Send,
+    Subscribe,
+)
+from schemas.effects import Message, Row
+from streaming.broker import context
 from streaming.broker.broker import Broker
 from streaming.fold import live
 from streaming.fold.live import LiveFold
@@ -23,53 +36,44 @@ from tests.examples import examples
 TOPIC = QUIET_TOPICS[0]
 
 
-def metadata() -> st.SearchStrategy[MessageMetadata]:
-    """Mostly plain."""
-    rarely: dict[str, Any] = {
-        "num_messages_in_batch": st.just(2), "deliver_at_time": st.just(START + 5_000), "marker_type": st.just(1),
-        "chunk_id": st.just(0), "num_chunks_from_msg": st.just(2), "event_time": st.just(START), "null_value": st.just(False),
-    }  # fmt: skip
-    plain: dict[str, Any] = {
-        "producer_name": st.sampled_from(["q", "é" * 70]), "sequence_id": st.integers(-1, 300),
-        "publish_time": st.sampled_from([0, START, START + 10**9]), "partition_key": st.sampled_from([None, None, "", "kö"]),
-        "uncompressed_size": st.sampled_from([None, 0, 300]),
-    }  # fmt: skip
-    some = st.builds(MessageMetadata, **plain)
-    return st.one_of(
-        *[some] * 9, st.fixed_dictionaries(plain, optional=rarely).map(lambda each: MessageMetadata(**each))
-    )
+RARELY_IN_METADATA: list[dict[str, Any]] = [
+    {"num_messages_in_batch": 2}, {"deliver_at_time": START + 5_000}, {"marker_type": 1}, {"chunk_id": 0},
+    {"num_chunks_from_msg": 2}, {"event_time": START}, {"null_value": False},
+]  # fmt: skip
+RARELY: list[dict[str, Any]] = [
+    {"highest_sequence_id": 7}, {"highest_sequence_id": 60}, {"txnid_least_bits": 1}, {"txnid_most_bits": 1},
+    {"message_id": MessageIdData(ledgerId=1, entryId=1)}, {"is_chunk": True},
+]  # fmt: skip
+
+
+def sends_of(
+    connection: str, topic: str, seed: int, count: int, odd: float, waits: float, rising: bool
+) -> list[Record]:
+    """SENDs of one producer, one after the other. `odd`: the share of those that are not plain; `waits`: of those at another time."""
+    one = Random(seed)
+    found: list[Record] = []
+    for number in range(count):
+        metadata = MessageMetadata(
+            one.choice(["q", "q", "é" * 70]), one.randint(-1, 300), one.choice([0, START, START + 10**9]),
+            partition_key=one.choice([None, None, "", "kö"]), uncompressed_size=one.choice([None, 0, 300]),
+            **(one.choice(RARELY_IN_METADATA) if one.random() < odd else {}),
+        )  # fmt: skip
+        command = Send(
+            connection=connection, producer_id=1, sequence_id=number if rising else one.randint(-1, 60), metadata=metadata,
+            num_messages=one.choice([1, 1, 1, 3]), payload=one.choice(["", "payload", "ö" * 150]),
+            **(one.choice(RARELY) if one.random() < odd else {}),
+        )  # fmt: skip
+        wait = one.choice([1, 1, 7, -3, 1_000, 61_000]) if one.random() < waits else 0
+        found.append((wait, topic, command))
+    return found
 
 
 def sends(connection: str, topic: str) -> st.SearchStrategy[list[Record]]:
-    """SENDs of one producer, one after the other."""
-    rarely: dict[str, Any] = {
-        "highest_sequence_id": st.integers(0, 60), "txnid_least_bits": st.just(1), "txnid_most_bits": st.just(1),
-        "message_id": st.just(MessageIdData(ledgerId=1, entryId=1)), "is_chunk": st.just(True),
-    }  # fmt: skip
-    always: dict[str, Any] = {
-        "connection": st.just(connection), "producer_id": st.just(1), "sequence_id": st.integers(-1, 60),
-        "metadata": metadata(), "num_messages": st.sampled_from([1, 1, 1, 3]),
-        "payload": st.sampled_from(["", "payload", "ö" * 150]),
-    }  # fmt: skip
-    one = st.builds(Send, **always)
-    send = st.one_of(
-        *[one] * 9, st.fixed_dictionaries(always, optional=rarely).map(lambda each: Send(**each))
-    )
-    jumps = st.sampled_from([*[0] * 20, 1, 1, 7, -3, 1_000, 61_000])
-    rising = st.lists(send, max_size=40).map(
-        lambda found: [_numbered(each, number) for number, each in enumerate(found)]
-    )
-    commands = st.one_of(rising, st.lists(send, max_size=20))
-    return commands.flatmap(
-        lambda found: st.lists(jumps, min_size=len(found), max_size=len(found)).map(
-            lambda waits: [(wait, topic, each) for wait, each in zip(waits, found, strict=True)]
-        )
-    )
-
-
-def _numbered(command: Send, number: int) -> Send:
-    command.sequence_id = number
-    return command
+    """Built from a seed: drawn one by one, so many fields would leave runs of two or three SENDs."""
+    return st.builds(
+        partial(sends_of, connection, topic), seed=st.integers(0, 2**32 - 1), count=st.integers(0, 40),
+        odd=st.sampled_from([0, 0, 0.05, 0.3]), waits=st.sampled_from([0, 0.05, 0.3]), rising=st.booleans(),
+    )  # fmt: skip
 
 
 def producers(names: list[str]) -> list[Record]:
@@ -78,6 +82,12 @@ def producers(names: list[str]) -> list[Record]:
         for topic in QUIET_TOPICS
         for name in names
     ]
+
+
+def opened(names: list[str]) -> list[Record]:
+    """Producers that have sent something, without which the run leaves their SENDs to the scalar step."""
+    sent = [each for topic in QUIET_TOPICS for name in names for each in plain(1, -1, name, topic)]
+    return [*producers(names), *sent]
 
 
 def same(log: list[Record], cuts: list[int], shortest: int) -> None:
@@ -119,7 +129,7 @@ def test_a_run_is_only_faster(
     config = configuration[2]
     assert isinstance(config, BrokerConfig)
     config.settings |= more
-    log = [configuration, *prelude(), *producers(["x", "y"]), *(each for part in parts for each in part)]
+    log = [configuration, *prelude(), *opened(["x", "y"]), *(each for part in parts for each in part)]
     same(log, sorted(cut for cut in cuts if cut < len(log)), shortest=1)
 
 
@@ -178,7 +188,7 @@ def test_a_run_of_several_producers_is_only_faster(
     log = [
         configuration,
         *prelude(),
-        *producers(["x", "y"]),
+        *opened(["x", "y"]),
         *(each for part in parts for each in named(part)),
     ]
     in_columns(log, sorted(cut for cut in cuts if cut < len(log)), shortest=1)
@@ -197,9 +207,9 @@ def test_plain_sends_of_several_producers_take_the_run() -> None:
     assert steps_in_columns([*first, *special]) == len(first) + len(special)
 
 
-def plain(count: int, first: int = 0, connection: str = "x") -> list[Record]:
+def plain(count: int, first: int = 0, connection: str = "x", topic: str = TOPIC) -> list[Record]:
     return [
-        (0, TOPIC, Send(connection=connection, producer_id=1, sequence_id=number, payload_bytes=b"x", metadata=MessageMetadata(connection, number, START)))
+        (0, topic, Send(connection=connection, producer_id=1, sequence_id=number, payload_bytes=b"x", metadata=MessageMetadata(connection, number, START)))
         for number in range(first, first + count)
     ]  # fmt: skip
 
@@ -230,6 +240,47 @@ def test_plain_sends_take_the_run() -> None:
     begin = [deduplicated, *first, *plain(1), (0, QUIET_TOPICS[1], plain(1)[0][2])]
     assert steps_of([*begin, *plain(2_500, 1)]) == len(begin) + 2
     assert steps_of([*begin, *plain(900, 1), *plain(3, 500)]) == len(begin) + 3
+
+
+@pytest.mark.parametrize("waits", [0, 0.05])
+def test_the_examples_reach_the_run(waits: float) -> None:
+    """Else the properties above would hold of any run."""
+    first, steps, most = opened(["x"]), 0, 0
+    for seed in range(20):
+        log = [*first, *sends_of("x", TOPIC, seed, 40, 0, waits, rising=True)]
+        steps, most = steps + steps_of(log), most + len(log)
+    assert steps < most / 3
+
+
+@pytest.mark.parametrize(("most", "at_once"), [(1, True), (100, True), (1_000, False)])
+def test_rows_of_a_run_are_taken_with_it_when_there_are_many(most: int, at_once: bool) -> None:
+    """As those of the scalar step are: they bound the memory."""
+    log = records_of([*opened(["x"]), *plain(200)])
+    expected = LiveFold(0, Store(), None).answer(log)
+    taken: list[int] = []
+
+    class Counting(Broker):
+        def take(self) -> list[Row]:
+            rows = super().take()
+            taken.append(len(rows))
+            return rows
+
+    with mock.patch.object(context, "ROWS", most):
+        assert LiveFold(0, Store(), None, broker=Counting).answer(log) == expected
+    assert (taken[-1] == 0) is at_once
+
+
+def test_entries_of_a_run_are_read_in_the_same_batch() -> None:
+    log = [
+        *opened(["x"]),
+        *sends_of("x", TOPIC, 1, 40, 0, 0, rising=True),
+        (0, TOPIC, Subscribe(connection="c", consumer_id=1, subscription="s", subType="Exclusive", request_id=1, initialPosition="Earliest")),
+        (0, TOPIC, Flow(connection="c", consumer_id=1, messagePermits=100)),
+    ]  # fmt: skip
+    ((*_, last),) = [[each.effect for each in rows] for rows in scalar(records_of(log), [])[0]]
+    assert isinstance(last, Message)
+    assert last.entry_id == 40
+    same(log, [], shortest=1)
 
 
 def test_errors_name_the_record() -> None:

@@ -13,10 +13,12 @@ from schemas.effects import (
     Effect,
     LedgerClosed,
     LedgerDeleted,
+    MirrorDrift,
     SendError,
     SendReceipt,
     Unsupported,
 )
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.publish.shadow import LARGEST_LEDGER
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.broker.position import Position
@@ -192,3 +194,15 @@ def test_the_source_decides_what_is_inactive(follows: bool) -> None:
     run.do(Mirror(ledger_id=1, subscriptions={"s": MirroredSubscription((1, -1))}))
     run.wait(1000)
     assert bool(run.broker.topic_names()) == follows
+
+
+def test_a_subscription_that_there_can_not_be_is_not_compared() -> None:
+    """The others are mirrored as if it were not there."""
+    run = shadow(brokerDeduplicationEnabled=True)
+    store(run, 5, 0)
+    seen = dict.fromkeys(["a", DEDUP_CURSOR], MirroredSubscription(mark_delete=(5, -1), backlog=3))
+    effects = run.do(Mirror(ledger_id=5, last_confirmed=(5, 0), entries=1, subscriptions=seen))
+    assert [*run.topic.subscriptions] == ["a"]
+    assert [(each.subscription, each.entries) for each in of(effects, MirrorDrift) if each.entries] == [
+        ("a", -2)
+    ]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.effects import AdminResponse
+from streaming.broker.topic.stats import cursor_name
 from tests.broker.kit import TOPIC, Run, one
 
 pytestmark = pytest.mark.feature("I2")
@@ -117,3 +118,20 @@ def test_a_non_persistent_topic_has_times_of_consumers_only() -> None:
         ("ConsumedFlow", "Consumed", "Acked"), run.now
     )
     assert subscription["msgInReplay"] == subscription["msgRateExpired"] == 0
+
+
+@pytest.mark.parametrize(
+    ("subscription", "name"),
+    [
+        ("s", "s"),
+        ("a b", "a+b"),
+        ("a/b?", "a%2Fb%3F"),
+        ("*-_.", "*-_."),
+        ("~", "%7E"),
+        ("é", "%C3%A9"),
+        ("", ""),
+    ],
+)
+def test_names_of_cursors_are_encoded_as_java_does(subscription: str, name: str) -> None:
+    """`java.net.URLEncoder` leaves letters, digits and ``.-*_`` as they are, and writes a space as a plus."""
+    assert cursor_name(subscription) == name

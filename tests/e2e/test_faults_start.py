@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sinks.storage import RESTORE, Damaged
-from streaming.kafka.ingress import IngressChanged, TopicInUse, claim, ensure_ingress
+from streaming.kafka.ingress import IngressChanged, TopicInUse, TopicWatch, claim, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
 from streaming.spark.checkpoint import BadCheckpoint, check, check_state
@@ -190,7 +190,8 @@ def test_what_a_query_writes_is_its_own(kafka: LocalKafka, admin: Any, tmp_path:
     claim([answers], one, 2)
     claim([answers, letters], one, 2)  # an option that was left out once
     with pytest.raises(
-        TopicInUse, match=r"topic 'claimed-out' has records of another query.* its own output topics"
+        TopicInUse,
+        match=r"topic 'claimed-out' has records that this query does not know.* its own output topics",
     ):
         claim([letters, answers], two, 2)
     known = json.loads((tmp_path / "old/ingress.json").read_text())
@@ -200,3 +201,45 @@ def test_what_a_query_writes_is_its_own(kafka: LocalKafka, admin: Any, tmp_path:
     claim([answers], old, 2)  # the store of an earlier version does not tell
     recreate(admin, kafka, answers.topic, 1)
     claim([answers], two, 2)  # empty, and of nobody
+
+
+@pytest.mark.kafka
+def test_what_a_query_writes_is_its_own_after_it_was_made_anew(
+    kafka: LocalKafka, admin: Any, tmp_path: Path
+) -> None:
+    """However often, and whichever of its topics it is; also while one of them is not there. Another query does not get it."""
+    from kafka import KafkaProducer
+
+    topics = [KafkaUrl(kafka.bootstrap, f"anew-{name}") for name in ("in", "out", "bad")]
+    one, two = (str(tmp_path / name) for name in ("one", "two"))
+    for store in (one, two):
+        ensure_ingress(topics[0], store, 1)
+    claim(topics[1:], one, 1)
+    claim([], two, 1)
+    said: list[str] = []
+    watch = TopicWatch(topics[0], topics[1:], one, on_note=said.append)
+    watch.check()
+    assert said == []
+    for turn in range(4):
+        url = topics[1 + turn % 2]
+        admin.delete_topics([url.topic])
+        gone = url.topic
+        wait_until(lambda: gone not in admin.list_topics(), "the end of the topic")  # noqa: B023
+        watch.check()
+        kafka.create_topic(url.topic, 1)
+        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+        producer.send(url.topic, b"{}", partition=0).get()
+        producer.close()
+        for _ in range(2):
+            watch.check()
+        assert [each.partition("topic '")[2].partition("'")[0] for each in said] == [
+            topics[1 + each % 2].topic for each in range(turn + 1)
+        ]
+        claim(topics[1:], one, 1)
+        with pytest.raises(TopicInUse):
+            claim([url], two, 1)
+    watch.close()
+    again = TopicWatch(topics[0], topics[1:], one, on_note=said.append)
+    again.check()
+    again.close()
+    assert len(said) == 4

@@ -1,5 +1,6 @@
 """A query's topic becomes another one while the query runs, in a way that Spark does not notice."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from kafka.admin import ConfigResource
 from pyspark.sql import SparkSession
 
+from sinks.kafka import read_responses
 from streaming.jobs.run import run_query
 from streaming.kafka import ingress
 from streaming.kafka.client import administration
@@ -82,3 +84,44 @@ def test_a_topic_that_changes_under_a_query(
     last = committed(tmp_path / "checkpoint")
     assert last is not None
     assert last.batch == 0
+
+
+def test_a_topic_of_responses_that_is_made_anew_under_a_query(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """The query goes on in it, and says so. It is not taken for another query's at the next start."""
+    url, answers = (KafkaUrl(kafka.bootstrap, f"anew-under-{name}") for name in ("commands", "responses"))
+    address = f"kafka://{url.bootstrap}/{url.topic}"
+    produce_log(LOG, address, partitions=2)
+    said: list[str] = []
+
+    def run(count: int, change: Callable[[Any], None] = lambda _: None) -> None:
+        """Until `count` micro-batches are done. `change` follows the first one."""
+        stop, batches = threading.Event(), list[Written]()
+
+        def on_batch(batch: Written) -> None:
+            batches.append(batch)
+            if len(batches) == count:
+                stop.set()
+            elif len(batches) == 1:
+                with administration(url) as admin:
+                    change(admin)
+
+        run_query(
+            address, tmp_path / "checkpoint", str(tmp_path / "store"), clock="log", trigger="0s", quality=False, max_ahead_ms=None,
+            spark=spark, on_batch=on_batch, responses=f"kafka://{answers.bootstrap}/{answers.topic}", stop=stop, on_note=said.append,
+        )  # fmt: skip
+
+    def anew(admin: Any) -> None:
+        admin.delete_topics([answers.topic])
+        wait_until(lambda: answers.topic not in admin.list_topics(), "the end of the topic")
+        kafka.create_topic(answers.topic, 2)
+        produce_log(LOG.slice(100), address)
+
+    run(2, anew)
+    (note,) = said
+    assert "'anew-under-responses' was deleted and recreated while" in note
+    assert any(read_responses(answers.bootstrap, answers.topic, timeout=5))
+    produce_log(LOG.slice(150), address)
+    run(1)
+    assert said == [note]

@@ -197,6 +197,15 @@ def test_explanations_are_those_of_the_command(replayed: Path, view: FolderView)
     assert hostile["fate"] == "stored"
 
 
+@pytest.mark.parametrize("position", ["3", "a:b", "-1:4", "3:²", f"1:{10**18}"])
+def test_what_names_no_message_is_wrong(position: str, view: FolderView) -> None:
+    status, found = get(view, "/api/explain", topic=QUOTA, position=position)
+    assert status == 400
+    assert f"position {position!r}: expected LEDGER:ENTRY, such as 3:42" in json.dumps(
+        found, ensure_ascii=False
+    )
+
+
 def test_policies(view: FolderView) -> None:
     found = {row["policy"]: row for row in answer(view, "explain", about="policies", topic=QUOTA)}
     assert found["destination_storage"]["value"]["limitSize"] == 4000

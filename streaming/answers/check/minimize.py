@@ -27,7 +27,7 @@ from streaming.answers.check.scenario import full_topic_name
 from streaming.answers.check.schedules import World
 from streaming.broker.broker import Broker
 from streaming.broker.config import PROFILE_OF
-from streaming.broker.position import Position, from_wire
+from streaming.broker.position import Position, from_wire, from_words
 from streaming.log.files import read_lines, read_log
 from streaming.log.merge import merge_partitions
 from streaming.log.pins import is_accepted
@@ -228,8 +228,11 @@ def keep_of(text: str, log: pa.Table) -> Keep:
     match name, given:
         case "stuck", [topic, subscription]:
             return Stuck(full_topic_name(topic), subscription)
-        case "lost", [topic, place] if re.fullmatch(r"\d{1,18}:\d{1,18}", place):
-            position = Position(*map(int, place.split(":")))
+        case "lost", [topic, place]:
+            try:
+                position = from_words(place)
+            except ValueError as error:
+                raise KeepError(f"{text}: {error}") from None
             entries = _fold(commands_of(log)).entries.get(full_topic_name(topic), {})
             number = next((number for number, at in entries.items() if at == position), None)
             if number is None:

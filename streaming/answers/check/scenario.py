@@ -16,7 +16,7 @@ from schemas.commands import AnyCommand, MessageIdData, Publish
 from schemas.errors import MagnetarError
 from streaming.broker import admin_requests
 from streaming.broker.config import LINES, BadSetting, configuration
-from streaming.broker.names import is_topic_name
+from streaming.broker.names import is_topic_name, why_not_topic_name
 from streaming.broker.position import Position
 from streaming.log.yaml_files import NotYaml, read_yaml
 
@@ -148,6 +148,12 @@ def scenario_of(document: Any) -> Scenario:
     if waits:
         actors.append(Actor("time", tuple(Step("TICK", None, c.Tick(), wait=each) for each in waits)))
     builder.check()
+    if "topic" in fields and not any(
+        step.topic == builder.topic for steps in (setup, *(each.steps for each in actors)) for step in steps
+    ):
+        raise ScenarioError(
+            f"topic: no step is about {builder.topic}: leave it out, or leave out the topics of steps"
+        )
     if not isinstance(symmetry := fields.get("symmetry", True), bool):
         raise ScenarioError(f"symmetry is {symmetry!r}: expected true or false")
     if symmetry:
@@ -231,7 +237,7 @@ class _Builder:
     """Makes steps of what a file says. Counts requests and sequence ids, so that they need not be given."""
 
     def __init__(self, topic: str) -> None:
-        self._topic = topic
+        self.topic = topic
         self._requests: dict[str, int] = {}
         self._sequence: dict[tuple[str, int], int] = {}
         self._producers: dict[tuple[str, int], str] = {}
@@ -268,7 +274,7 @@ class _Builder:
             raise ScenarioError(
                 f"{place}: {name} is not a command: expected {', '.join(sorted([*_COMMANDS, _SHORT_FORM]))}"
             )
-        topic: str | None = _topic(place, fields.pop("topic", self._topic))
+        topic: str | None = _topic(place, fields.pop("topic", self.topic))
         ids = None
         if name == _SHORT_FORM:
             producer = fields.setdefault("producer", client or "producer")
@@ -307,10 +313,12 @@ class _Builder:
                 fields.setdefault("ack_type", "Individual")
         elif name == "ADMIN":
             path = str(fields.get("path", ""))
-            fields["path"] = path = path.replace("{topic}", admin_requests.topic_path(self._topic))
+            fields["path"] = path = path.replace("{topic}", admin_requests.topic_path(self.topic))
             if "{" in path:
                 raise ScenarioError(f"{place}: {path}: only {{topic}} is a placeholder")
             topic = admin_requests.topic_of(fields["path"])
+            if topic is not None and not is_topic_name(topic):
+                raise ScenarioError(f"{place}: {path}: {why_not_topic_name(topic)}")
         if name in _GLOBAL:
             topic = None
         return Step(name, topic, _converted(place, fields, type_), ids)

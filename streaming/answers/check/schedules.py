@@ -60,11 +60,24 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas.arguments import checked
-from schemas.commands import AnyCommand, BrokerConfig, Publish, Tick, to_json
-from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Message, Row
+from schemas.commands import Admin, AnyCommand, BrokerConfig, Publish, Tick, to_json
+from schemas.effects import (
+    KINDS,
+    AdminResponse,
+    CursorMoved,
+    Effect,
+    Error,
+    Evicted,
+    Expired,
+    Message,
+    Quarantined,
+    Row,
+    SendError,
+    Unsupported,
+)
 from streaming.answers.check.invariants import Invariant, Monitor, Violation, held_back
 from streaming.answers.check.reduction import reduced
-from streaming.answers.check.scenario import START, Scenario, Step, components, read_scenario
+from streaming.answers.check.scenario import START, Scenario, ScenarioError, Step, components, read_scenario
 from streaming.broker.broker import Broker
 from streaming.broker.state.codec import PartitionState
 
@@ -144,6 +157,7 @@ class _Expanded(NamedTuple):
     violations: list[tuple[Violation, bytes]]
     transitions: int
     ends: int
+    heard: Heard
 
 
 @checked
@@ -158,7 +172,10 @@ def check(
     """Explore every schedule of a scenario. Returns one counterexample for each invariant that is violated.
 
     `scenario`: what `read_scenario` returns, or its YAML file. `processes`: explore in so many of them. `most_states`: where to stop; None: nowhere. The states of two levels are in memory. `stop` is asked again and again. `progress` is
-    called after each level with the number of states and the depth. Raises `ScenarioError` and `OSError` for a file.
+    called after each level with the number of states and the depth.
+
+    Raises `ScenarioError` and `OSError` for a file, and `ScenarioError` if every schedule was explored, none violates an invariant, and the
+    broker refuses everything that is asked on a topic: then nothing was checked there.
     """
     if not isinstance(scenario, Scenario):
         scenario = read_scenario(scenario)
@@ -170,7 +187,54 @@ def check(
             _explore(search, total, pool, most_states, stop, progress)
         if not total.complete:
             break
+        if not total.counterexamples and (vacuous := search.heard.vacuous()) is not None:
+            raise ScenarioError(vacuous)
     return total
+
+
+class Heard:
+    """What the broker says to what is asked on each topic: whether it does anything, and why not.
+
+    Calls of the admin API count if a topic has nothing else: they may work on topics that no client can use.
+    """
+
+    def __init__(self) -> None:
+        self.does: set[tuple[str, bool]] = set()
+        self.refuses: dict[tuple[str, bool], str] = {}
+
+    def add(self, topic: str | None, command: AnyCommand | Publish, rows: Iterable[Row]) -> None:
+        """The effects of a command on a topic."""
+        if topic is None or (asked := (topic, isinstance(command, Admin))) in self.does:
+            return
+        why = "the broker does nothing"
+        for row in rows:
+            if (refusal := _refusal(row.effect)) is None:
+                self.does.add(asked)
+                return
+            why = refusal
+        self.refuses.setdefault(asked, why)
+
+    def update(self, other: Heard) -> None:
+        """Adds what another search heard, later in the order of the schedules."""
+        self.does |= other.does
+        self.refuses = {**other.refuses, **self.refuses}
+
+    def vacuous(self) -> str | None:
+        """A sentence about the first topic on which nothing can be done. None: there is none."""
+        for topic, is_call in sorted(self.refuses):
+            if (topic, is_call) not in self.does and not (is_call and (topic, False) in self.does):
+                return (
+                    f"nothing was checked on topic {topic}: in every order, the broker refuses all that is asked there, such as "
+                    f"{self.refuses[topic, is_call]!r}. Name another topic, or let the setup create what it needs"
+                )
+        return None
+
+
+def _refusal(effect: Effect) -> str | None:
+    """Why an effect refuses a command. None: it does not."""
+    if isinstance(effect, AdminResponse):
+        return effect.cause if effect.fields.status >= 400 else None
+    return effect.cause if isinstance(effect, Error | SendError | Unsupported | Quarantined) else None
 
 
 class World:
@@ -232,6 +296,8 @@ class _Search:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
+        self.heard = Heard()
+        """In the setup, and in the nodes that `_explore` has added."""
         self._waits = [[step.wait for step in actor.steps] for actor in scenario.actors]
 
     def start(self) -> tuple[_Node, list[tuple[Violation, bytes]]]:
@@ -239,8 +305,9 @@ class _Search:
         world = World(self.scenario.config)
         violations = []
         for step in self.scenario.setup:
-            found = world.step(step)
-            violations += [] if found is None else [(each, b"") for each in found[2]]
+            if (found := world.step(step)) is not None:
+                self.heard.add(step.topic, *found[:2])
+                violations += [(each, b"") for each in found[2]]
         node = _Node(b"", bytes(len(self.scenario.actors)), world.broker.encode(), world.monitor.encode())
         return node, violations
 
@@ -248,6 +315,7 @@ class _Search:
         """The states after each of `nodes`."""
         found: dict[bytes, _Node] = {}
         violations: list[tuple[Violation, bytes]] = []
+        heard = Heard()
         transitions = ends = 0
         actors = self.scenario.actors
         for node in nodes:
@@ -265,6 +333,7 @@ class _Search:
                     continue
                 went_on = True
                 transitions += 1
+                heard.add(actor.steps[at].topic, *step[:2])
                 schedule = node.schedule + bytes([number])
                 violations += [(each, schedule) for each in step[2]]
                 done = node.done[:number] + bytes([at + 1]) + node.done[number + 1 :]
@@ -278,7 +347,7 @@ class _Search:
                 elif schedule < known.schedule:
                     found[key] = known._replace(schedule=schedule)
             ends += not went_on
-        return _Expanded(found, violations, transitions, ends)
+        return _Expanded(found, violations, transitions, ends, heard)
 
     def _now(self, done: bytes) -> int:
         return START + sum(sum(waits[:at]) for waits, at in zip(self._waits, done, strict=True))
@@ -372,6 +441,7 @@ def _explore(
             total.transitions += result.transitions
             total.ends += result.ends
             violations += result.violations
+            search.heard.update(result.heard)
             for key, node in result.nodes.items():
                 other = following.get(key)
                 if other is None or node.schedule < other.schedule:

@@ -7,6 +7,7 @@ from shlex import quote
 from streaming.broker.persistent.cleanup.backlog_quota import Quota
 from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import Delivery
+from streaming.broker.position import from_text
 from streaming.broker.topic.producing import Producing
 
 MOST = 4
@@ -66,10 +67,11 @@ _PRODUCERS = {
 
 def of_delivery(found: Delivery) -> list[str]:
     """What to do about a subscription that gets nothing, the most likely first."""
-    ledger, _, entry = (found.first[0].position if found.first else "LEDGER:ENTRY").partition(":")
+    first = from_text(found.first[0].position) if found.first else None
+    ledger, entry = ("LEDGER", "ENTRY") if first is None else first
     known = {
         "topic": quote(found.topic), "subscription": quote(found.subscription), "ledger": ledger, "entry": entry,
-        "first": f"{ledger}:{entry}" if found.first else "the first unacknowledged entry",
+        "first": first or "the first unacknowledged entry",
     }  # fmt: skip
     advice: dict[str, None] = {}
     if found.state in ("held back", "lost", "not triggered"):

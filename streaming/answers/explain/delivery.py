@@ -9,6 +9,7 @@ from streaming.answers.explain import advice
 from streaming.answers.history.folders import Folders, NotFound, listed
 from streaming.broker.broker import Broker
 from streaming.broker.persistent.delivery import Delivery, Show
+from streaming.broker.position import from_text
 
 
 def explain_deliveries(folders: Folders, topic: str, subscription: str | None = None) -> list[Delivery]:
@@ -84,8 +85,8 @@ def peek(folders: Folders, topic: str, subscription: str, show: Show, most: int)
     broker = _broker_of(folders, topic, subscription)
     rows = []
     for each in broker.peek(topic, subscription, show, most):
-        ledger, _, entry = each.position.partition(":")
-        (stored,) = folders.store.reader(broker.partition).read(topic, int(ledger), int(entry), int(entry))
+        ledger, entry = from_text(each.position)
+        (stored,) = folders.store.reader(broker.partition).read(topic, ledger, entry, entry)
         metadata = stored.metadata
         rows.append(
             {

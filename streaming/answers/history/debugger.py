@@ -13,7 +13,7 @@ from schemas.effects import KINDS, Row
 from streaming.answers.history.inspection import differences
 from streaming.answers.history.timeline import LoggedCommand, Timeline
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.position import Position
+from streaming.broker.position import Position, from_words
 from streaming.fold.live import LiveFold
 from streaming.fold.records import Records, StateRow
 
@@ -198,8 +198,7 @@ def _meets(
         return any(
             at.value in (getattr(each, name, None) or "") for each in effects for name in ("cause", "policy")
         ) or any(KINDS[type(each)] == at.value for each in effects)
-    ledger, entry = map(int, at.value.split(":"))
-    position = Position(ledger, entry)
+    position = from_words(at.value)
     return _names(_decoded(record["value"]), position) or any(_concerns(each, position) for each in effects)
 
 

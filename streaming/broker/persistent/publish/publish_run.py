@@ -141,27 +141,21 @@ class TopicsOfRun(Protocol):
 
     def touch_without_effects(self, name: str | None) -> PersistentTopic | None:
         """The topic of that name, as something happens on it now; None if that can have effects."""
-        ...
 
     def next_due(self) -> int:
         """When the next check or timer is due (ms)."""
-        ...
 
     def put_rounds_off(self, topic: PersistentTopic) -> int:
         """Leave the topic out of the rounds of checks. Returns when its next snapshot is due (ms), −1: it can't be left out."""
-        ...
 
     def next_snapshot(self, topic: PersistentTopic) -> int:
         """When the next snapshot is due (ms) of a topic that is left out of the rounds."""
-        ...
 
     def next_purge(self, topic: PersistentTopic) -> int:
         """The round in which the first producer of the topic leaves or is forgotten if it stays inactive (ms)."""
-        ...
 
     def make_up_rounds(self, topic: PersistentTopic, happened: int) -> None:
         """Do what rounds that were put off would have done up to now. `happened`: when something happened there last (ms)."""
-        ...
 
 
 class _Lane:
