@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
@@ -23,7 +23,7 @@ from streaming.kafka.client import consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.kafka.writer import CommandWriter, NotWritten
+from streaming.kafka.writer import PATIENCE_SECONDS, CommandWriter, NotWritten
 from streaming.log.partition import PARTITIONS
 from streaming.traces.importer import to_line
 
@@ -182,13 +182,21 @@ class KafkaLog:
 
     def __enter__(self) -> Self:
         ensure_topic(self._url, self._partitions, self._config)
-        self._writer = CommandWriter(self._url, self._config, self._on_failure)
+        self._writer = CommandWriter(self._url, self._config, self.fail)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._writer.close(0 if kind is not None else 60)
+        from kafka.errors import KafkaError
+
+        with suppress(KafkaError) if kind is not None else nullcontext():
+            self._writer.close(PATIENCE_SECONDS if kind is None else 0)
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest command that the topic takes."""
+        return self._writer.largest
 
     def read(self) -> Iterator[MirrorRecord]:
         """See `MirrorLog.read`."""
@@ -216,10 +224,10 @@ class KafkaLog:
         if self._failed is not None:
             raise self._failed
         value = msgspec.json.encode(record.command)
-        if len(value) > self._writer.largest:
+        if len(value) > self.largest:
             raise NotWritten(
                 f"a {record.command['command']} on {record.topic} has {len(value):,} bytes, and Kafka's topic {self._url.topic!r} takes "
-                f"{self._writer.largest:,}: raise its max.message.bytes and start the mirror again, which goes on"
+                f"{self.largest:,}: raise its max.message.bytes and start the mirror again, which goes on"
             )
         if record.topic is None:
             done = self._writer.send_to_all([value], record.time)
@@ -253,7 +261,8 @@ class KafkaLog:
             consumer.assign([*parts])
             consumer.commit({part: OffsetAndMetadata(end, "", -1) for part, end in parts.items()})
 
-    def _on_failure(self, error: NotWritten) -> None:
+    def fail(self, error: NotWritten) -> None:
+        """Kafka did not take a record: nothing is written any more."""
         self._failed = error
 
 

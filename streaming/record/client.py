@@ -75,6 +75,7 @@ class _Connection:
         return self._broken is not None
 
     def close(self) -> None:
+        self._fail("the connection is closed")
         self._socket.close()
 
     def send(self, cmd: str, fields: dict[str, Any]) -> None:

@@ -1,0 +1,146 @@
+"""A mirror whose log is an ingress topic of Kafka."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streaming.kafka.client import consuming
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.url import KafkaUrl
+from streaming.kafka.writer import NotWritten
+from streaming.mirror import mirror as mirroring
+from streaming.mirror.journal import KafkaLog, MirrorRecord
+from streaming.mirror.mirror import ClusterMirror
+from streaming.record.rest import Rest
+from tests.mirror.kit import Rounds, Twin, differences
+from tests.server.conftest import Running, running
+
+pytestmark = [pytest.mark.kafka, pytest.mark.feature("K3")]
+
+NAMESPACE = "public/default"
+
+
+@pytest.fixture
+def url(kafka: LocalKafka) -> KafkaUrl:
+    return KafkaUrl(kafka.bootstrap, f"mirrored-{uuid4().hex[:8]}")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Running]:
+    with running(managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0) as found:
+        yield found
+
+
+def mirror(broker: Running, url: KafkaUrl, rounds: int = 1, before: Any = None) -> list[str]:
+    said: list[str] = []
+    with KafkaLog(url, partitions=3) as journal:
+        rest = Rest(str(broker.server.admin_url))
+        made = ClusterMirror(broker.service_url, rest, [NAMESPACE], journal, every=0.01, say=said.append)
+        made.find()
+        made.run(Rounds(rounds, before))
+    return said
+
+
+def logged(url: KafkaUrl, folder: Path) -> list[dict[str, Any]]:
+    """The records of all partitions, those of each topic in their order, also as a log folder."""
+    from kafka import TopicPartition
+
+    found = []
+    with consuming(url, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+        for number in range(3):
+            part = TopicPartition(url.topic, number)
+            consumer.assign([part])
+            consumer.seek(part, 0)
+            end = consumer.end_offsets([part])[part]
+            while consumer.position(part) < end:
+                for records in consumer.poll(timeout_ms=500).values():
+                    for record in records:
+                        if record.key is not None or number == 0:
+                            topic = {} if record.key is None else {"topic": record.key.decode()}
+                            found.append({"timestamp": record.timestamp, **topic, **json.loads(record.value)})
+    folder.mkdir(exist_ok=True)
+    (folder / "1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
+    return found
+
+
+def test_it_goes_on_after_any_end(
+    broker: Running, url: KafkaUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "_CONFIGURED_SECONDS", 0.0)
+    rest = Rest(str(broker.server.admin_url))
+    assert rest.call("PUT", f"/persistent/{NAMESPACE}/parts/partitions", 2).status == 204
+    with broker.client() as client:
+        topics = [
+            f"persistent://{NAMESPACE}/{name}"
+            for name in ("a", "b", "parts-partition-0", "parts-partition-1")
+        ]
+        producers = [client.create_producer(topic) for topic in topics]
+        for topic in topics:
+            client.subscribe(topic, "s")
+
+        def publish() -> None:
+            for producer in producers:
+                for number in range(5):
+                    producer.send(b"%d" % number)
+
+        publish()
+        assert mirror(broker, url, 3, publish) == []
+        write = KafkaLog.write
+
+        def dying(self: KafkaLog, record: MirrorRecord) -> None:
+            dying.left -= 1  # type: ignore[attr-defined]
+            if not dying.left:  # type: ignore[attr-defined]
+                raise KeyboardInterrupt
+            write(self, record)
+
+        for steps in (1, 3, 8, 15):
+            publish()
+            dying.left = steps  # type: ignore[attr-defined]
+            with monkeypatch.context() as patched:
+                patched.setattr(KafkaLog, "write", dying)
+                with pytest.raises(KeyboardInterrupt):
+                    mirror(broker, url, 5, publish)
+        mirror(broker, url)
+        found = logged(url, tmp_path / "log")
+        twin = Twin(tmp_path / "log")
+        assert twin.refused == []
+        for topic in topics:
+            assert differences(rest, topic, twin) == {}
+            ids = [
+                each["message_id"] for each in found if each["command"] == "SEND" and each["topic"] == topic
+            ]
+            positions = [(each["ledgerId"], each["entryId"]) for each in ids]
+            assert positions == sorted(set(positions))
+
+
+def test_a_start_reads_from_the_last_restatement(
+    broker: Running, url: KafkaUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
+    mirror(broker, url, 4)
+    with KafkaLog(url) as journal:
+        records = [*journal.read()]
+        assert records[0].command["command"] != "BROKER_CONFIG"
+        ends = journal.mark()
+        journal.keep(ends)
+        assert [*journal.read()] == []
+
+
+def test_a_record_that_is_too_large_is_told(url: KafkaUrl) -> None:
+    with KafkaLog(url) as journal:
+        record = MirrorRecord(1, "persistent://a/b/c", {"command": "SEND", "payload": "x" * journal.largest})
+        with pytest.raises(NotWritten, match=r"max\.message\.bytes"):
+            journal.write(record)
+
+
+def test_kafka_is_gone(url: KafkaUrl, monkeypatch: pytest.MonkeyPatch) -> None:
+    with KafkaLog(url) as journal:
+        journal.fail(NotWritten("it is gone"))
+        with pytest.raises(NotWritten, match="it is gone"):
+            journal.write(MirrorRecord(1, None, {}))
+        with pytest.raises(NotWritten, match="it is gone"):
+            journal.flush()
