@@ -184,7 +184,7 @@ const subscriptionTable = (rows, withTopic) => table("Subscriptions", [
   ["expired", (row) => count(row.expired)], ["evicted", (row) => count(row.evicted)]], rows);
 
 const more = (value, shown) => (value === null ? "" : value > 0 ? `+${shown(value)}` : shown(value).replace("-", "−"));
-const seen = (ms) => (ms === null ? h("span", { class: "bad" }, "never") : [time(ms), changes ? ` (${span(Math.max(0, Date.now() - ms) / 1000)} ago)` : null]);
+const seen = (ms) => (ms === null ? h("span", { class: "bad" }, "never") : [time(ms), ` (${span(Math.max(0, Date.now() - ms) / 1000)} ago)`]);
 const twinTable = (rows, found) => [
   cards([["mirrored topics", count(found.topics)], ["rows that differ", count(found.differ)], ["the cluster was last seen (UTC)", seen(found.seen)]]),
   table("What is here more than on the source, the largest drift first", [
