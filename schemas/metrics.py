@@ -23,11 +23,22 @@ CONSUMER_RATES = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRe
 """The rates of a consumer, by Pulsar's names."""
 
 
+class DriftMetrics(msgspec.Struct, array_like=True):
+    """How much more a shadow topic, or a subscription of it, has than its source, negative if less: the figures and the cause of the
+    latest MIRROR_DRIFT row."""
+
+    entries: int
+    messages: int
+    size: int
+    cause: str
+
+
 class SubscriptionMetrics(msgspec.Struct, array_like=True):
     """A subscription: backlogs in entries, sizes in bytes, `expired` and `evicted` in entries, all others in messages.
 
     `rates`: those of `SUBSCRIPTION_RATES`. `members`: the consumers, if the broker exposes them. `filtered`: the messages that entry
     filters processed, accepted, rejected and rescheduled. `times`: those of `SUBSCRIPTION_TIMES` (ms since the epoch; 0: never).
+    `drift`: None if it was not compared with a subscription of a source.
     """
 
     name: str
@@ -48,6 +59,7 @@ class SubscriptionMetrics(msgspec.Struct, array_like=True):
     filtered: tuple[int, ...] = (0, 0, 0, 0)
     times: tuple[int, ...] = (0, 0, 0, 0, 0)
     members: list[ConsumerMetrics] = []
+    drift: DriftMetrics | None = None
 
 
 SUBSCRIPTION_TIMES = (
@@ -85,7 +97,8 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     deduplication refused. `rates`: those of `TOPIC_RATES`. `publish_limited`: how often a publish rate limited a connection in
     the interval that ends at `publish_limited_until`. `closed_ledgers`: how many of them the topic has.
     `entry_sizes`: how many entries of the interval had a size in each of `ENTRY_SIZES`, then the sum of their sizes; empty: there
-    were none. It comes twice, as rates do.
+    were none. It comes twice, as rates do. `drift`: None if the topic is no shadow topic. `source_seen`: the time of the latest
+    look at its source; 0: there was none.
     """
 
     name: str
@@ -110,6 +123,8 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     closed_ledgers: int = 0
     entry_sizes: list[int] = []
     next_entry_sizes: list[int] = []
+    drift: DriftMetrics | None = None
+    source_seen: int = 0
 
 
 class PartitionMetrics(msgspec.Struct, array_like=True):

@@ -24,40 +24,44 @@ from tests.test_readme import Terminal
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial"
-PAGES = ("replay", "ask", "what-if", "kafka", "clients", "your-tests", "your-cluster")
-PORTS = ("6650", "6651", "8080", "8081", "9092")
+PAGES = ("replay", "ask", "what-if", "kafka", "clients", "your-tests", "your-cluster", "record")
+PORTS = ("6650", "6651", "8080", "8081", "8090", "9092")
 """The ports in the text. Here, they are free ones."""
 
-SITTINGS = (("replay", "ask", "what-if"), ("clients", "your-cluster"), ("your-tests",))
+SITTINGS = (("replay", "ask", "what-if"), ("clients", "record"), ("your-tests",), ("your-cluster",))
 """The pages without Kafka. Pages of one sitting need more of each other than the files to save."""
 
-LIVE = ("kafka", "clients", "your-tests", "your-cluster")
+LIVE = ("kafka", "clients", "your-tests", "your-cluster", "record")
 """Pages on which times come from the machine's clock."""
 
-SERVERS = ("magnetar serve", "magnetar record", "magnetar run")
+SERVERS = ("magnetar serve", "magnetar record", "magnetar run", "magnetar mirror")
 """Commands that run until Ctrl-C: the reader gives each a terminal of its own."""
 
 OPTIONS = {
     "magnetar serve": "--listen 127.0.0.1:6650 --admin-listen 127.0.0.1:8080",
     "magnetar record": "--listen 127.0.0.1:6651 --admin-listen 127.0.0.1:8081",
+    "magnetar mirror": "--service-url pulsar://localhost:6650 --admin-url http://localhost:8080",
     "magnetar kafka up": "--port 9092",
 }
 """The defaults that have a port in them."""
 
 _BLOCK = re.compile(
-    r"(?:`(?P<file>[\w.-]+)`:\n\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$|^<!-- Ctrl-C: (?P<stop>[^\n]+) -->$",
+    r"(?:`(?P<file>[\w.-]+)`:\n\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$|^<!-- Ctrl-C: (?P<stop>[^\n]+) -->$"
+    r"|^<!-- (?P<kafka>with Kafka) -->$",
     re.MULTILINE | re.DOTALL,
 )
 _TYPED = re.compile(r"^(\(\d+/\d+\) )(.*)\n", re.MULTILINE)
 _OWN = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?|\b1\d{12}\b|\d+\.\d\ds\b"  # times, in pytest's summary, too
     r"|(?<=\(pid )\d+|/\S*(?=/magnetar-failed-)|(?<=magnetar-failed-)\w+"
+    r"|\d+ calls(?= of the admin API)"
 )
 """What is another one in each run."""
 
 
 class Step(NamedTuple):
-    """What a reader does: saves a file, runs a script, or stops a server, whose command `script` then is. And what is shown."""
+    """What a reader does: saves a file, runs a script, or stops a server, whose command `script` then is. And what is shown. After
+    ``kafka``, the page needs a Kafka."""
 
     action: str
     script: str
@@ -70,7 +74,9 @@ def steps(page: str) -> Iterator[Step]:
     found = list(_BLOCK.finditer((TUTORIAL / f"{page}.md").read_text()))
     for block, after in zip(found, [*found[1:], None], strict=True):
         output = after["body"] if after is not None and after["language"] == "text" else None
-        if block["stop"]:
+        if block["kafka"]:
+            yield Step("kafka", "", None)
+        elif block["stop"]:
             yield Step("stop", block["stop"], output)
         elif block["language"] == "sh":
             yield Step("run", block["body"], output)
@@ -91,10 +97,15 @@ class Reader:
         self.servers: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
         self.ports = dict(zip(PORTS, _free(len(PORTS)), strict=True))
 
-    def read(self, page: str) -> None:
-        """Do what a page says."""
+    def read(self, page: str, *, with_kafka: bool = False) -> None:
+        """Do what a page says, up to where it needs a Kafka, or all of it."""
         for step in steps(page):
-            if page == "kafka" and step.script.startswith("python"):
+            if step.action == "kafka":
+                if not with_kafka:
+                    return
+                continue
+            looks = "magnetar mirror" in self.servers and step.action == "run" and step.output is not None
+            if looks or (page == "kafka" and step.script.startswith("python")):
                 wait_until(partial(self.succeeds, step), f"the query has done what\n{step.script}shows")
                 continue
             said = self.follow(step)
@@ -216,6 +227,18 @@ def test_what_it_says_about_kafka(tmp_path: Path) -> None:
         try:
             reader.read("replay")
             reader.read("kafka")
+        finally:
+            reader.terminal.run("magnetar kafka down")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_what_it_says_about_a_twin_with_kafka(tmp_path: Path) -> None:
+    with reading(tmp_path) as reader:
+        try:
+            reader.read("your-cluster", with_kafka=True)
         finally:
             reader.terminal.run("magnetar kafka down")
 

@@ -159,7 +159,7 @@ class Broker:
                 f"partition {self._state.partition}: offset {offset} after {ctx.offset}; the source must "
                 "deliver every record once, in order"
             )
-        ctx.offset, ctx.ordinal = offset, 0
+        ctx.offset, ctx.ordinal, ctx.recorded = offset, 0, timestamp
         if timestamp > LATEST_TIME:
             cause = f"timestamp {timestamp}: expected milliseconds since the epoch"
             ctx.emit(Quarantined(topic, "timestamp", cause, value))

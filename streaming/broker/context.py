@@ -86,7 +86,7 @@ class Acked(NamedTuple):
 
 
 class Context:
-    """`clock` is in ms, and is moved to `until` before a command. `at_work`: the topic that something was last done with. Each
+    """`clock` is in ms, and is moved to `until` before a command. `recorded`: the time (ms) of the record, which may be earlier. `at_work`: the topic that something was last done with. Each
     effect has the `offset` of the record that causes it and an `ordinal` within it, from 0. From the ordinal `spent_at` on, dispatchers
     put their reads off (maxEffectsPerCommand)."""
 
@@ -115,6 +115,7 @@ class Context:
         "partitioned_topics",
         "partitions",
         "permissions",
+        "recorded",
         "resources",
         "rows",
         "schema_times",
@@ -129,7 +130,7 @@ class Context:
         self.partition = 0
         self.generated_names = 0
         self.at_work = ""
-        self.clock = 0
+        self.clock = self.recorded = 0
         self.offset = -1
         self.ordinal = 0
         self.spent_at = maxsize

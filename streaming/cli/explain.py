@@ -39,7 +39,7 @@ def explain_command(
         str | None,
         typer.Argument(
             metavar="[DIR]",
-            help="The --out of a replay, the --store of a query, or a command log. Not with --admin-url or --stats.",
+            help="The --out of a replay, the --store of a query, or a command log (a file, or a folder with its files). Not with --admin-url or --stats.",
         ),
     ] = None,
     topic: Annotated[

@@ -104,6 +104,11 @@ def read_log(path: str | Path) -> pa.Table:
     return _read_lines(path)
 
 
+def has_lines(folder: Path) -> bool:
+    """Whether a folder has files with lines of a log, such as that of `magnetar mirror`."""
+    return bool(_parts(folder))
+
+
 def _parts(path: Path) -> list[Path]:
     """The files with lines in a folder, in order."""
     return sorted(each for each in path.glob("*.jsonl*") if each.name.endswith((".jsonl", ".jsonl.gz")))

@@ -105,6 +105,16 @@ _CONSUMERS = {
     "pulsar_consumer_blocked_on_unacked_messages": "Whether the consumer gets no more before it acknowledges some: 0 or 1.",
     "pulsar_consumer_available_permits": "Messages that the consumer takes now.",
 }
+_SEEN = "magnetar_mirror_source_seen_timestamp_seconds"
+_DRIFTS = {
+    "magnetar_mirror_drift_storage_entries": "How many more entries a shadow topic stores than its source; negative: fewer.",
+    "magnetar_mirror_drift_storage_bytes": "How many more bytes a shadow topic stores than its source; negative: fewer.",
+    _SEEN: "The time of the latest look at the source of a shadow topic; 0: there was none.",
+}
+_SUBSCRIPTION_DRIFTS = {
+    "magnetar_mirror_drift_backlog_entries": "How many more entries the backlog has than on the source; negative: fewer.",
+    "magnetar_mirror_drift_unacked_messages": "How many more messages consumers hold than on the source; negative: fewer.",
+}
 _TOPICS_COUNT = {"pulsar_topics_count": "Topics of the namespace."}
 
 
@@ -169,6 +179,10 @@ class TopicFigures:
         consumers = _Families(
             _CONSUMERS, "cluster", "namespace", "topic", "subscription", "consumer_name", "consumer_id"
         )
+        drifts = _Families(_DRIFTS, "cluster", "namespace", "topic")
+        drifts_of_subscriptions = _Families(
+            _SUBSCRIPTION_DRIFTS, "cluster", "namespace", "topic", "subscription"
+        )
         namespaces = _Families(_TOPICS_COUNT, "cluster", "namespace")
         shown = members = 0
         for number, (partition, topic) in enumerate(self._known.values()):
@@ -179,7 +193,10 @@ class TopicFigures:
             labels = (cluster, namespace, topic.name) if listed else (cluster, OTHER, OTHER)
             topics.add(labels, topic_values(topic, at, own.interval))
             namespaces.add((cluster, namespace if listed else OTHER), {"pulsar_topics_count": 1})
+            drifts.add(labels, _drift_values(topic))
             if listed:
+                if topic.drift is not None:  # times have no sum
+                    drifts.add(labels, {_SEEN: topic.source_seen / 1000})
                 quotas.add(labels, quota_limits(topic, at))
                 for quota_type, values in quota_use(topic, at).items():
                     by_quota.add((*labels, quota_type), values)
@@ -191,6 +208,7 @@ class TopicFigures:
                 if has_own:  # times have no sum
                     values |= dict(zip(_TIMES, subscription.times, strict=True))
                 subscriptions.add(of_subscription, values)
+                drifts_of_subscriptions.add(of_subscription, _subscription_drift_values(subscription))
                 for consumer in subscription.members:
                     members += 1
                     consumers.add(
@@ -199,7 +217,9 @@ class TopicFigures:
                         else (cluster, *[OTHER] * 5),
                         _consumer_values(consumer, topic, at, own.interval),
                     )
-        for families in (namespaces, topics, quotas, by_quota, subscriptions, consumers):
+        for families in (
+            namespaces, topics, quotas, by_quota, subscriptions, consumers, drifts, drifts_of_subscriptions,
+        ):  # fmt: skip
             yield from families.metrics()
 
 
@@ -292,6 +312,26 @@ def _entry_sizes(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
     *buckets, total = counts or [0] * (len(ENTRY_SIZES) + 1)
     found: dict[str, float] = dict(zip(_ENTRY_SIZES, buckets, strict=True))
     return found | {"pulsar_entry_size_count": sum(buckets), "pulsar_entry_size_sum": total}
+
+
+def _drift_values(topic: TopicMetrics) -> dict[str, float]:
+    """The drift of a topic's storage by metric, of a shadow topic."""
+    if (drift := topic.drift) is None:
+        return {}
+    return {
+        "magnetar_mirror_drift_storage_entries": drift.entries,
+        "magnetar_mirror_drift_storage_bytes": drift.size,
+    }
+
+
+def _subscription_drift_values(subscription: SubscriptionMetrics) -> dict[str, float]:
+    """The drift of a subscription by metric, if it was compared with its source."""
+    if (drift := subscription.drift) is None:
+        return {}
+    return {
+        "magnetar_mirror_drift_backlog_entries": drift.entries,
+        "magnetar_mirror_drift_unacked_messages": drift.messages,
+    }
 
 
 def quota_limits(topic: TopicMetrics, at: int) -> dict[str, float]:

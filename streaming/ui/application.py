@@ -99,6 +99,7 @@ class Pages:
             "/api/overview": self._overview,
             "/api/topics": self._topics,
             "/api/subscriptions": self._subscriptions,
+            "/api/twin": self._twin,
             "/api/topic": self._topic,
             "/api/history": self._history,
             "/api/latest": self._latest,
@@ -129,6 +130,12 @@ class Pages:
         page, search = asked.number("page", figures.PAGES - 1, 0), asked.text("search")
         with _Turn(self._counting):
             return figures.subscriptions(self._view.figures(), search, order, page)
+
+    def _twin(self, asked: Parameters) -> Any:
+        order = asked.one_of("order", figures.DRIFT_ORDERS, "drift")
+        page, search = asked.number("page", figures.PAGES - 1, 0), asked.text("search")
+        with _Turn(self._counting):
+            return figures.twin(self._view.figures(), search, order, page)
 
     def _topic(self, asked: Parameters) -> Any:
         name = asked.text("topic")

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from schemas.metrics import SubscriptionMetrics, TopicMetrics
+from schemas.metrics import DriftMetrics, SubscriptionMetrics, TopicMetrics
 from streaming.metrics.topics import (
     KnownTopic,
     MetricsSnapshot,
@@ -41,7 +41,14 @@ SUBSCRIPTION_ORDERS: Mapping[str, Callable[[SubscriptionMetrics], float]] = {
     "expired": lambda subscription: subscription.expired,
     "evicted": lambda subscription: subscription.evicted,
 }
-"""By what the rows can be sorted, the largest first."""
+DRIFT_ORDERS: Mapping[str, Callable[[DriftMetrics, int], float]] = {
+    "drift": lambda drift, _: max(abs(drift.entries), abs(drift.messages)),
+    "entries": lambda drift, _: abs(drift.entries),
+    "messages": lambda drift, _: abs(drift.messages),
+    "size": lambda drift, _: abs(drift.size),
+    "unseen": lambda _, seen: -seen,
+}
+"""By what the rows can be sorted, the largest first. Those of a twin: by a drift and when the source was seen (ms)."""
 
 _TOPIC = {
     "producers": "pulsar_producers_count",
@@ -120,6 +127,47 @@ def subscriptions(figures: MetricsSnapshot, search: str, order: str, page: int) 
     ]
     rows = _page(found, lambda each: (key(each[1]), each[0].topic.name, each[1].name), page)
     return {"rows": [_subscription(figures, *each) for each in rows], "total": len(found)}
+
+
+def twin(figures: MetricsSnapshot, search: str, order: str, page: int) -> dict[str, Any]:
+    """A page of the shadow topics and their subscriptions: how much more each has than its source (``entries``, ``messages``, ``size`` in
+    bytes), why, and when the source was ``seen`` (ms; None: never). A row without ``subscription`` is about what the topic stores.
+
+    ``topics``: how many shadow topics there are, ``differ``: how many rows differ from the source, and ``seen``: the latest look; these
+    three are of all, ``total`` and ``rows`` of those found by a name. Raises `KeyError` for an unknown order.
+    """
+    key = DRIFT_ORDERS[order]
+    mirrored = [each.topic for each in figures.topics if each.topic.drift is not None]
+    rows = [(topic, name, drift) for topic in mirrored for name, drift in _drifts(topic)]
+    found = [each for each in rows if search in each[0].name or (each[1] is not None and search in each[1])]
+    shown = _page(found, lambda each: (key(each[2], each[0].source_seen), each[0].name, each[1] or ""), page)
+    return {
+        "rows": [
+            {
+                "topic": topic.name,
+                "subscription": name,
+                "entries": drift.entries,
+                "messages": None if name is None else drift.messages,
+                "size": drift.size if name is None else None,
+                "cause": drift.cause,
+                "seen": topic.source_seen or None,
+            }
+            for topic, name, drift in shown
+        ],
+        "total": len(found),
+        "topics": len(mirrored),
+        "differ": sum(1 for _, _, drift in rows if drift.entries or drift.messages or drift.size),
+        "seen": max((topic.source_seen for topic in mirrored), default=0) or None,
+    }
+
+
+def _drifts(topic: TopicMetrics) -> Iterator[tuple[str | None, DriftMetrics]]:
+    """What is known of a shadow topic (None) and of its subscriptions."""
+    if topic.drift is not None:
+        yield None, topic.drift
+    for each in topic.subscriptions:
+        if each.drift is not None:
+            yield each.name, each.drift
 
 
 def topic(figures: MetricsSnapshot, known: KnownTopic, page: int) -> dict[str, Any]:

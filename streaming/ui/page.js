@@ -183,6 +183,16 @@ const subscriptionTable = (rows, withTopic) => table("Subscriptions", [
   ["consumers", (row) => count(row.consumers)], ["out /s", (row) => rate(row.rateOut)], ["acks /s", (row) => rate(row.rateAck)],
   ["expired", (row) => count(row.expired)], ["evicted", (row) => count(row.evicted)]], rows);
 
+const more = (value, shown) => (value === null ? "" : value > 0 ? `+${shown(value)}` : shown(value).replace("-", "−"));
+const seen = (ms) => (ms === null ? h("span", { class: "bad" }, "never") : [time(ms), ` (${span(Math.max(0, Date.now() - ms) / 1000)} ago)`]);
+const twinTable = (rows, found) => [
+  cards([["mirrored topics", count(found.topics)], ["rows that differ", count(found.differ)], ["the cluster was last seen (UTC)", seen(found.seen)]]),
+  table("What is here more than on the source, the largest drift first", [
+    ["topic", (row) => link(row.topic), "text"],
+    ["subscription", (row) => (row.subscription === null ? h("i", {}, "storage") : row.subscription), "text"],
+    ["entries", (row) => more(row.entries, count)], ["unacked", (row) => more(row.messages, count)], ["bytes", (row) => more(row.size, size)],
+    ["why", (row) => row.cause, "text"], ["source seen (UTC)", (row) => seen(row.seen), "when"]], rows)];
+
 const quotaTable = (rows) => table("Backlog quotas, the most used first", [
   ["topic", (row) => link(row.topic), "text"],
   ["quota", (row) => (row.type === "size" ? "destination_storage" : "message_age"), "text"],
@@ -229,11 +239,11 @@ function pager(state, total, change) {
   return pages < 2 ? null : h("div", { class: "tools" }, step(-1, "Previous page"), h("span", {}, `page ${state.page + 1} of ${pages}`), step(1, "Next page"));
 }
 
-function searchable(name, path, orders, draw) {
+function searchable(name, path, orders, draw, none) {
   const state = { search: "", order: orders[0][0], page: 0 };
   const rows = part(async () => {
     const found = await ask(path, state);
-    return [found.total ? draw(found.rows) : h("p", { class: "note" }, `No ${name}.`), pager(state, found.total, () => rows.load()),
+    return [found.total ? draw(found.rows, found) : h("p", { class: "note" }, (!state.search && none) || `No ${name}.`), pager(state, found.total, () => rows.load()),
       h("p", { class: "note", role: "status" }, `${plural(found.total, name.slice(0, -1))}${state.search ? " found" : ""}`)];
   });
   const tools = h("form", { role: "search", onsubmit: (event) => event.preventDefault() },
@@ -274,6 +284,12 @@ function topics() {
 function subscriptions() {
   const [tools, rows] = searchable("subscriptions", "subscriptions", [["backlog", "backlog"], ["backlogSize", "backlog size"], ["unacked", "unacknowledged messages"], ["delayed", "delayed"], ["consumers", "consumers"], ["expired", "expired"], ["evicted", "evicted"]], (found) => subscriptionTable(found, true));
   return ["Subscriptions", [tools, rows], [rows]];
+}
+
+function twin() {
+  const [tools, rows] = searchable("rows", "twin", [["drift", "drift"], ["entries", "entries"], ["messages", "unacknowledged messages"], ["size", "bytes"], ["unseen", "time since the source was seen"]],
+    twinTable, "Nothing is mirrored here. magnetar mirror follows a cluster.");
+  return ["Twin", [h("p", { class: "note" }, "How topics that are mirrored from a cluster differ from their sources: what they store, and the backlogs of their subscriptions."), tools, rows], [rows]];
 }
 
 const latestOf = (caption, parameters) => part(async () => {
@@ -385,7 +401,7 @@ function topicPage(name) {
   return [short(name), [rows, plots, h("section", {}, h("h2", {}, "Ask"), tools, area), h("section", {}, h("h2", {}, "Lost and trimmed, newest first"), lost)], [rows, plots, lost]];
 }
 
-const PAGES = { "": overview, topics, subscriptions, losses, message, policies, batches, topic: topicPage };
+const PAGES = { "": overview, topics, subscriptions, losses, message, twin, policies, batches, topic: topicPage };
 
 // -- moving about
 

@@ -295,6 +295,28 @@ def run(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+def test_the_commands_on_a_folder_with_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `magnetar mirror` and a server write it: several files, one after the other."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log, folder = tmp_path / "log.jsonl", tmp_path / "folder"
+    write_log(log, story())
+    folder.mkdir()
+    lines = log.read_text().splitlines(keepends=True)
+    (folder / "1.jsonl").write_text("".join(lines[:7]))
+    (folder / "2.jsonl").write_text("".join(lines[7:]))
+    for question in (
+        ["explain", log, T, "1:1"],
+        ["inspect", log],
+        ["inspect", log, T],
+        ["peek", log, T, "s"],
+    ):
+        code, text = run(*question)
+        assert run(*(folder if each == log else each for each in question)) == (code, text)
+        assert code == 0
+    code, text = run("inspect", folder, "--batch", "3")
+    assert (code, "a log has no micro-batches" in text) == (2, True)
+
+
 def test_the_commands_on_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     log = tmp_path / "log.jsonl"

@@ -6,11 +6,14 @@ from pathlib import Path
 from prometheus_client import generate_latest
 from ruamel.yaml import YAML
 
+from schemas.commands import Mirror, MirroredSubscription
+from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.metrics.endpoint import registry
 from streaming.metrics.query import BatchProgress, QueryMetrics
 from tests.broker.kit import Run
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+MIRRORED = "persistent://public/default/mirrored"
 
 
 def expressions() -> list[tuple[str, str]]:
@@ -31,7 +34,7 @@ def expressions() -> list[tuple[str, str]]:
 
 
 def scrape() -> str:
-    """What a query with some traffic answers at ``/metrics``."""
+    """What a query with some traffic and a mirrored topic answers at ``/metrics``."""
     run = Run(
         backlogQuotaDefaultLimitBytes=100_000,
         backlogQuotaDefaultLimitSecond=40,
@@ -43,6 +46,8 @@ def scrape() -> str:
     run.publish(1)
     run.now += 10_000
     run.check("backlogQuota")
+    run.admin("PUT", "", {SHADOW_SOURCE: MIRRORED}, topic=MIRRORED)
+    run.do(Mirror(subscriptions={"s": MirroredSubscription((-1, -1), backlog=3)}), MIRRORED)
     measured = run.broker.metrics(everything=True)
     measured.quarantined = {"malformed": 1}
     metrics = QueryMetrics()

@@ -30,6 +30,7 @@ DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 README = (DEPLOY / "README.md").read_text()
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+TWIN = DEPLOY / "kubernetes-twin"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 OURS = ("query", "server")
 """The services with our image."""
@@ -48,6 +49,12 @@ def of_kind(kind: str) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     (found,) = documents(DEPLOY / "compose.yaml")
+    return found
+
+
+@pytest.fixture(scope="module")
+def twin() -> dict[str, Any]:
+    (found,) = documents(DEPLOY / "compose.twin.yaml")
     return found
 
 
@@ -177,6 +184,72 @@ def test_kafka_settings_are_texts_that_name_properties(compose: dict[str, Any]) 
         assert isinstance(value, str)
 
 
+# -- compose.twin.yaml
+
+
+def interpolated(text: str, **variables: str) -> str:
+    """As Compose replaces ``${NAME:-default}`` and ``${NAME:?error}``."""
+
+    def value(found: re.Match[str]) -> str:
+        name, kind, rest = found.groups()
+        if name in variables:
+            return variables[name]
+        assert kind == "-", f"{name} has no value: {rest}"
+        return rest
+
+    return re.sub(r"\$\{(\w+):([-?])(.*?)\}", value, text)
+
+
+@pytest.mark.parametrize("options", ["", "--token-file=/run/secrets/pulsar-token --entries sampled"])
+def test_the_mirror_writes_what_the_query_reads(
+    compose: dict[str, Any], twin: dict[str, Any], options: str
+) -> None:
+    text = twin["services"]["mirror"]["command"]
+    mirror = shlex.split(interpolated(text, MIRROR="public/default shop/day/orders", MIRROR_OPTIONS=options))
+    query = twin["services"]["query"]["command"]
+    for words in (mirror, query):
+        parse(words)
+    assert mirror[1:3] == ["public/default", "shop/day/orders"]
+    for name in ("ingress", "partitions"):
+        assert option(mirror, name) == option(query, name)
+    assert (
+        f"INTERNAL://{KafkaUrl.parse(option(query, 'ingress')).bootstrap}"
+        in (compose["services"]["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"])
+    )
+    with pytest.raises(AssertionError, match="MIRROR has no value: name topics"):
+        interpolated(text)
+
+
+def test_the_query_of_the_twin_is_that_of_the_other_recipe(
+    compose: dict[str, Any], twin: dict[str, Any]
+) -> None:
+    """But for what clients need, and without the folders of another query."""
+    own, other = (each["services"]["query"]["command"] for each in (twin, compose))
+    names = {word.partition("=")[0] for word in other}
+    assert names - {word.partition("=")[0] for word in own} == {"--responses", "--dead-letters"}
+    for name in ("checkpoint", "store", "metrics", "ui"):
+        assert option(own, name) == option(other, name)
+    assert twin["services"]["query"].keys() == {"command"}
+    assert twin["name"] != compose["name"]
+
+
+def test_the_services_of_the_twin(compose: dict[str, Any], twin: dict[str, Any]) -> None:
+    assert twin["services"].keys() - compose["services"].keys() == {"mirror"}
+    assert twin["services"]["server"] == {"profiles": ["clients"]}
+    mirror, query = twin["services"]["mirror"], compose["services"]["query"]
+    assert mirror["image"] == query["image"]
+    for name in ("read_only", "cap_drop", "security_opt", "restart", "init"):
+        assert mirror[name] == query[name]
+    assert {"mem_limit", "stop_grace_period"} <= mirror.keys()
+    assert "ports" not in mirror
+    (secret,) = mirror["secrets"]
+    assert interpolated(twin["secrets"][secret]["file"]) == "/dev/null"
+    assert f"--token-file=/run/secrets/{secret}" in README
+    assert set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.twin.yaml").read_text())) <= set(
+        re.findall(r"\b[A-Z_]+\b", README)
+    )
+
+
 # -- Kubernetes
 
 
@@ -253,6 +326,77 @@ def test_the_kustomization_is_whole() -> None:
     assert {pod["containers"][0]["image"] for _, pod in pods()} == {image["name"]}
     for secret in found["secretGenerator"]:
         assert all((DEPLOY / "kubernetes" / file).exists() for file in secret["files"])
+
+
+def test_the_twin_has_a_mirror_and_a_query_that_reads_what_it_writes() -> None:
+    known = {
+        "KAFKA": "kafka:9092",
+        "PULSAR_SERVICE_URL": "pulsar://pulsar:6650",
+        "PULSAR_ADMIN_URL": "http://pulsar:8080",
+    }
+    sets = {file.stem: documents(file) for file in TWIN.glob("*.yaml")}
+    (kustomization,) = sets.pop("kustomization")
+    literals = [
+        each.partition("=")[0] for made in kustomization["configMapGenerator"] for each in made["literals"]
+    ]
+    assert sorted(literals) == sorted(known)
+    args = {}
+    for name in ("mirror", "query"):
+        (pod,) = (each["spec"]["template"]["spec"] for each in sets[name] if each["kind"] == "StatefulSet")
+        (container,) = pod["containers"]
+        args[name] = [
+            re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], word) for word in container["args"]
+        ]
+        parse(args[name])
+    for each in ("ingress", "partitions"):
+        assert option(args["mirror"], each) == option(args["query"], each)
+    (container,) = of_kind("StatefulSet")["magnetar-query"]["spec"]["template"]["spec"]["containers"]
+    other = {word.partition("=")[0] for word in container["args"]}
+    assert other - {word.partition("=")[0] for word in args["query"]} == {"--responses", "--dead-letters"}
+    ours, theirs = (
+        option(words, "ingress").rpartition("/")[2] for words in (args["query"], container["args"])
+    )
+    assert ours != theirs  # the two recipes may share a Kafka
+
+
+def test_the_mirror_may_do_little_and_is_alone() -> None:
+    (mirror,) = (each for each in documents(TWIN / "mirror.yaml") if each["kind"] == "StatefulSet")
+    pod = mirror["spec"]["template"]["spec"]
+    assert mirror["spec"]["replicas"] == 1
+    (server,) = of_kind("StatefulSet")["magnetar-server"]["spec"]["template"]["spec"]["containers"]
+    (container,) = pod["containers"]
+    assert container["securityContext"] == server["securityContext"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+    assert "memory" in container["resources"]["limits"]
+    volumes = {each["name"] for each in pod["volumes"]}
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounted.keys() == volumes
+    for name in ("kafka-config", "token-file"):
+        assert option(container["args"], name).startswith(tuple(mounted.values()))
+
+
+def test_the_twin_is_over_the_other_kustomization() -> None:
+    (found,) = documents(TWIN / "kustomization.yaml")
+    (base,) = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
+    assert found["namespace"] != base["namespace"]
+    assert found["labels"] == base["labels"]
+    assert found["images"] == base["images"]
+    patches = {each["path"] for each in found["patches"] if "path" in each}
+    assert {*found["resources"], *patches} == {
+        "../kubernetes",
+        "mirror.yaml",
+        "network-policy.yaml",
+        "query.yaml",
+    }
+    there = {(each["kind"], each["metadata"]["name"]) for file in KUBERNETES for each in documents(file)
+             if "metadata" in each}  # fmt: skip
+    deleted = {
+        (each["target"]["kind"], each["target"]["name"]) for each in found["patches"] if "target" in each
+    }
+    assert deleted == {each for each in there if each[1] in ("magnetar-server", "magnetar-servers")} | {
+        ("Service", "magnetar")
+    }
 
 
 # -- systemd

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
 
 from tests.packaging.dashboard import DEPLOY, expressions, scrape
 
@@ -41,6 +42,45 @@ def test_dockerfile() -> None:
 def test_compose() -> None:
     found = json.loads(run(tool("compose-spec"), "-format", "json", "compose.yaml"))
     assert found["services"]["query"]["depends_on"]["responses-topic"]["condition"].endswith("successfully")
+
+
+def test_compose_twin() -> None:
+    """One over the other. The tool knows no environment, so variables stay."""
+    checked = run(
+        tool("compose-spec"), "-no-interpolation", "-format", "json", "compose.yaml", "compose.twin.yaml"
+    )
+    found = json.loads(checked)
+    assert found["name"] == "magnetar-twin"
+    started = {name for name, each in found["services"].items() if not each.get("profiles")}
+    assert started == {
+        "kafka",
+        "responses-topic",
+        "query",
+        "mirror",
+        "prometheus",
+        "grafana",
+    }
+    assert found["services"]["query"]["command"][1] == "--ingress=kafka://kafka:19092/commands"
+    assert found["services"]["query"]["read_only"]
+
+
+def test_kubernetes_twin(tmp_path: Path) -> None:
+    validate = tool("kubernetes-validate")
+    whole = tmp_path / "all.yaml"
+    whole.write_text(run(tool("kubectl", "Kubernetes"), "kustomize", "kubernetes-twin"))
+    found = [*YAML(typ="safe").load_all(whole)]
+    assert {each["metadata"]["name"] for each in found if each["kind"] == "StatefulSet"} == {
+        "magnetar-mirror",
+        "magnetar-query",
+    }
+    for each in found:
+        assert each["metadata"].get("namespace", each["metadata"]["name"]) == "magnetar-twin"
+        if each["kind"] == "StatefulSet":
+            pod = each["spec"]["template"]["spec"]
+            assert not pod.get("initContainers")
+            assert pod["containers"][0]["image"].startswith("registry.example.com/magnetar:")
+            assert pod["securityContext"]["runAsNonRoot"]
+    run(validate, "--strict", whole)
 
 
 def test_kubernetes(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import pyarrow.compute as pc
 import pytest
 
-from schemas.metrics import PartitionMetrics, SubscriptionMetrics, TopicMetrics
+from schemas.metrics import DriftMetrics, PartitionMetrics, SubscriptionMetrics, TopicMetrics
 from streaming.answers.explain import life
 from streaming.answers.explain.delivery import builtins
 from streaming.answers.history.folders import Budget, Folders, TooMuch
@@ -64,6 +64,20 @@ def topic(name: str, storage: int, backlogs: Iterable[int] = (1,), quota: int = 
         (2.0, 1.0),
         (0.0, 0.0),
     )
+
+
+EQUAL = DriftMetrics(0, 0, 0, "equal to the source")
+
+
+def mirrored() -> Iterable[TopicMetrics]:
+    """Two shadow topics: one that differs, and one that was never looked at; and a topic that is none."""
+    differs, equal = topic(HOSTILE, 5000), topic(QUOTA, 6000)
+    differs.drift, differs.source_seen = DriftMetrics(3, 0, -2000, "less is stored than on the source"), START
+    subscription = differs.subscriptions[0]
+    subscription.name = HOSTILE_SUBSCRIPTION
+    subscription.drift = DriftMetrics(-7, 2, 0, "entries were passed here that the source still has")
+    equal.drift = equal.subscriptions[0].drift = EQUAL
+    return differs, equal, topic(TTL, 7000)
 
 
 def snapshot(*topics: TopicMetrics, time: int = 0) -> MetricsSnapshot:
@@ -223,6 +237,51 @@ def test_policies(view: FolderView) -> None:
     }
 
 
+def test_a_twin() -> None:
+    found = figures.twin(snapshot(*mirrored()), "", "drift", 0)
+    assert found["rows"] == [
+        {
+            "topic": HOSTILE, "subscription": HOSTILE_SUBSCRIPTION, "entries": -7, "messages": 2, "size": None, "seen": START,
+            "cause": "entries were passed here that the source still has",
+        },
+        {
+            "topic": HOSTILE, "subscription": None, "entries": 3, "messages": None, "size": -2000, "seen": START,
+            "cause": "less is stored than on the source",
+        },
+        {
+            "topic": QUOTA, "subscription": "s0", "entries": 0, "messages": 0, "size": None, "seen": None,
+            "cause": "equal to the source",
+        },
+        {
+            "topic": QUOTA, "subscription": None, "entries": 0, "messages": None, "size": 0, "seen": None,
+            "cause": "equal to the source",
+        },
+    ]  # fmt: skip
+    assert {**found, "rows": []} == {"rows": [], "total": 4, "topics": 2, "differ": 2, "seen": START}
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [("entries", (HOSTILE, HOSTILE_SUBSCRIPTION)), ("messages", (HOSTILE, HOSTILE_SUBSCRIPTION)), ("size", (HOSTILE, None)),
+     ("unseen", (QUOTA, "s0"))],
+)  # fmt: skip
+def test_the_order_of_a_twin(order: str, first: tuple[str, str | None]) -> None:
+    row = figures.twin(snapshot(*mirrored()), "", order, 0)["rows"][0]
+    assert (row["topic"], row["subscription"]) == first
+
+
+def test_a_twin_is_searched_by_both_names() -> None:
+    found = figures.twin(snapshot(*mirrored()), HOSTILE_SUBSCRIPTION, "drift", 0)
+    assert [row["subscription"] for row in found["rows"]] == [HOSTILE_SUBSCRIPTION]
+    assert (found["total"], found["topics"]) == (1, 2)
+    rows = figures.twin(snapshot(*mirrored()), QUOTA, "drift", 0)["rows"]
+    assert {row["topic"] for row in rows} == {QUOTA}
+
+
+def test_nothing_is_mirrored(view: FolderView) -> None:
+    assert answer(view, "twin") == {"rows": [], "total": 0, "topics": 0, "differ": 0, "seen": None}
+
+
 @pytest.mark.parametrize("about", ["delivery", "quota", "retention"])
 def test_questions_about_a_topic(view: FolderView, about: str) -> None:
     found = answer(view, "explain", about=about, topic=TTL)
@@ -233,6 +292,7 @@ def test_questions_about_a_topic(view: FolderView, about: str) -> None:
     ("path", "asked", "status", "said"),
     [
         ("topics", {"order": "name"}, 400, "order: expected storage"),
+        ("twin", {"order": "name"}, 400, "order: expected drift"),
         ("topics", {"page": "200"}, 400, "page: expected a number from 0 to 199"),
         ("topics", {"page": "-1"}, 400, "page"),
         ("topics", {"search": "x" * 3000}, 400, "search: longer than"),

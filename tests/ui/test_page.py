@@ -16,7 +16,7 @@ from streaming.ui.application import application
 from streaming.ui.view import RunView
 from tests.ui.browser import Browser, Tab
 from tests.ui.log import HOSTILE, HOSTILE_PRODUCER, HOSTILE_SUBSCRIPTION, QUOTA, START, TTL
-from tests.ui.test_answers import PROGRESS, topic
+from tests.ui.test_answers import PROGRESS, mirrored, topic
 
 PAGES = (
     "",
@@ -24,6 +24,7 @@ PAGES = (
     "subscriptions",
     "losses",
     "message",
+    "twin",
     "policies",
     "batches",
     f"topic/{quote(QUOTA, safe='')}",
@@ -202,6 +203,43 @@ CONTRAST = """(() => {
       return [(one + 0.05) / (other + 0.05), each.outerHTML.slice(0, 120)]; }).filter(([ratio]) => ratio < 4.5);
 })()"""
 """The texts that have less contrast with what is behind them than WCAG's level AA asks for, 4.5."""
+
+
+def test_a_twin(browser: Browser, tmp_path: Path) -> None:
+    """Names of a cluster are text, and a wide table fits a narrow screen."""
+    metrics = QueryMetrics()
+    view = RunView("kafka://h:1/t", metrics, str(tmp_path), lambda _: [])
+    endpoint = Endpoint("0")
+    endpoint.start(application(view))
+    tab = Tab(browser, f"{endpoint.url}/#/twin", width=360)
+    tab.shows("Nothing is mirrored here.")
+    measured = PartitionMetrics(0, "c", START, 4, 60_000, 9, [*mirrored()], [], {})
+    metrics.batch({}, [measured])
+    metrics.progress(PROGRESS)
+    view.progress(PROGRESS)
+    tab.run("again()")
+    tab.shows(HOSTILE.removeprefix("persistent://"))
+    tab.shows(HOSTILE_SUBSCRIPTION)
+    tab.shows("entries were passed here that the source still has")
+    assert tab.run(
+        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].slice(1, 5).map((cell) => cell.textContent))"
+    ) == [
+        [HOSTILE_SUBSCRIPTION, "−7", "+2", ""],
+        ["storage", "+3", "", "−2.0 kB"],
+        ["s0", "0", "0", ""],
+        ["storage", "0", "", "0 B"],
+    ]
+    assert re.search(r"2026-01-01 00:00:00 \([\d.]+ d ago\)", tab.text())
+    assert "never" in tab.text()
+    assert tab.run("document.documentElement.scrollWidth") <= 360
+    assert tab.run(CONTRAST) == []
+    tab.run("document.querySelector('select').value = 'size'")
+    tab.run("document.querySelector('select').dispatchEvent(new Event('change'))")
+    tab.wait("document.querySelector('tbody td:nth-child(2)').textContent === 'storage'")
+    assert tab.run("window.hacked") is None
+    assert tab.problems() == []
+    tab.close()
+    endpoint.close()
 
 
 def test_a_running_query(browser: Browser, tmp_path: Path) -> None:

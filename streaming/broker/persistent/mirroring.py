@@ -47,6 +47,7 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
     if not topic.is_shadow:
         ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a topic that is no shadow topic"))
         return
+    topic.mirrored.seen = max(topic.mirrored.seen, ctx.recorded)
     shadow.follow(ctx, topic, min(command.ledger_id, shadow.LARGEST_LEDGER))
     for subscription in [each for each in topic.subscriptions.values() if each.durable]:
         if subscription.name not in command.subscriptions:
@@ -251,11 +252,12 @@ def _drift_of(topic: PersistentTopic, name: str, seen: c.MirroredSubscription) -
 def _drifted(ctx: Context, topic: PersistentTopic, name: str | None, before: Drift, now: Drift) -> Drift:
     """Tell of a drift that is new."""
     if now != before:
-        ctx.emit(MirrorDrift(topic.name, name, now.entries, now.messages, now.size, _why(name, now)))
+        ctx.emit(MirrorDrift(topic.name, name, now.entries, now.messages, now.size, why(name, now)))
     return now
 
 
-def _why(name: str | None, drift: Drift) -> str:
+def why(name: str | None, drift: Drift) -> str:
+    """What explains a drift, as far as it is known: of a subscription, or of the topic (None)."""
     if drift == Drift():
         return "equal to the source"
     if name is None:

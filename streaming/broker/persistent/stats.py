@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from schemas.metrics import SUBSCRIPTION_TIMES, SubscriptionMetrics, TopicMetrics
+from schemas.metrics import SUBSCRIPTION_TIMES, DriftMetrics, SubscriptionMetrics, TopicMetrics
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
+from streaming.broker.persistent.mirroring import why
 from streaming.broker.persistent.subscription import PersistentSubscription
-from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.persistent.topic import Drift, PersistentTopic
 from streaming.broker.rates.rate import end_of_interval
 from streaming.broker.topic import stats
 
@@ -81,7 +82,13 @@ def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
         len(topic.ledger.ledgers) - (topic.ledger.current in topic.ledger.ledgers),
         topic.ledger.entry_sizes.last,
         topic.ledger.entry_sizes.current,
+        _drift(None, topic.mirrored.drift) if topic.is_shadow else None,
+        topic.mirrored.seen,
     )
+
+
+def _drift(subscription: str | None, drift: Drift) -> DriftMetrics:
+    return DriftMetrics(drift.entries, drift.messages, drift.size, why(subscription, drift))
 
 
 def _metrics(
@@ -90,6 +97,7 @@ def _metrics(
     backlog, until = _backlog(topic, subscription, config), topic.rates_until
     consumers, expired = subscription.consumers, subscription.expired_rate
     rates, next_rates = stats.consumer_rates(topic, consumers)
+    mirrored = topic.mirrored.subscriptions.get(subscription.name)
     return SubscriptionMetrics(
         subscription.name,
         len(consumers),
@@ -109,6 +117,7 @@ def _metrics(
         stats.filter_counts(subscription.filtered),
         _times(subscription),
         stats.members(topic, consumers, config),
+        None if mirrored is None else _drift(subscription.name, mirrored.drift),
     )
 
 

@@ -101,11 +101,12 @@ class MirroredCursor(msgspec.Struct, array_like=True):
 
 class Mirrored(msgspec.Struct, array_like=True):
     """What a shadow topic knows of its source. `bases`: how many messages consumers, by connection, had got on the source and
-    acknowledged when they connected here."""
+    acknowledged when they connected here. `seen`: the time (ms) of the latest MIRROR; 0: there was none."""
 
     drift: Drift = Drift()
     subscriptions: dict[str, MirroredCursor] = {}
     bases: dict[str, int] = {}
+    seen: int = 0
 
 
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
