@@ -105,7 +105,7 @@ def read_log(path: str | Path) -> pa.Table:
 
 
 def has_lines(folder: Path) -> bool:
-    """Whether a folder has files with lines of a log, such as that of `magnetar mirror`."""
+    """Whether a folder has files with lines of a log."""
     return bool(_parts(folder))
 
 

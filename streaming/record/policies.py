@@ -112,5 +112,5 @@ def _set(rest: Rest, path: str) -> Any:
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         return None
     if status >= HTTPStatus.BAD_REQUEST:
-        raise CallFailed(f"GET {path}: {status}")
+        raise CallFailed(f"GET {path}: {status}", status)
     return value

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from streaming.broker.config import configuration
-from streaming.record.policies import PolicyCall, namespace_policies, settings_of
-from streaming.record.rest import CallFailed, Rest
+from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
+from streaming.record.rest import CallFailed, Rest, Said
 
 pytestmark = pytest.mark.feature("K3")
 
@@ -98,3 +98,16 @@ def test_one_request_and_one_call_for_the_policies_of_a_namespace() -> None:
 def test_a_namespace_without_policies_needs_no_call() -> None:
     shown: dict[str, Any] = {"message_ttl_in_seconds": None, "backlog_quota_map": {}, "deleted": False}
     assert namespace_policies(Told({"/namespaces/a/b": shown}), "a/b", None) == ([], [])
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_a_policy_of_a_topic_that_is_refused_says_how(status: int) -> None:
+    """So that a lack of rights is told from a cluster that fails."""
+
+    class Refusing(Rest):
+        def call(self, method: str, path: str, body: Any = None) -> Said:
+            return Said(status, None)
+
+    with pytest.raises(CallFailed) as failed:
+        list(topic_policies(Refusing("http://localhost:8080"), "/persistent/public/default/t"))
+    assert failed.value.status == status

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from streaming.answers.history.folders import Folders, NotFound
-from streaming.answers.history.timeline import Timeline
-from streaming.log.files import has_lines
+from streaming.answers.history.timeline import Timeline, is_folder_of_log
 
 
 def is_log(path: str | Path) -> bool:
     """Whether a path names a command log, in a file or in a folder with lines, and not the folder of a replay or a query."""
     return not is_of_run(path) and (
-        str(path).endswith((".jsonl", ".jsonl.gz", ".parquet")) or has_lines(Path(path))
+        str(path).endswith((".jsonl", ".jsonl.gz", ".parquet")) or is_folder_of_log(path)
     )
 
 

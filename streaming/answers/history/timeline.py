@@ -44,7 +44,7 @@ from streaming.broker.state.codec import VERSION
 from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow
 from streaming.jobs.replay import load
-from streaming.log.files import read_log
+from streaming.log.files import has_lines, read_log
 from streaming.log.table import digest
 from streaming.runtime.cache import cache_dir
 from streaming.state.saved import read_states, write_states
@@ -69,6 +69,11 @@ _OWN = re.compile(
     re.VERBOSE,
 )
 """Its files."""
+
+
+def is_folder_of_log(path: str | Path) -> bool:
+    """Whether a path names a folder with lines of a log, such as that of `magnetar mirror`."""
+    return has_lines(Path(path))
 
 
 class Claim(msgspec.Struct, kw_only=True, frozen=True):
