@@ -182,26 +182,29 @@ class ClusterMirror:
         for what, why in self._policies.refused.items():
             self._problem(what, f"not in the log: {why or what}")
         for name in [each for each in progress.partitioned if each not in found.partitioned]:
-            if self._is_gone(name):
+            if self._is_gone(name, found):
                 self._policies.forget(name)
                 yield progress.delete_partitioned(name)
         for name in [each for each in progress.topics if each not in found.topics]:
-            if self._is_gone(name):
+            is_gone = self._is_gone(name, found)
+            if is_gone:
                 yield self._deleted(name)
-            else:  # it is not mirrored any more
+            elif is_gone is False:  # it is not mirrored any more
                 del progress.topics[name]
         for name, count in found.partitioned.items():
             yield from progress.set_partitions(name, count)
         for name in found.topics:
             progress.topics.setdefault(name, TopicProgress(name))
 
-    def _is_gone(self, name: str) -> bool:
-        """Whether the cluster has no such topic, or no partitioned one."""
+    def _is_gone(self, name: str, found: FoundTopics) -> bool | None:
+        """Whether the cluster has no such topic any more, with partitions or without, as it had before. None: it does not say."""
+        if name in found.topics or name in found.partitioned:
+            return True  # as the other kind
         calls = ["stats"] if base_of(name) != name else ["stats", "partitioned-stats"]
-        return all(
-            self._rest.call("GET", f"{topic_path(name)}/{each}").status == HTTPStatus.NOT_FOUND
-            for each in calls
-        )
+        said = [self._rest.call("GET", f"{topic_path(name)}/{each}").status for each in calls]
+        if HTTPStatus.OK in said:
+            return False
+        return True if all(each == HTTPStatus.NOT_FOUND for each in said) else None
 
     def _deleted(self, name: str) -> WholeChange:
         self._policies.forget(name)

@@ -61,7 +61,7 @@ class MirrorProgress:
     def create(self, name: str) -> Iterable[WholeChange]:
         """A topic has its first records now. What creates it, unless its partitioned topic does."""
         state = self.topics[name]
-        if not state.created and base_of(name) not in self.partitioned:
+        if not state.created and (base_of(name) == name or base_of(name) not in self.partitioned):
             yield WholeChange(
                 name, admin_command("PUT", topic_path(name), {SHADOW_SOURCE: name, **self._sampled})
             )

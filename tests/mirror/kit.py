@@ -10,6 +10,7 @@ from schemas.commands import decode_or_refuse
 from schemas.effects import AdminResponse, Effect, Quarantined, SendError, Unsupported
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.position import from_text
 from streaming.mirror.journal import LogFolder
 from streaming.mirror.mirror import ClusterMirror, MirrorTotals
 from streaming.record.rest import Rest
@@ -109,13 +110,23 @@ def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:
         found["subscriptions"] = {*ours["stats"]["subscriptions"]}, {*durable}
     for name, sub in durable.items():
         mine = ours["stats"]["subscriptions"].get(name, {})
-        for field in ("msgBacklog", "type"):
-            if mine.get(field) != sub.get(field) and (field != "type" or sub["consumers"]):
-                found[f"{name}.{field}"] = mine.get(field), sub.get(field)
+        if mine.get("type") != sub.get("type") and sub["consumers"]:
+            found[f"{name}.type"] = mine.get("type"), sub.get("type")
+        ledger, cursors = twin.broker.topic(topic).ledger, twin.broker.topic(topic).cursors
+        backlog = cursors[name].backlog(ledger, precise=True) if name in cursors else None
+        # quirk: with all its entries deleted, a backlog on the cluster counts them still
+        if backlog != sub["msgBacklog"] and there["numberOfEntries"]:
+            found[f"{name}.msgBacklog"] = backlog, sub["msgBacklog"]
         if len(mine.get("consumers", [])) != len(sub["consumers"]):
             found[f"{name}.consumers"] = len(mine.get("consumers", [])), len(sub["consumers"])
         cursor = here["cursors"].get(name, {})
-        for field in ("markDeletePosition", "individuallyDeletedMessages"):
-            if cursor.get(field) != there["cursors"][name][field]:
-                found[f"{name}.{field}"] = cursor.get(field), there["cursors"][name][field]
+        real = there["cursors"][name]
+        if cursor.get("individuallyDeletedMessages") != real["individuallyDeletedMessages"]:
+            found[f"{name}.holes"] = (
+                cursor.get("individuallyDeletedMessages"),
+                real["individuallyDeletedMessages"],
+            )
+        marks = [from_text(each["markDeletePosition"]) for each in (cursor, real) if each]
+        if len({ledger.next_valid(each) for each in marks}) != 1:
+            found[f"{name}.markDeletePosition"] = marks[0], marks[-1]
     return found

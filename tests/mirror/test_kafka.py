@@ -19,7 +19,7 @@ from streaming.record.rest import Rest
 from tests.mirror.kit import Rounds, Twin, differences
 from tests.server.conftest import Running, running
 
-pytestmark = [pytest.mark.kafka, pytest.mark.feature("K3")]
+pytestmark = [pytest.mark.kafka, pytest.mark.feature("K4")]
 
 NAMESPACE = "public/default"
 

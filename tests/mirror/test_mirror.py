@@ -28,7 +28,7 @@ from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
 from tests.server.conftest import Running, running
 
-pytestmark = pytest.mark.feature("K3")
+pytestmark = pytest.mark.feature("K4")
 
 WAIT = 10_000
 NAMESPACE = "public/default"
@@ -154,6 +154,22 @@ class Mortal(LogFolder):
         super().flush()
 
 
+class Moody(Rest):
+    """An admin API that does not always answer."""
+
+    draw = Random(0)
+
+    def call(self, method: str, path: str, body: Any = None) -> Said:
+        match self.draw.randrange(40):
+            case 0:
+                raise CallFailed("it can't be reached")
+            case 1:
+                return Said(500, {"reason": "no reason"})
+            case 2:
+                return Said(403, {"reason": "not now"})
+        return super().call(method, path, body)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
     seed: int,
@@ -168,13 +184,14 @@ def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 2000)
     monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
     draw, folder = Random(seed), tmp_path / "log"
-    Mortal.draw = draw
+    Mortal.draw = Moody.draw = draw
+    moody = Moody(rest.url)
     publish(client, f"persistent://{namespace}/a", 3)
     for _ in range(8):
-        with suppress(Killed):
+        with suppress(Killed, CallFailed, NotMirrored):
             mirror(
                 broker.service_url,
-                rest,
+                moody,
                 [namespace],
                 folder,
                 draw.choice([1, 2, 3]),

@@ -22,6 +22,8 @@ from streaming.mirror.observation import Observation, observe, ranges
 from tests.broker.kit import Run, Stored, of, response
 from tests.broker.test_shadow_topics import shadow, store
 
+pytestmark = pytest.mark.feature("K4")
+
 TYPES = {"e": "Exclusive", "f": "Failover", "s": "Shared", "k": "Key_Shared"}
 
 
