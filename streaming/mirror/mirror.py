@@ -141,7 +141,7 @@ class ClusterMirror:
             self._changes.extend(self._configure())
             self._configured = now
         # The first round has all topics, so that their entries are merged by time.
-        looks = self._looks(self._allowed // CALLS_PER_LOOK if self._records else None)
+        looks = self._looks(self._allowed // CALLS_PER_LOOK if self._records else None, stop)
         left = self._allowed - len(looks) * CALLS_PER_LOOK
         self._changes.extend(self._topic_policies(max(left // _CALLS_PER_POLICIES, 1)))
         with Reader(self._service_url, self._token, self._rest.tls, len(looks)) as reader:
@@ -210,14 +210,17 @@ class ClusterMirror:
         self._policies.forget(name)
         return self._progress.delete(name)
 
-    def _looks(self, most: int | None) -> dict[str, Look]:
-        """Look at the topics that are due, `most` at most."""
+    def _looks(self, most: int | None, stop: Event) -> dict[str, Look]:
+        """Look at the topics that are due, `most` at most, until `stop` is set."""
         due = [each for each in self._progress.topics.values() if each.due <= self._begun]
         due = sorted(due, key=lambda each: each.due)[:most]
         looks = dict[str, Look]()
         with ThreadPoolExecutor(_THREADS) as pool:
             asked = [pool.submit(self._source.look, each.name) for each in due]
             for state, asking in zip(due, asked, strict=True):
+                if stop.is_set():
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    break
                 try:
                     looks[state.name] = asking.result()
                 except CallFailed as error:
