@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
+from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
 from sinks.lock import exclusive
 from sinks.outputs import check_folder, new_file
@@ -164,7 +165,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _parsed(line: bytes, path: Path) -> MirrorRecord:
     try:
-        fields = msgspec.json.decode(line, type=dict[str, Any])
+        fields = {} if is_deep(line) else msgspec.json.decode(line, type=dict[str, Any])
         return MirrorRecord(fields.pop("timestamp"), fields.pop("topic", None), fields)
     except (msgspec.MsgspecError, KeyError):
         raise BadLog(
@@ -269,6 +270,6 @@ class KafkaLog:
 def _command(value: bytes | None) -> Any:
     """The command in a record, None for what is none: it ends in quarantine."""
     try:
-        return None if value is None else msgspec.json.decode(value)
+        return None if value is None or is_deep(value) else msgspec.json.decode(value)
     except msgspec.DecodeError:
         return None

@@ -180,7 +180,7 @@ class ClusterMirror:
         yield from self._policies.of_broker()
         yield from self._policies.of_namespaces(dict.fromkeys(_namespace_of(each) for each in found.topics))
         for what, why in self._policies.refused.items():
-            self._problem(what, f"not in the log: {why or what}")
+            self._problem(what, "not in the log" + (f": {why}" if why else ""))
         for name in [each for each in progress.partitioned if each not in found.partitioned]:
             if self._is_gone(name, found):
                 self._policies.forget(name)

@@ -2,7 +2,7 @@
 
 A position that moved does not say why. Its counters and the topic's policies do, as far as anything does:
 
-* It went back: somebody has reset the subscription.
+* It went back, or an acknowledged entry is not acknowledged any more: somebody has reset the subscription.
 * `totalMsgExpired` rose by n: the first n entries that were unacknowledged before were passed by TTL.
 * It went forward without any consumer, and the topic has a quota that evicts: the quota passed the entries. Without such a quota,
   somebody skipped them.
@@ -117,7 +117,7 @@ def _since(
     before: MirroredSubscription, now: MirroredSubscription, ledgers: dict[int, int], *, evicts: bool
 ) -> MirroredSubscription:
     """`now`, with what moved the subscription since `before`. `ledgers`: the number of entries by ledger."""
-    if now.mark_delete < before.mark_delete:
+    if now.mark_delete < before.mark_delete or _took_back(before, now):
         return msgspec.structs.replace(now, reset=True)
     if now.mark_delete == before.mark_delete:
         return now
@@ -127,6 +127,21 @@ def _since(
     if not (now.consumers or before.consumers) and now.sent == before.sent:
         return msgspec.structs.replace(now, expired_to=now.mark_delete if evicts else None, reset=not evicts)
     return now
+
+
+def _took_back(before: MirroredSubscription, now: MirroredSubscription) -> bool:
+    """Whether an entry that was acknowledged is not any more."""
+    ranges = iter(now.acknowledged)
+    current = next(ranges, None)
+    for *low, high_ledger, high in before.acknowledged:
+        first, last = max((low[0], low[1]), now.mark_delete), (high_ledger, high)
+        if last <= now.mark_delete:
+            continue
+        while current is not None and current[2:] < last:
+            current = next(ranges, None)
+        if current is None or current[:2] > first:
+            return True
+    return False
 
 
 def _nth_unacknowledged(before: MirroredSubscription, n: int, ledgers: dict[int, int]) -> _Position:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schemas.commands.nesting import is_deep
+
 _SECONDS = 60
 _REDIRECTS = (
     HTTPStatus.MOVED_PERMANENTLY,
@@ -99,6 +101,8 @@ class Rest:
             raise CallFailed(f"{self.url} can't be reached: {error}") from None
         if len(said) > _MOST_BYTES:
             raise CallFailed(f"{method} {path}: the response has more than {_MOST_BYTES >> 20} MiB", status)
+        if is_deep(said):
+            raise CallFailed(f"{method} {path}: the response nests too deeply", status)
         try:
             return Said(status, msgspec.json.decode(said))
         except msgspec.DecodeError:

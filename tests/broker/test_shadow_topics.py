@@ -206,3 +206,38 @@ def test_a_subscription_that_there_can_not_be_is_not_compared() -> None:
     assert [(each.subscription, each.entries) for each in of(effects, MirrorDrift) if each.entries] == [
         ("a", -2)
     ]
+
+
+def test_the_answer_is_for_who_sends_the_entry() -> None:
+    """Not for the producer that published it to the source, which may be connected here, too."""
+    run = shadow()
+    run.create_producer("victim")
+    for number, entry in enumerate([0, 9]):
+        send = Send(
+            connection="other", producer_id=7, sequence_id=5, metadata=MessageMetadata("victim", 5, 1),
+            message_id=MessageIdData(1, entry),
+        )  # fmt: skip
+        effects = run.do(send)
+        answer = one(effects, SendError) if number else one(effects, SendReceipt)
+        assert (answer.connection, answer.producer_id) == ("other", 7)
+
+
+def test_a_partitioned_topic_is_a_shadow_topic_from_the_beginning_and_for_good() -> None:
+    run = Run()
+    path = f"/{TOPIC.replace('://', '/')}"
+
+    def call(method: Any, call: str, body: Any = None) -> int:
+        effects = run.do(Admin(method=method, path=f"{path}{call}", body=body), None)
+        return one(effects, AdminResponse).fields.status
+
+    shadow_source: Any = {SHADOW_SOURCE: TOPIC}
+    assert call("PUT", "/partitions", 2) == 204
+    assert call("PUT", "/properties", shadow_source) == 412
+    assert call("POST", "/partitions", {"partitions": 3, "properties": shadow_source}) == 412
+    assert call("DELETE", "/partitions") == 204
+    assert call("PUT", "/partitions", {"partitions": 2, "properties": shadow_source}) == 204
+    assert call("DELETE", f"/properties?key={SHADOW_SOURCE}") == 412
+    assert call("PUT", "/properties", shadow_source | {"a": "b"}) == 204
+    assert call("POST", "/partitions", 3) == 204
+    run.do(Mirror(ledger_id=7), f"{TOPIC}-partition-2")
+    assert run.broker.topic_names() == [f"{TOPIC}-partition-2"]

@@ -1,5 +1,6 @@
 """A topic and its twin, which knows of it only what the admin API shows from time to time."""
 
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -18,6 +19,8 @@ from schemas.effects import (
     Unsupported,
 )
 from streaming.broker.broker import Broker
+from streaming.broker.persistent.mirroring import _apart
+from streaming.broker.position import Position
 from streaming.mirror.observation import Observation, observe, ranges
 from tests.broker.kit import Run, Stored, of, response
 from tests.broker.test_shadow_topics import shadow, store
@@ -125,6 +128,7 @@ def act(pair: Pair, draw: Random, connected: set[str]) -> None:
             method, call = draw.choice(
                 [
                     ("POST", f"/subscription/{name}/skip/2"),
+                    ("POST", f"/subscription/{name}/expireMessages/1"),
                     ("PUT", f"/subscription/late{draw.randrange(2)}"),
                     ("DELETE", f"/subscription/late{draw.randrange(2)}"),
                     ("POST", f"/subscription/{name}/resetcursor/{cluster.now - 5000}"),
@@ -322,3 +326,59 @@ def test_acks_are_observed_with_consumers_and_without(type_: Any) -> None:
         Mirror(ledger_id=1, last_confirmed=(1, 9), subscriptions={"s": MirroredSubscription((1, 3))})
     )
     assert not of(waits, MirrorDrift)  # entries are on their way
+
+
+def test_what_an_earlier_subscription_of_the_name_had_expired_does_not_count() -> None:
+    run = shadow()
+    run.configure(shadowTopicFollowsSource=False)
+    for entry in range(60):
+        store(run, 1, entry)
+
+    def see(mark: int, **more: Any) -> None:
+        seen = {"s": MirroredSubscription((1, mark), **more)}
+        run.do(Mirror(ledger_id=1, last_confirmed=(1, 59), first_ledger=1, subscriptions=seen))
+
+    see(-1)
+    see(50, expired_to=(1, 50))
+    run.admin("DELETE", "/subscription/s")
+    see(10, reset=True)
+    see(40)
+    assert run.backlog("s") == 19
+
+
+@pytest.mark.parametrize("kind", ["subscriptions", "consumers", "names that cannot be"])
+def test_nothing_is_kept_of_what_is_gone(kind: str) -> None:
+    run = shadow()
+    store(run, 1, 0)
+    for number in range(50):
+        name = {"subscriptions": f"s{number}", "consumers": "s"}.get(kind, f"__{number}" if number else "")
+        consumer = MirroredConsumer(f"c{number}", "c", permits=5)
+        seen = {name: MirroredSubscription((1, -1), type="Shared", consumers=[consumer])}
+        run.do(Mirror(ledger_id=1, last_confirmed=(1, 0), first_ledger=1, subscriptions=seen))
+        if kind == "consumers":
+            run.unload()
+    run.do(Mirror(ledger_id=1, last_confirmed=(1, 0), first_ledger=1))
+    assert run.topic.mirrored.bases == {}
+    assert run.topic.mirrored.subscriptions == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_that_overlap(seed: int) -> None:
+    draw = Random(seed)
+
+    def position() -> Position:
+        return Position(draw.randrange(3), draw.randrange(-1, 4))
+
+    given = [(position(), position()) for _ in range(draw.randrange(6))]
+
+    def covered(ranges: Any) -> list[Position]:
+        return [
+            at
+            for at in map(Position, *zip(*product(range(4), range(-1, 6)), strict=True))
+            for low, high in ranges
+            if low < at <= high
+        ]
+
+    apart = [*_apart(given)]
+    assert {*covered(apart)} == {*covered(given)}
+    assert len(covered(apart)) == len({*covered(apart)})

@@ -20,7 +20,7 @@ from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.lookup import TOO_MANY_PARTITIONS, create_by_use
 from streaming.broker.names import PARTITION
 from streaming.broker.persistent import admin_operations
-from streaming.broker.persistent.admin_operations import read_properties
+from streaming.broker.persistent.admin_operations import check_stays_as_it_is, read_properties
 from streaming.broker.policies.admin_calls import (
     ALL_POLICIES,
     LowerLevels,
@@ -82,12 +82,14 @@ def _properties(found: PartitionedTopic, command: Admin) -> tuple[int, Any]:
         case "GET":
             return 200, found.properties
         case "PUT":
-            found.properties = found.properties | read_properties(command.body)
+            after = found.properties | read_properties(command.body)
         case "DELETE":
             key = query(command.path).get("key", "")
-            found.properties = {name: value for name, value in found.properties.items() if name != key}
+            after = {name: value for name, value in found.properties.items() if name != key}
         case _:
             return 405, None
+    check_stays_as_it_is(found.properties, after)
+    found.properties = after
     return 204, None
 
 
@@ -177,6 +179,8 @@ def _update(
         raise AdminError(409, f"Topic {name} is not the partitioned topic.")
     if count < now:
         raise AdminError(422, f"Desired partitions {count} can't be less than the current partitions {now}.")
+    if properties:
+        check_stays_as_it_is(ctx.partitioned_topics.get(name, PartitionedTopic()).properties, properties)
     if count > MOST_PARTITIONS:
         raise AdminError(
             422,

@@ -301,9 +301,6 @@ def _create_missed_partitions(
     raise AdminError(404, f"Topic {topic.name} does not exist")
 
 
-_SHADOW_FOR_GOOD = f"{SHADOW_SOURCE} is given when the topic is created"
-
-
 def _properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The topic's properties."""
     return 200, topic.properties
@@ -312,8 +309,7 @@ def _properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Nam
 def _put_properties(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Set the properties in the body. The topic's other properties stay."""
     found = read_properties(command.body)
-    if SHADOW_SOURCE in found and found[SHADOW_SOURCE] != topic.properties.get(SHADOW_SOURCE):
-        raise AdminError(412, _SHADOW_FOR_GOOD)
+    check_stays_as_it_is(topic.properties, topic.properties | found)
     topic.properties = topic.properties | found
     return 204, None
 
@@ -321,10 +317,16 @@ def _put_properties(ctx: Context, topic: PersistentTopic, command: Admin, names:
 def _delete_property(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Remove the property `?key=…`."""
     key = query(command.path).get("key", "")
-    if key == SHADOW_SOURCE and key in topic.properties:
-        raise AdminError(412, _SHADOW_FOR_GOOD)
-    topic.properties = {name: value for name, value in topic.properties.items() if name != key}
+    left = {name: value for name, value in topic.properties.items() if name != key}
+    check_stays_as_it_is(topic.properties, left)
+    topic.properties = left
     return 204, None
+
+
+def check_stays_as_it_is(before: dict[str, str], after: dict[str, str]) -> None:
+    """A topic is a shadow topic from the beginning and for good. Raises `AdminError`."""
+    if before.get(SHADOW_SOURCE) != after.get(SHADOW_SOURCE):
+        raise AdminError(412, f"{SHADOW_SOURCE} is given when the topic is created")
 
 
 def read_properties(body: Any) -> dict[str, str]:

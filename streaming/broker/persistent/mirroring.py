@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from schemas import commands as c
-from schemas.effects import MirrorDrift, Unsupported
+from schemas.effects import CursorMoved, MirrorDrift, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
 from streaming.broker.ledger.ack_holes import AckHoles
@@ -34,7 +34,7 @@ from streaming.broker.persistent.cleanup import backlog_quota, message_expiry
 from streaming.broker.persistent.cleanup.trimming import free_ledgers, trim_after_source
 from streaming.broker.persistent.publish import shadow
 from streaming.broker.persistent.subscription import PersistentSubscription
-from streaming.broker.persistent.topic import Drift, MirroredCursor, PersistentTopic
+from streaming.broker.persistent.topic import Drift, MirroredCursor, PersistentTopic, Reason
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.broker.topic.topic_commands import TopicCommand
@@ -51,7 +51,6 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
     shadow.follow(ctx, topic, min(command.ledger_id, shadow.LARGEST_LEDGER))
     for subscription in [each for each in topic.subscriptions.values() if each.durable]:
         if subscription.name not in command.subscriptions:
-            topic.mirrored.subscriptions.pop(subscription.name, None)
             leaving.delete(ctx, topic, subscription, "deleted on the source")
     for name, seen in command.subscriptions.items():
         try:
@@ -59,8 +58,19 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
         except BrokerError as error:
             ctx.emit(Unsupported(topic.name, command.connection, f"subscription {name!r}: {error.cause}"))
     _take_over_producers(ctx, topic, command.producers, carry_out)
+    _forget(topic, command)
     trim_after_source(ctx, topic, min(command.first_ledger, topic.ledger.current))
     _compare(ctx, topic, command, carry_out)
+
+
+def _forget(topic: PersistentTopic, command: c.Mirror) -> None:
+    """Keep nothing of subscriptions and consumers that are gone, whatever made them go."""
+    mirrored = topic.mirrored
+    there = {each.connection for seen in command.subscriptions.values() for each in seen.consumers}
+    for connection in mirrored.bases.keys() - there:
+        del mirrored.bases[connection]
+    for name in mirrored.subscriptions.keys() - topic.subscriptions.keys():
+        del mirrored.subscriptions[name]
 
 
 # -- subscriptions ------------------------------------------------------------------------------------------------
@@ -71,23 +81,27 @@ def _take_over(
 ) -> None:
     """Raises `BrokerError` if there can't be a subscription of that name."""
     subscription, target = topic.subscriptions.get(name), Position(*seen.mark_delete)
-    mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
     if subscription is None:
         subscription = subscribing.create(ctx, topic, name, earliest=True)
+        topic.mirrored.subscriptions[name] = MirroredCursor()
         if topic.ledger.next_valid(target) != topic.ledger.next_valid(topic.cursors[name].mark_delete):
             seeking.reset(ctx, topic, subscription, target.next(), "created on the source")
     elif seen.reset:
-        mirrored.expired_to = EARLIEST
+        topic.mirrored.subscriptions[name] = MirroredCursor()
         seeking.reset(ctx, topic, subscription, target.next(), "reset on the source")
+    mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
     if seen.expired_to is not None:
         mirrored.expired_to = to = max(mirrored.expired_to, Position(*seen.expired_to))
         if topic.follows_source(ctx):  # or else its own rules act when they are due
             message_expiry.check_after_source(ctx, topic, name, to)
             if topic.cursors[name].mark_delete < to:
                 backlog_quota.check(ctx, topic)
-    gone = {each.connection for each in seen.consumers}
-    for consumer in [each for each in subscription.consumers if each.connection not in gone]:
-        topic.mirrored.bases.pop(consumer.connection, None)
+            if topic.cursors[name].mark_delete < (to := min(to, topic.ledger.last_confirmed)):
+                message_expiry.expire_to_position(
+                    ctx, topic, [name], to, Reason(CursorMoved, "passed on the source")
+                )
+    there = {each.connection for each in seen.consumers}
+    for consumer in [each for each in subscription.consumers if each.connection not in there]:
         leaving.detach(ctx, topic, subscription, consumer)
     acked = list(_acknowledged(topic, subscription, seen, mirrored.expired_to))
     if acked:
@@ -108,7 +122,7 @@ def _acknowledged(
     ranges = [(EARLIEST, Position(*seen.mark_delete))]
     ranges += [(Position(low, first), Position(high, last)) for low, first, high, last in seen.acknowledged]
     bits: dict[int, int] = {}
-    for low, high in ranges:
+    for low, high in _apart(ranges):
         for id_, first, end in _within(ledger, max(low, start), high):
             bits[id_] = bits.get(id_, 0) | (1 << end) - (1 << first)
     for id_, found in bits.items():
@@ -117,6 +131,15 @@ def _acknowledged(
     for low, high in holes.runs():
         for entry in range(low.entry + 1, high.entry + 1):
             yield Position(low.ledger, entry)
+
+
+def _apart(ranges: list[tuple[Position, Position]]) -> Iterator[tuple[Position, Position]]:
+    """The same ranges, but so that no two have an entry in common. So each ledger is looked at as often as it has ranges."""
+    end = EARLIEST
+    for low, high in sorted(ranges):
+        if high > end:
+            yield max(low, end), high
+            end = high
 
 
 def _within(ledger: ManagedLedger, low: Position, high: Position) -> Iterator[tuple[int, int, int]]:

@@ -29,9 +29,9 @@ def from_send(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite
 
 def from_source(ctx: Context, topic: AbstractTopic, command: Send) -> PendingWrite:
     """A SEND with an entry of the source of a shadow topic as a write. Its producer published to the source, so it need not be known
-    here."""
+    here. The answer is for who sends the entry."""
     name = command.metadata.producer_name
-    return _write(topic.producers.get(name) or Producer(name, "", None, created=ctx.clock), command)
+    return _write(Producer(name, command.connection, command.producer_id, created=ctx.clock), command)
 
 
 def _write(producer: Producer, command: Send) -> PendingWrite:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.commands.nesting import is_deep
 from sinks.small_files import read_small
 from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace
 from streaming.answers.history.folders import NotFound, listed
@@ -111,6 +112,8 @@ def _is(topic: str, partition: str) -> bool:
 def _object(path: Path) -> dict[str, Any]:
     """A JSON object in a file. Raises `BadStats`."""
     text = read_small(path, MOST_BYTES)
+    if is_deep(text):
+        raise BadStats(f"{path} nests too deeply: no stats do")
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
