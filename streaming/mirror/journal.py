@@ -100,11 +100,13 @@ class LogFolder:
         try:
             first = msgspec.json.decode((self._folder / _STATE).read_bytes(), type=_State).read_from
         except msgspec.MsgspecError:
+            first = ""
+        if not (self._folder / first).is_file():
             first = ""  # then all of it is read
         *before, last = [name for name in self._names() if name >= first] or [_name(1)]
         for name in before:
             yield from (_parsed(line, self._folder / name) for line in _lines(self._folder / name))
-        path = self._folder / last
+        self._path = path = self._folder / last
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         whole = 0
         for line in _lines(path):
@@ -121,6 +123,7 @@ class LogFolder:
 
     def flush(self) -> None:
         """See `MirrorLog.flush`."""
+        self._check()
         lines = memoryview(bytes(self._lines))
         self._lines.clear()
         while lines:
@@ -133,13 +136,23 @@ class LogFolder:
         if os.fstat(self._file).st_size > SEGMENT_BYTES:
             name = _name(int(name.partition(".")[0]) + 1)
             os.close(self._file)
-            self._file = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            self._path = self._folder / name
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         return name
 
     def keep(self, mark: str) -> None:
         """See `MirrorLog.keep`."""
         with new_file(self._folder / _STATE, replace=True) as file:
             file.write(msgspec.json.encode(_State(mark)))
+
+    def _check(self) -> None:
+        """Raises `BadLog` if the file that is written has no name any more."""
+        try:
+            is_there = os.path.samestat(os.fstat(self._file), self._path.stat())
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise BadLog(f"{self._path} was removed while it was written: what was in it is lost")
 
     def _names(self) -> list[str]:
         return sorted(path.name for path in self._folder.glob("*.jsonl"))

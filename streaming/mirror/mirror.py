@@ -19,10 +19,12 @@ The idea
 """
 
 import heapq
+import queue
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Future, wait
+from contextlib import closing, suppress
 from http import HTTPStatus
 from itertools import islice
 from threading import Event
@@ -58,6 +60,10 @@ _CALLS_PER_POLICIES = 25
 
 _MOST_CALLS = 10_000
 """Per second, if the rate of calls is not limited."""
+
+_POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 3.0
+"""For so long the end of a mirror waits for its round."""
 
 _THREADS = 8
 _CLUSTER = "the cluster"
@@ -108,6 +114,7 @@ class ClusterMirror:
         self._begun = 0.0
         self._configured = self._restated = -RESTATED_SECONDS
         self._mark: Any = None
+        self._failed: BaseException | None = None
 
     def find(self) -> FoundTopics:
         """What there is to mirror. Raises `NotMirrored` if there is nothing, `CallFailed` if the cluster can't say."""
@@ -120,23 +127,36 @@ class ClusterMirror:
         """Mirror until `stop` is set. Raises what the journal raises."""
         self._progress = MirrorProgress(self._journal.read(), sampled=self._entries == "sampled")
         self._policies = ClusterPolicies(self._rest, goes_on=self._progress.time > 0)
-        while not stop.is_set():
-            self._begun = time.monotonic()
-            try:
-                self._round(stop)
-                self._solved(_CLUSTER)
-            except CallFailed as error:
-                self._problem(_CLUSTER, f"{error}: trying again every {self._every:g} s")
-            self._journal.flush()
-            self._keep()
-            stop.wait(max(self._begun + self._every - time.monotonic(), 0))
+        rounds = threading.Thread(target=self._rounds, args=(stop,), name="rounds", daemon=True)
+        rounds.start()
+        while rounds.is_alive() and not stop.is_set():
+            rounds.join(_POLL_SECONDS)
+        rounds.join(_PATIENCE_SECONDS)  # the cluster may leave a call without an answer
+        if self._failed is not None:
+            raise self._failed
         return MirrorTotals(len(self._progress.topics), self._new_entries, self._records, self._rest.calls)
+
+    def _rounds(self, stop: Event) -> None:
+        try:
+            while not stop.is_set():
+                self._begun = time.monotonic()
+                try:
+                    self._round(stop)
+                    self._solved(_CLUSTER)
+                except CallFailed as error:
+                    self._problem(_CLUSTER, f"{error}: trying again every {self._every:g} s")
+                self._journal.flush()
+                self._keep()
+                stop.wait(max(self._begun + self._every - time.monotonic(), 0))
+        except BaseException as error:
+            self._failed = error
 
     def _round(self, stop: Event) -> None:
         """Look at what is due, and write what is new. Raises `CallFailed` if the cluster can't be reached: then the next round goes on."""
         now = self._begun
         if now >= self._restated + RESTATED_SECONDS:
             self._mark, self._restated = self._journal.mark(), now
+            self._changes.extend(self._progress.restate())
         if now >= self._configured + _CONFIGURED_SECONDS:
             self._changes.extend(self._configure())
             self._configured = now
@@ -166,7 +186,9 @@ class ClusterMirror:
     def _keep(self) -> None:
         """Note that a start need not read what is before the restatement, once it is complete."""
         topics = (each for each in self._progress.topics.values() if each.created)
-        if self._mark is not None and all(each.stated >= self._restated for each in topics):
+        if self._mark is not None and all(
+            each.is_mirrored and each.stated >= self._restated for each in topics
+        ):
             self._journal.keep(self._mark)
             self._mark = None
 
@@ -174,9 +196,12 @@ class ClusterMirror:
 
     def _configure(self) -> Iterator[WholeChange]:
         """Look for topics, settings and the policies of namespaces."""
-        found, progress = self.find(), self._progress
+        found, progress = self._source.find(), self._progress
+        selected = {*found.topics}
         for name, why in found.missing.items():
             self._problem(name, f"left out: {why}")
+        for name in self._problems.keys() & self._source.given - found.missing.keys():
+            self._solved(name)
         yield from self._policies.of_broker()
         yield from self._policies.of_namespaces(dict.fromkeys(_namespace_of(each) for each in found.topics))
         for what, why in self._policies.refused.items():
@@ -186,25 +211,24 @@ class ClusterMirror:
                 self._policies.forget(name)
                 yield progress.delete_partitioned(name)
         for name in [each for each in progress.topics if each not in found.topics]:
-            is_gone = self._is_gone(name, found)
-            if is_gone:
+            if self._is_gone(name, found):
                 yield self._deleted(name)
-            elif is_gone is False:  # it is not mirrored any more
-                del progress.topics[name]
         for name, count in found.partitioned.items():
             yield from progress.set_partitions(name, count)
         for name in found.topics:
             progress.topics.setdefault(name, TopicProgress(name))
+        for state in progress.topics.values():  # what the cluster does not say now, it may say later
+            state.is_mirrored = state.name in selected
 
-    def _is_gone(self, name: str, found: FoundTopics) -> bool | None:
-        """Whether the cluster has no such topic any more, with partitions or without, as it had before. None: it does not say."""
+    def _is_gone(self, name: str, found: FoundTopics) -> bool:
+        """Whether the cluster has no such topic any more, with partitions or without, as it had before."""
         if name in found.topics or name in found.partitioned:
             return True  # as the other kind
         calls = ["stats"] if base_of(name) != name else ["stats", "partitioned-stats"]
-        said = [self._rest.call("GET", f"{topic_path(name)}/{each}").status for each in calls]
-        if HTTPStatus.OK in said:
-            return False
-        return True if all(each == HTTPStatus.NOT_FOUND for each in said) else None
+        return all(
+            self._rest.call("GET", f"{topic_path(name)}/{each}").status == HTTPStatus.NOT_FOUND
+            for each in calls
+        )
 
     def _deleted(self, name: str) -> WholeChange:
         self._policies.forget(name)
@@ -212,26 +236,22 @@ class ClusterMirror:
 
     def _looks(self, most: int | None, stop: Event) -> dict[str, Look]:
         """Look at the topics that are due, `most` at most, until `stop` is set."""
-        due = [each for each in self._progress.topics.values() if each.due <= self._begun]
+        due = [
+            each for each in self._progress.topics.values() if each.is_mirrored and each.due <= self._begun
+        ]
         due = sorted(due, key=lambda each: each.due)[:most]
         looks = dict[str, Look]()
-        with ThreadPoolExecutor(_THREADS) as pool:
-            asked = [pool.submit(self._source.look, each.name) for each in due]
-            for state, asking in zip(due, asked, strict=True):
-                if stop.is_set():
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    break
-                try:
-                    looks[state.name] = asking.result()
-                except CallFailed as error:
-                    if error.status is None:
-                        pool.shutdown(wait=False, cancel_futures=True)
-                        raise
-                    state.due = self._begun + self._every
-                    if error.status != HTTPStatus.NOT_FOUND:
-                        self._leave_out(state, error)
-                    elif state.created:
-                        self._changes.append(self._deleted(state.name))
+        for state, asking in _in_threads(self._source.look, due, stop):
+            try:
+                looks[state.name] = asking.result()
+            except CallFailed as error:
+                if error.status is None:
+                    raise
+                state.due = self._begun + self._every
+                if error.status != HTTPStatus.NOT_FOUND:
+                    self._leave_out(state, error)
+                elif state.created:
+                    self._changes.append(self._deleted(state.name))
         for name in looks:
             self._changes.extend(self._progress.create(name))
         return looks
@@ -270,10 +290,7 @@ class ClusterMirror:
             seen = observe(
                 look.time, look.stats, look.internal, state.before, read_to=state.read_to, evicts=evicts
             )
-        except ReadFailed as error:
-            self._leave_out(state, error)
-            return
-        except (KeyError, TypeError, ValueError) as error:
+        except (ReadFailed, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             self._leave_out(state, error)
             return
         is_new = state.before is None or _shown(seen) != _shown(state.before)
@@ -289,7 +306,8 @@ class ClusterMirror:
     def _sends(self, state: TopicProgress, look: Look, reader: Reader) -> Generator[TimedSend]:
         if self._entries == "sampled":
             return stand_ins(look, state.read_to, state.look)
-        return read(reader.entries(state.name, state.read_to), state.read_to, self._entries)
+        size = look.internal["totalSize"] // max(look.internal["numberOfEntries"], 1)
+        return read(reader.entries(state.name, state.read_to, size), state.read_to, self._entries)
 
     # -- what an operator must know -------------------------------------------------------------------------------
 
@@ -310,6 +328,42 @@ class ClusterMirror:
     def _solved(self, what: str) -> None:
         if self._problems.pop(what, None) is not None:
             self._say(f"{what}: goes on")
+
+
+def _in_threads(
+    look: Callable[[str], Look], due: Sequence[TopicProgress], stop: Event
+) -> Iterator[tuple[TopicProgress, Future[Look]]]:
+    """The looks at topics, some at a time, until `stop` is set. Threads that wait for an answer do not keep the process from ending, as
+    those of an executor would."""
+    waiting = queue.SimpleQueue[tuple[TopicProgress, Future[Look]] | None]()
+    asked: list[tuple[TopicProgress, Future[Look]]] = [(state, Future()) for state in due]
+
+    def work() -> None:
+        while (item := waiting.get()) is not None:
+            state, future = item
+            try:
+                future.set_result(look(state.name))
+            except Exception as error:
+                future.set_exception(error)
+
+    for item in asked:
+        waiting.put(item)
+    for _ in range(min(_THREADS, len(asked))):
+        waiting.put(None)
+        threading.Thread(target=work, name="looks", daemon=True).start()
+    try:
+        for state, future in asked:
+            while not future.done() and not stop.is_set():
+                wait([future], _POLL_SECONDS)
+            if not future.done():
+                return
+            yield state, future
+    finally:
+        with suppress(queue.Empty):  # nobody looks at what is left
+            while True:
+                waiting.get_nowait()
+        for _ in range(_THREADS):
+            waiting.put(None)
 
 
 def _shown(seen: Observation) -> Any:

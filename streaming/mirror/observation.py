@@ -52,8 +52,8 @@ def observe(
 ) -> Observation:
     """What `stats` and `internalStats` of a topic show at `time` (ms), with what happened since `before`.
 
-    `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises `KeyError`
-    and `ValueError` for what no broker answers.
+    `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises
+    AttributeError, IndexError, KeyError, TypeError and ValueError for what no broker answers.
     """
     ledgers = {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
     subscriptions = dict[str, MirroredSubscription]()
@@ -79,7 +79,10 @@ def observe(
         subscriptions=subscriptions,
         producers=list(_producers(stats.get("publishers", []))),
     )
-    return Observation(time, record)
+    try:
+        return Observation(time, msgspec.convert(msgspec.to_builtins(record), Mirror))
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ValueError(f"no broker shows this: {error}") from None
 
 
 def ledgers_of(internal: Mapping[str, Any]) -> dict[int, tuple[int, int]]:

@@ -1,14 +1,18 @@
 """A cluster's settings and policies, as commands that set what is new."""
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.policies.admin_calls import ALL_POLICIES
 from streaming.mirror.progress import WholeChange, admin_command
-from streaming.mirror.source import DENIED
+from streaming.mirror.source import DENIED, understood
 from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
 from streaming.record.rest import CallFailed, Rest
+
+_DENIED_SECONDS = 600.0
+"""For so long nobody asks for the policies of topics after the cluster has refused them."""
 
 _EVICTION = "consumer_backlog_eviction"
 
@@ -24,12 +28,13 @@ class ClusterPolicies:
         self._cluster: str | None = None
         self._namespaces: dict[str, Any] = {}
         self._topics: dict[str, dict[str, PolicyCall]] = {}
-        self._denied: set[str] = set()
+        self._denied_at = -_DENIED_SECONDS
 
     def of_broker(self) -> Iterator[WholeChange]:
-        """The settings, if they are new. Raises `CallFailed`, but not for a lack of rights."""
+        """The settings, if they are new. Raises `CallFailed` if the cluster can't be reached."""
         try:
-            found = settings_of(self._rest)
+            with understood(self._rest.url):
+                found = settings_of(self._rest)
         except CallFailed as error:
             self._deny("the brokers' settings, so the defaults hold", error)
             return
@@ -44,7 +49,8 @@ class ClusterPolicies:
         """The policies of namespaces that are new. Raises as `of_broker`."""
         for namespace in namespaces:
             try:
-                found = namespace_policies(self._rest, namespace, self._cluster)
+                with understood(self._rest.url):
+                    found = namespace_policies(self._rest, namespace, self._cluster)
             except CallFailed as error:
                 self._deny(f"the policies of namespace {namespace}", error)
                 continue
@@ -56,13 +62,16 @@ class ClusterPolicies:
 
     def of_topic(self, topic: str, *, partitioned: bool) -> Iterator[WholeChange]:
         """The policies of a topic that are new. `partitioned`: it stands for all of its partitions. Raises as `of_broker`."""
-        path, what = topic_path(topic), "policies of topics"
-        if what in self._denied:
+        path = topic_path(topic)
+        if time.monotonic() < self._denied_at + _DENIED_SECONDS:
             return
         try:
-            found = {_key(call): call for call in topic_policies(self._rest, path)}
+            with understood(self._rest.url):
+                found = {_key(call): call for call in topic_policies(self._rest, path)}
         except CallFailed as error:
-            self._deny(what, error)
+            self._deny("the policies of topics", error)
+            if error.status in DENIED:  # of one, so of all
+                self._denied_at = time.monotonic()
             return
         before = self._topics.get(topic)
         self._topics[topic] = found
@@ -92,9 +101,8 @@ class ClusterPolicies:
         self._topics.pop(topic, None)
 
     def _deny(self, what: str, error: CallFailed) -> None:
-        if error.status not in DENIED:
+        if error.status is None:
             raise error
-        self._denied.add(what)
         self.refused[what] = str(error)
 
 

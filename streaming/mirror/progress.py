@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas.commands import Mirror
-from streaming.broker.admin_requests import topic_path
+from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.names import base_of
 from streaming.broker.persistent.topic import SHADOW_SOURCE
-from streaming.mirror.journal import MirrorRecord
+from streaming.mirror.journal import BadLog, MirrorRecord
 from streaming.mirror.observation import Observation
 from streaming.mirror.source import Look
 
@@ -33,12 +33,13 @@ class WholeChange(NamedTuple):
 
 
 class TopicProgress:
-    """A topic. `created`: it is in the log. `read_to`: its last entry in the log. `before`: the last MIRROR. `look`: the last look of this
+    """A topic. `created`: it is in the log. `is_mirrored`: it is still one of those that are followed. `read_to`: its last entry in the log. `before`: the last MIRROR. `look`: the last look of this
     process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.created = False
+        self.is_mirrored = True
         self.read_to: SourcePosition = (-1, -1)
         self.before: Observation | None = None
         self.look: Look | None = None
@@ -54,7 +55,12 @@ class MirrorProgress:
         self.partitioned: dict[str, int] = {}
         self._sampled = {SAMPLED: "sampled"} if sampled else {}
         for record in log:
-            self._read(record)
+            try:
+                self._read(record)
+            except (msgspec.ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
+                raise BadLog(
+                    f"the log has a record that no mirror wrote ({str(record)[:200]}: {error}): mirror into another log, which begins anew"
+                ) from None
         for base in [base_of(topic) for topic in self.topics if base_of(topic) != topic]:
             self.partitioned.setdefault(base, UNKNOWN_PARTITIONS)
 
@@ -79,6 +85,12 @@ class MirrorProgress:
         elif before != count:
             yield WholeChange(None, admin_command("POST", path, count))
 
+    def restate(self) -> Iterable[WholeChange]:
+        """The partitioned topics once more, for who reads the log from here on."""
+        for name, count in self.partitioned.items():
+            if count != UNKNOWN_PARTITIONS:
+                yield WholeChange(None, admin_command("POST", f"{topic_path(name)}/partitions", count))
+
     def delete(self, name: str) -> WholeChange:
         """A topic without partitions, or a partition, was deleted."""
         del self.topics[name]
@@ -87,7 +99,7 @@ class MirrorProgress:
     def delete_partitioned(self, name: str) -> WholeChange:
         """A partitioned topic was deleted."""
         del self.partitioned[name]
-        for topic in [each for each in self.topics if base_of(each) == name]:
+        for topic in [each for each in self.topics if base_of(each) == name != each]:
             del self.topics[topic]
         return WholeChange(None, admin_command("DELETE", f"{topic_path(name)}/partitions{_FORCE}"))
 
@@ -112,6 +124,9 @@ class MirrorProgress:
                 self._known(name)
             elif (name := (body.get("properties") or {}).get(SHADOW_SOURCE)) is not None:
                 self.partitioned[name] = body["partitions"]
+        elif command.get("method") == "POST" and isinstance(body, int) and path.endswith("/partitions"):
+            if (name := topic_of(path)) is not None:
+                self.partitioned[name] = body
         elif command.get("method") == "DELETE":
             for topic in [*self.topics]:
                 if path == topic_path(topic) + _FORCE:

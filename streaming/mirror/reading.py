@@ -13,6 +13,10 @@ from streaming.traces.trace import Payloads
 FIRST_LEDGER = 1
 """The lowest id of a ledger here, where 0 stands for non-persistent topics. A cluster's very first ledger may have the id 0."""
 
+MOST_ENTRIES = 50_000_000
+"""Each entry is a record, whether somebody has read it or not. With more than so many at once, a topic is left out."""
+LARGEST_ENTRY = 1 << 27
+
 PRODUCER = "magnetar-mirror"
 """The producer of entries that nobody could read."""
 
@@ -47,6 +51,8 @@ def stand_ins(look: Look, after: SourcePosition, before: Look | None) -> Generat
         for begin in [after[1] + 1 if id_ == after[0] else 0]
     ]
     total, done = sum(end - begin for _, begin, end, _ in news), 0
+    if total > MOST_ENTRIES or any(size // (end - begin) > LARGEST_ENTRY for _, begin, end, size in news):
+        raise ValueError(f"{total:,} new entries: more than {MOST_ENTRIES:,}, or larger than entries can be")
     messages = total
     if before is not None:
         messages = max(look.stats.get("msgInCounter", 0) - before.stats.get("msgInCounter", 0), total)

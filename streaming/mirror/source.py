@@ -1,12 +1,13 @@
 """What a mirror asks a cluster's admin API: which topics there are, what they look like, and under which policies. Only GETs."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from streaming.broker.admin_requests import topic_path
-from streaming.broker.names import base_of, partition_index, partitions_of
+from streaming.broker.names import base_of, is_namespace_name, partition_index, partitions_of
 from streaming.protocol.requests import complete
 from streaming.record.rest import CallFailed, Rest
 
@@ -47,19 +48,31 @@ class MirroredCluster:
         """Raises `NotMirrored` for topics that are not persistent."""
         self.rest = rest
         self._given = [each if _is_namespace(each) else complete(each) for each in given]
+        self.given = {*self._given}
         self._partitions: dict[str, int] = {}
         for each in self._given:
-            if not (_is_namespace(each) or each.startswith("persistent://")):
+            if _is_namespace(each):
+                if not is_namespace_name(each):
+                    raise NotMirrored(f"{each!r}: expected TENANT/NAMESPACE, or the name of a topic")
+            elif not each.startswith("persistent://"):
                 raise NotMirrored(f"{each} is not persistent: it stores nothing that could be mirrored")
+            elif base_of(each) != each:
+                raise NotMirrored(
+                    f"{each} is a partition: name its topic, {base_of(each)}, to mirror all of them"
+                )
 
     def find(self) -> FoundTopics:
         """The topics that there are now. Raises `CallFailed` if the cluster can't say."""
+        with understood(self.rest.url):
+            return self._find()
+
+    def _find(self) -> FoundTopics:
         topics, missing = dict[str, None](), dict[str, str]()
         counts = dict[str, int]()
         for given in self._given:
             try:
                 counts |= (
-                    self._of_namespace(given, topics)
+                    self._of_namespace(given, topics, missing)
                     if _is_namespace(given)
                     else self._of_topic(given, topics)
                 )
@@ -75,7 +88,9 @@ class MirroredCluster:
         topics |= dict.fromkeys(partitions_of(topic, count) or [topic])
         return {topic: count} if count else {}
 
-    def _of_namespace(self, namespace: str, topics: dict[str, None]) -> dict[str, int]:
+    def _of_namespace(
+        self, namespace: str, topics: dict[str, None], missing: dict[str, str]
+    ) -> dict[str, int]:
         """A namespace has more calls than one only for partitioned topics that are new, or have more partitions than before."""
         counts = {
             topic: self._partitions.get(topic, 0)
@@ -87,8 +102,10 @@ class MirroredCluster:
             if (whole := base_of(topic)) in counts:
                 if partition_index(topic) >= counts[whole]:
                     counts[whole] = self.rest.get(f"{topic_path(whole)}/partitions")["partitions"]
-            else:
+            elif whole == topic:
                 topics[topic] = None
+            else:
+                missing[topic] = f"it is named like a partition, and {whole} has none"
         for topic, count in counts.items():
             topics |= dict.fromkeys(partitions_of(topic, count))
         return {topic: count for topic, count in counts.items() if count}
@@ -99,6 +116,18 @@ class MirroredCluster:
         internal = self.rest.get(f"{path}/internalStats")
         stats = self.rest.get(f"{path}/stats?getPreciseBacklog=true")
         return Look(time.time_ns() // 1_000_000, stats, internal)
+
+
+@contextmanager
+def understood(url: str) -> Iterator[None]:
+    """Raises `CallFailed` where an answer of the admin API is not what its calls show."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CallFailed(
+            f"{url} answers with something else than Pulsar's admin API does ({error!r}): is it one?",
+            HTTPStatus.BAD_GATEWAY,
+        ) from None
 
 
 def _is_namespace(given: str) -> bool:

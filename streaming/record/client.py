@@ -25,6 +25,8 @@ _SECONDS = 60
 _PERMITS = 20_000
 """Of all readers. Messages for one wait while another one's are read: this bounds how many."""
 _LEAST_PERMITS = 10
+_BYTES = 64 << 20
+"""Of the messages that wait, about."""
 _MOST_PERMITS = 1000
 _READ = 1 << 18
 _MOST_REDIRECTS = 10
@@ -161,7 +163,8 @@ class Reader:
         self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None, streams: int = 1
     ) -> None:
         self._url, self._token, self._tls = url, token, tls
-        self._permits = min(max(_PERMITS // max(streams, 1), _LEAST_PERMITS), _MOST_PERMITS)
+        self._streams = max(streams, 1)
+        self._permits = min(max(_PERMITS // self._streams, _LEAST_PERMITS), _MOST_PERMITS)
         self._connections: dict[tuple[str, str | None], _Connection] = {}
 
     def __enter__(self) -> Self:
@@ -173,8 +176,10 @@ class Reader:
         for connection in self._connections.values():
             connection.close()
 
-    def entries(self, topic: str, after: tuple[int, int] = (-1, -1)) -> Iterator[Stored]:
-        """The entries after a position that a topic has when this begins, the oldest first. Raises `ReadFailed`."""
+    def entries(self, topic: str, after: tuple[int, int] = (-1, -1), size: int = 1) -> Iterator[Stored]:
+        """The entries after a position that a topic has when this begins, the oldest first. `size`: their average, in bytes. Raises
+        `ReadFailed`."""
+        most = min(self._permits, max(_BYTES // self._streams // max(size, 1), 1))
         connection = self._owner(topic)
         consumer = connection.new_consumer()
         connection.ask(
@@ -189,9 +194,9 @@ class Reader:
             end = last["ledgerId"], last["entryId"]
             permits = 0
             while MINUS_ONE not in end and after < end:
-                if permits <= self._permits // 2:
-                    connection.send("FLOW", {"consumer_id": consumer, "messagePermits": self._permits})
-                    permits += self._permits
+                if permits <= most // 2:
+                    connection.send("FLOW", {"consumer_id": consumer, "messagePermits": most})
+                    permits += most
                 frame = connection.next_of(consumer)
                 if frame.cmd == "CLOSE_CONSUMER":
                     raise ReadFailed(f"{topic}: the topic was unloaded while it was read")

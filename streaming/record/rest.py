@@ -15,6 +15,8 @@ import msgspec
 from schemas.commands.nesting import is_deep
 
 _SECONDS = 60
+_MOST_SECONDS = 120
+"""A response that is not complete after so long is given up, however steadily it comes."""
 _REDIRECTS = (
     HTTPStatus.MOVED_PERMANENTLY,
     HTTPStatus.FOUND,
@@ -87,7 +89,7 @@ class Rest:
                 return response
             url = urllib.parse.urljoin(url, elsewhere)
             response.close()
-        raise CallFailed(f"{method} {target}: the brokers redirect it in a circle")
+        raise CallFailed(f"{method} {target}: the brokers redirect it in a circle", HTTPStatus.LOOP_DETECTED)
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
@@ -96,9 +98,17 @@ class Rest:
         headers = {"Content-Type": "application/json", **self._headers}
         try:
             with self.open(method, f"/admin/v2{path}", headers.items(), data) as response:
-                status, said = response.status, response.read(_MOST_BYTES + 1)
+                status, said = response.status, _body(response)
+        except TimeoutError:
+            raise CallFailed(f"{method} {path}: no response in time", HTTPStatus.GATEWAY_TIMEOUT) from None
+        except CallFailed:
+            raise
         except (OSError, http.client.HTTPException) as error:
             raise CallFailed(f"{self.url} can't be reached: {error}") from None
+        except ValueError as error:  # of a redirect
+            raise CallFailed(
+                f"{method} {path}: redirected to a bad URL: {error}", HTTPStatus.BAD_GATEWAY
+            ) from None
         if len(said) > _MOST_BYTES:
             raise CallFailed(f"{method} {path}: the response has more than {_MOST_BYTES >> 20} MiB", status)
         if is_deep(said):
@@ -125,3 +135,13 @@ class Rest:
             self._next = turn + 1 / self.rate
         if turn > now:
             time.sleep(turn - now)
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    """The body, or a part of it that is larger than any may be. Raises `TimeoutError`."""
+    deadline, found = time.monotonic() + _MOST_SECONDS, bytearray()
+    while len(found) <= _MOST_BYTES and (some := response.read1(_MOST_BYTES)):
+        found += some
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return bytes(found)

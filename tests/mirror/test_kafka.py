@@ -121,6 +121,8 @@ def test_a_start_reads_from_the_last_restatement(
     broker: Running, url: KafkaUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
+    with broker.client() as client:
+        client.subscribe(f"persistent://{NAMESPACE}/restated", "s").close()
     mirror(broker, url, 4)
     with KafkaLog(url) as journal:
         records = [*journal.read()]

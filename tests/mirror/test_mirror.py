@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from streaming.cli.app import app
 from streaming.mirror import journal
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
+from streaming.mirror.mirror import ClusterMirror
 from streaming.mirror.source import NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
@@ -342,8 +344,8 @@ def test_a_topic_that_can_not_be_read_waits(
         publish(client, topic, 3)
     entries = Reader.entries
 
-    def broken(self: Reader, topic: str, after: Any) -> Any:
-        for number, each in enumerate(entries(self, topic, after)):
+    def broken(self: Reader, topic: str, after: Any, size: int) -> Any:
+        for number, each in enumerate(entries(self, topic, after, size)):
             if topic == topics[0] and number == 2:
                 raise error
             yield each
@@ -452,3 +454,142 @@ def test_the_command_goes_on_until_a_signal(
     assert "1 topic, 3 new entries" in found.output
     is_twin(rest, folder, topic)
     assert json.loads((folder / "mirror.json").read_text()) == {"read_from": "000000000001.jsonl"}
+
+
+class Odd(Rest):
+    """An admin API that answers calls whose path has `wanted` as `change` says."""
+
+    wanted = "no call"
+    change: Callable[[Any], Any] = staticmethod(lambda value: value)
+
+    def call(self, method: str, path: str, body: Any = None) -> Said:
+        status, value = super().call(method, path, body)
+        return Said(status, self.change(value) if self.wanted in path else value)
+
+
+def with_(**fields: Any) -> Callable[[Any], Any]:
+    return lambda value: {**value, **fields}
+
+
+def of_cursor(**fields: Any) -> Callable[[Any], Any]:
+    return lambda value: {
+        **value,
+        "cursors": {name: {**each, **fields} for name, each in value["cursors"].items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "change"),
+    [
+        ("/stats", with_(subscriptions=[])),
+        ("/stats", with_(subscriptions={"s": 5})),
+        ("/stats", with_(publishers=[5])),
+        ("/stats", lambda value: with_(subscriptions={"s": {**value["subscriptions"]["s"], "msgBacklog": 10**30}})(value)),
+        ("/stats", lambda value: with_(subscriptions={"s": {**value["subscriptions"]["s"], "unackedMessages": None}})(value)),
+        ("/internalStats", with_(cursors=[])),
+        ("/internalStats", with_(numberOfEntries=-1)),
+        ("/internalStats", with_(ledgers=[{"ledgerId": 10**30, "entries": 1, "size": 1}])),
+        ("/internalStats", of_cursor(markDeletePosition=None)),
+        ("/internalStats", lambda _: "<html>"),
+        ("/partitions", lambda _: {}),
+        ("/partitions", lambda _: "<html>"),
+        ("/partitions", lambda _: {"partitions": "3"}),
+        ("/brokers/configuration", lambda _: []),
+        ("/namespaces/", lambda _: []),
+        ("/maxConsumers", lambda _: {"a": []}),
+    ],
+)  # fmt: skip
+def test_an_odd_answer_leaves_out_what_it_is_about(
+    wanted: str, change: Any, client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    """Nothing else, and not for longer than it comes."""
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 3)
+    odd = Odd(rest.url)
+    mirror(broker.service_url, odd, [topic], folder)
+
+    def begin() -> None:
+        publish(client, topic, 1)
+        odd.wanted, odd.change = wanted, change
+
+    _, said = mirror(broker.service_url, odd, [topic], folder, 4, begin)
+    assert said or wanted == "/maxConsumers"
+    odd.wanted = "no call"
+    mirror(broker.service_url, odd, [topic], folder, 2)
+    is_twin(rest, folder, topic)
+
+
+def test_a_call_without_an_answer_does_not_keep_it_from_ending(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "_PATIENCE_SECONDS", 0.1)
+    topic, never = f"persistent://{namespace}/t", threading.Event()
+    publish(client, topic, 3)
+
+    class Silent(Rest):
+        def call(self, method: str, path: str, body: Any = None) -> Said:
+            if "tats" in path:
+                never.wait(60)
+            return super().call(method, path, body)
+
+    stop = threading.Event()
+    with LogFolder(tmp_path / "log") as log:
+        made = ClusterMirror(broker.service_url, Silent(rest.url), [topic], log, say=print)
+        threading.Timer(0.3, stop.set).start()
+        begun = time.monotonic()
+        made.run(stop)
+        assert time.monotonic() - begun < 30
+    never.set()
+
+
+def test_names_like_those_of_partitions(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    orphan = f"persistent://{namespace}/orphan-partition-3"
+    publish(client, orphan, 3)
+    publish(client, f"persistent://{namespace}/t", 1)
+    with pytest.raises(NotMirrored, match="name its topic"):
+        mirror(broker.service_url, rest, [orphan], tmp_path / "log")
+    _, said = mirror(broker.service_url, rest, [namespace], tmp_path / "log")
+    assert said == [
+        f"{orphan}: left out: it is named like a partition, and persistent://{namespace}/orphan has none"
+    ]
+    assert positions(tmp_path / "log", orphan) == []
+
+
+@pytest.mark.parametrize("state", ["", "{", '{"read_from":"000000000009.jsonl"}', '{"read_from":"../x"}'])
+def test_a_note_that_is_wrong_costs_only_time(
+    state: str, client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 3)
+    mirror(broker.service_url, rest, [topic], folder)
+    (folder / "mirror.json").write_text(state)
+    mirror(broker.service_url, rest, [topic], folder)
+    is_twin(rest, folder, topic)
+    assert len(positions(folder, topic)) == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"timestamp":"x","command":"TICK"}',
+        '{"timestamp":1,"topic":"t","command":"SEND","message_id":{}}',
+        "{" * 5000,
+    ],
+)
+def test_a_record_that_no_mirror_wrote(line: str, rest: Rest, broker: Running, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    mirror(broker.service_url, rest, [NAMESPACE], folder)
+    path = folder / "000000000001.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(BadLog, match="(?i)mirror into another"):
+        mirror(broker.service_url, rest, [NAMESPACE], folder)
+
+
+def test_a_folder_that_is_removed(rest: Rest, broker: Running, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with pytest.raises(BadLog, match="was removed"):
+        mirror(broker.service_url, rest, [NAMESPACE], folder, 3, lambda: shutil.rmtree(folder))

@@ -92,6 +92,10 @@ def test_a_twin_equals_its_cluster(real: LocalPulsar, tmp_path: Path) -> None:
     draw, stop, folder = Random(real.version), threading.Event(), tmp_path / "log"
     assert rest.call("PUT", f"/persistent/{NAMESPACE}/parts/partitions", 3).status == 204
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    assert rest.call("PUT", "/namespaces/public/other").status in (204, 409)
+    client.create_producer(
+        "persistent://public/other/first"
+    ).close()  # the cluster's first ledger may have the id 0
     threads = [threading.Thread(target=operate, args=(rest, draw, stop))]
     for name, type_ in TYPES.items():
         topic = f"persistent://{NAMESPACE}/{name}"
