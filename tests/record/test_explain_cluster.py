@@ -606,6 +606,7 @@ def broken(value: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("[" * 100_000, "nests too deeply"),
         ("", "is empty: expected JSON"),
         ('{"subscriptions": {"s": {', "is not JSON: it is cut off"),
         ("<html>", "is not JSON: it looks like HTML"),
