@@ -17,6 +17,9 @@ INGRESS = "ingress.json"
 BEGUN = "begun.json"
 """In the store of a query: the micro-batch that it began last, see `sinks.begun`."""
 
+STATE = "state"
+"""The folder of the states, which a replay makes first."""
+
 
 class Sink(Protocol):
     """Spark pickles sinks and ships them to its Python workers, so keep them small and open connections lazily."""

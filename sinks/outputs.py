@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from schemas.errors import MagnetarError
-from sinks.base import BEGUN, INGRESS
+from sinks.base import BEGUN, INGRESS, STATE
 from sinks.lock import LOCK, hold
 
 _DRAFT = ".part"
@@ -112,7 +112,10 @@ def _belongs(folder: Path) -> str | None:
     try:
         if any((folder / each).is_file() for each in (INGRESS, BEGUN)):
             return "the store of a query"
-        if (folder / "offsets").is_dir() and (folder / "metadata").is_file():
+        is_checkpoint = (folder / "offsets").is_dir() and (folder / "metadata").is_file()
+        if (
+            is_checkpoint and not (folder.parent / STATE).is_dir()
+        ):  # or else it is part of a replay, which may be made anew
             return "the checkpoint of a query"
         if (folder / "commands").is_dir() and (folder / "checkpoint").is_file():
             with (folder / "checkpoint").open("rb") as file:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import msgspec
 
+from sinks.base import STATE
 from sinks.outputs import new_file
 from sinks.storage import Damaged
 from sinks.sums import is_whole, sealed
 
-STATE, FILE, REPLAYED = "state", "states.parquet", "replay.json"
+FILE, REPLAYED = "states.parquet", "replay.json"
+"""The files of the folder of the states."""
 
 ROWS_AND_ENTRIES = r"""
     tables/kind=[A-Z_]+/[\d-]+\.parquet
@@ -16,7 +18,6 @@ ROWS_AND_ENTRIES = r"""
     | (.+/)?_temporary/[0-9a-f]{32}
 """
 """A pattern (`re.VERBOSE`) of the paths of files below a folder into which a log was folded: those of `TableSink` and `LedgerStore`."""
-"""The folder of the states, which a replay makes first, and its files."""
 
 _OF_ROWS = ("tables", "quarantine")
 

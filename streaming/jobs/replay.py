@@ -32,9 +32,10 @@ import pyarrow.compute as pc
 from schemas.arguments import checked
 from schemas.commands import Refused
 from schemas.records import RECORD, Coordinates, TopicAside
+from sinks.base import STATE
 from sinks.lock import LOCK, exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
-from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, STATE, Replayed, count_files, write_replayed
+from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, Replayed, count_files, write_replayed
 from streaming.broker.broker import Broker
 from streaming.fold.columns import Fold
 from streaming.fold.records import BrokerType, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats

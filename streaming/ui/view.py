@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from sinks.replayed import STATE, check_whole, read_replayed
+from sinks.base import STATE
+from sinks.replayed import check_whole, read_replayed
 from sinks.storage import Damaged, Storage, plain, within
 from streaming.answers.history.folders import Budget, Folders
 from streaming.answers.history.inspection import batch_times, batches

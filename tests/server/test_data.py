@@ -197,8 +197,9 @@ def test_a_crash_while_a_checkpoint_is_written_loses_nothing(
             run(tmp_path, crashing_then_failed(crashing))
     assert len(list((tmp_path / COMMANDS).iterdir())) == 3
     assert run(tmp_path, stats)["numberOfEntries"] == 9
-    replay_in_process(tmp_path / COMMANDS, tmp_path / "out")
-    receipts = read_table(str(tmp_path / "out" / "tables"), KINDS[SendReceipt])
+    out = tmp_path.with_name(f"{tmp_path.name}-out")
+    replay_in_process(tmp_path / COMMANDS, out)
+    receipts = read_table(str(out / "tables"), KINDS[SendReceipt])
     assert sorted(receipts["sequence_id"].to_pylist()) == list(range(9))
 
 

@@ -161,7 +161,7 @@ def test_what_a_replay_did_not_write_is_never_deleted(
         link.unlink()
     again()
     shutil.rmtree(out / "state")  # as in a folder with the store of a query
-    with pytest.raises(InTheWay, match="contains files that no replay wrote"):
+    with pytest.raises(InTheWay, match="contains files that no replay wrote|is the checkpoint of a query"):
         again()
     assert (out / "store").is_dir()
 
