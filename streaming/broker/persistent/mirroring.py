@@ -83,14 +83,14 @@ def _take_over(
     subscription, target = topic.subscriptions.get(name), Position(*seen.mark_delete)
     if subscription is None:
         subscription = subscribing.create(ctx, topic, name, earliest=True)
-        mirrored = topic.mirrored.subscriptions[name] = MirroredCursor()
+        topic.mirrored.subscriptions.pop(name, None)  # of an earlier one
         if topic.ledger.next_valid(target) != topic.ledger.next_valid(topic.cursors[name].mark_delete):
             seeking.reset(ctx, topic, subscription, target.next(), "created on the source")
-    else:
-        mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
-        if seen.reset:
-            mirrored.expired_to = EARLIEST
-            seeking.reset(ctx, topic, subscription, target.next(), "reset on the source")
+    elif seen.reset:
+        seeking.reset(ctx, topic, subscription, target.next(), "reset on the source")
+    mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
+    if seen.reset:
+        mirrored.expired_to = EARLIEST
     if seen.expired_to is not None:
         mirrored.expired_to = to = max(mirrored.expired_to, Position(*seen.expired_to))
         if topic.follows_source(ctx):  # or else its own rules act when they are due
