@@ -82,10 +82,10 @@ def test_a_connection_that_is_lost_afterwards_is_not_logged(
                 client.send_command("c\n", retry=False)
 
     lose_a_connection()
-    assert [each.name for each in caplog.records] == ["root"]
+    assert [each.name for each in caplog.records].count("root") == 1
     with pytest.raises(typer.Exit), expected_errors(failed=(RuntimeError,)):
         raise RuntimeError("gone")
     lose_a_connection()
-    assert len(caplog.records) == 1
+    assert [each.name for each in caplog.records].count("root") == 1
     logging.getLogger().error("of somebody else")
     assert len(caplog.records) == 2

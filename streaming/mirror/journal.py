@@ -35,6 +35,7 @@ SEGMENT_BYTES = 64 << 20
 _STATE = "mirror.json"
 _POLL_MS = 1000
 _WAIT_SECONDS = 1.0
+_AFTER_ERROR_SECONDS = 3.0
 
 
 class BadLog(RuntimeError):
@@ -205,7 +206,7 @@ class KafkaLog:
         from kafka.errors import KafkaError
 
         with suppress(KafkaError) if kind is not None else nullcontext():
-            self._writer.close(PATIENCE_SECONDS if kind is None else 0)
+            self._writer.close(PATIENCE_SECONDS if kind is None else _AFTER_ERROR_SECONDS)
 
     @property
     def largest(self) -> int:

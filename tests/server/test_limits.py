@@ -522,6 +522,10 @@ def test_the_topics_of_a_namespace_are_listed_once_until_one_comes_or_goes(
             wire.protocol.data_received(KINDS[asked](number))
             await rest(server)
             wire.read()
+        for _ in range(50):  # on a busy machine, an executor is late
+            if len(listed) > 1:
+                break
+            await rest(server)
         assert listed == ["public/default"] * 2
 
     run(work, Limits(), topics=20)
