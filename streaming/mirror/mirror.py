@@ -33,15 +33,16 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from streaming.broker.admin_requests import topic_path
+from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of
 from streaming.mirror.journal import MirrorLog, MirrorRecord
 from streaming.mirror.observation import CONNECTION, Observation, ledgers_of, observe
 from streaming.mirror.policies import ClusterPolicies
 from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
 from streaming.mirror.reading import FIRST_LEDGER, TimedSend, read, stand_ins
-from streaming.mirror.source import CALLS_PER_LOOK, DENIED, FoundTopics, Look, MirroredCluster, NotMirrored
+from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
-from streaming.record.rest import CallFailed, Rest
+from streaming.record.rest import DENIED, CallFailed, Rest
 
 RESTATED_SECONDS = 600.0
 """Each topic gets a MIRROR at least so often, as a subscription that differs for so long is put right (docs/rules/ledgers.md §16)."""
@@ -203,7 +204,7 @@ class ClusterMirror:
         for name in self._problems.keys() & self._source.given - found.missing.keys():
             self._solved(name)
         yield from self._policies.of_broker()
-        yield from self._policies.of_namespaces(dict.fromkeys(_namespace_of(each) for each in found.topics))
+        yield from self._policies.of_namespaces(dict.fromkeys(namespace_of(each) for each in found.topics))
         for what, why in self._policies.refused.items():
             self._problem(what, "not in the log" + (f": {why}" if why else ""))
         for name in [each for each in progress.partitioned if each not in found.partitioned]:
@@ -369,7 +370,3 @@ def _in_threads(
 def _shown(seen: Observation) -> Any:
     """What of an observation tells whether a topic changed."""
     return msgspec.structs.replace(seen.record, since=0)
-
-
-def _namespace_of(topic: str) -> str:
-    return "/".join(topic.split("/")[2:4])

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from streaming.broker.admin_requests import topic_path
+from streaming.broker.context import namespace_of
 from streaming.broker.policies.admin_calls import ALL_POLICIES
-from streaming.mirror.progress import WholeChange, admin_command
-from streaming.mirror.source import DENIED, understood
+from streaming.mirror.progress import WholeChange
+from streaming.mirror.source import understood
 from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
-from streaming.record.rest import CallFailed, Rest
+from streaming.record.rest import DENIED, CallFailed, Rest
 
 _DENIED_SECONDS = 600.0
 """For so long nobody asks for the policies of topics after the cluster has refused them."""
@@ -58,7 +59,7 @@ class ClusterPolicies:
             body = found.calls[0].body if found.calls else {}
             if body != self._namespaces.get(namespace):
                 self._namespaces[namespace] = body
-                yield WholeChange(None, admin_command("PUT", f"/namespaces/{namespace}", body))
+                yield WholeChange(None, PolicyCall("PUT", f"/namespaces/{namespace}", body).as_command())
 
     def of_topic(self, topic: str, *, partitioned: bool) -> Iterator[WholeChange]:
         """The policies of a topic that are new. `partitioned`: it stands for all of its partitions. Raises as `of_broker`."""
@@ -78,16 +79,18 @@ class ClusterPolicies:
         of = None if partitioned else topic
         if before is None:
             if self._goes_on:
-                yield WholeChange(of, admin_command("DELETE", f"{path}/{ALL_POLICIES}"))
+                yield WholeChange(of, PolicyCall("DELETE", f"{path}/{ALL_POLICIES}").as_command())
             before = {}
-        yield from (WholeChange(of, admin_command("DELETE", key)) for key in before if key not in found)
         yield from (
-            WholeChange(of, admin_command(*call)) for key, call in found.items() if before.get(key) != call
+            WholeChange(of, PolicyCall("DELETE", key).as_command()) for key in before if key not in found
+        )
+        yield from (
+            WholeChange(of, call.as_command()) for key, call in found.items() if before.get(key) != call
         )
 
     def evicts(self, topic: str) -> bool:
         """Whether a quota of a topic may evict, on any level."""
-        namespace = self._namespaces.get("/".join(topic.split("/")[2:4]), {})
+        namespace = self._namespaces.get(namespace_of(topic), {})
         quotas = [*namespace.get("backlog_quota_map", {}).values()]
         quotas += [call.body for key, call in self._topics.get(topic, {}).items() if "backlogQuota" in key]
         default = {} if self._settings is None else self._settings["settings"]

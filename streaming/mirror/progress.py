@@ -12,6 +12,7 @@ from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.mirror.journal import BadLog, MirrorRecord
 from streaming.mirror.observation import Observation
 from streaming.mirror.source import Look
+from streaming.record.policies import PolicyCall
 
 SourcePosition = tuple[int, int]
 """Ledger and entry on the cluster."""
@@ -33,8 +34,8 @@ class WholeChange(NamedTuple):
 
 
 class TopicProgress:
-    """A topic. `created`: it is in the log. `is_mirrored`: it is still one of those that are followed. `read_to`: its last entry in the log. `before`: the last MIRROR. `look`: the last look of this
-    process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock."""
+    """A topic. `created`: it is in the log. `is_mirrored`: it is still one of those that are followed. `read_to`: its last entry in the
+    log. `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -69,7 +70,7 @@ class MirrorProgress:
         state = self.topics[name]
         if not state.created and (base_of(name) == name or base_of(name) not in self.partitioned):
             yield WholeChange(
-                name, admin_command("PUT", topic_path(name), {SHADOW_SOURCE: name, **self._sampled})
+                name, PolicyCall("PUT", topic_path(name), {SHADOW_SOURCE: name, **self._sampled}).as_command()
             )
         state.created = True
 
@@ -80,28 +81,30 @@ class MirrorProgress:
         if before is None:
             properties = {SHADOW_SOURCE: name, **self._sampled}
             yield WholeChange(
-                None, admin_command("PUT", path, {"partitions": count, "properties": properties})
+                None, PolicyCall("PUT", path, {"partitions": count, "properties": properties}).as_command()
             )
         elif before != count:
-            yield WholeChange(None, admin_command("POST", path, count))
+            yield WholeChange(None, PolicyCall("POST", path, count).as_command())
 
     def restate(self) -> Iterable[WholeChange]:
         """The partitioned topics once more, for who reads the log from here on."""
         for name, count in self.partitioned.items():
             if count != UNKNOWN_PARTITIONS:
-                yield WholeChange(None, admin_command("POST", f"{topic_path(name)}/partitions", count))
+                yield WholeChange(
+                    None, PolicyCall("POST", f"{topic_path(name)}/partitions", count).as_command()
+                )
 
     def delete(self, name: str) -> WholeChange:
         """A topic without partitions, or a partition, was deleted."""
         del self.topics[name]
-        return WholeChange(name, admin_command("DELETE", topic_path(name) + _FORCE))
+        return WholeChange(name, PolicyCall("DELETE", topic_path(name) + _FORCE).as_command())
 
     def delete_partitioned(self, name: str) -> WholeChange:
         """A partitioned topic was deleted."""
         del self.partitioned[name]
         for topic in [each for each in self.topics if base_of(each) == name != each]:
             del self.topics[topic]
-        return WholeChange(None, admin_command("DELETE", f"{topic_path(name)}/partitions{_FORCE}"))
+        return WholeChange(None, PolicyCall("DELETE", f"{topic_path(name)}/partitions{_FORCE}").as_command())
 
     def _read(self, record: MirrorRecord) -> None:
         time, topic, command = record
@@ -139,8 +142,3 @@ class MirrorProgress:
         state = self.topics.setdefault(name, TopicProgress(name))
         state.created = True
         return state
-
-
-def admin_command(method: str, path: str, body: Any = None) -> dict[str, Any]:
-    """An admin call as a command."""
-    return {"command": "ADMIN", "method": method, "path": path, **({} if body is None else {"body": body})}

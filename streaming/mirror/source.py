@@ -9,12 +9,8 @@ from typing import Any, NamedTuple
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of, is_namespace_name, partition_index, partitions_of
 from streaming.protocol.requests import complete
-from streaming.record.rest import CallFailed, Rest
-
-DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-
-SYSTEM = "__"
-"""Begins the names of topics and cursors that Pulsar needs for itself."""
+from streaming.record.policies import SYSTEM_NAMES, is_namespace
+from streaming.record.rest import DENIED, CallFailed, Rest
 
 CALLS_PER_LOOK = 2
 """The GETs of `MirroredCluster.look`."""
@@ -47,11 +43,11 @@ class MirroredCluster:
     def __init__(self, rest: Rest, given: Sequence[str]) -> None:
         """Raises `NotMirrored` for topics that are not persistent."""
         self.rest = rest
-        self._given = [each if _is_namespace(each) else complete(each) for each in given]
+        self._given = [each if is_namespace(each) else complete(each) for each in given]
         self.given = {*self._given}
         self._partitions: dict[str, int] = {}
         for each in self._given:
-            if _is_namespace(each):
+            if is_namespace(each):
                 if not is_namespace_name(each):
                     raise NotMirrored(f"{each!r}: expected TENANT/NAMESPACE, or the name of a topic")
             elif not each.startswith("persistent://"):
@@ -73,7 +69,7 @@ class MirroredCluster:
             try:
                 counts |= (
                     self._of_namespace(given, topics, missing)
-                    if _is_namespace(given)
+                    if is_namespace(given)
                     else self._of_topic(given, topics)
                 )
             except CallFailed as error:
@@ -97,7 +93,7 @@ class MirroredCluster:
             for topic in self.rest.get(f"/persistent/{namespace}/partitioned")
         }
         for topic in self.rest.get(f"/persistent/{namespace}"):
-            if topic.rpartition("/")[2].startswith(SYSTEM):
+            if topic.rpartition("/")[2].startswith(SYSTEM_NAMES):
                 continue
             if (whole := base_of(topic)) in counts:
                 if partition_index(topic) >= counts[whole]:
@@ -128,7 +124,3 @@ def understood(url: str) -> Iterator[None]:
             f"{url} answers with something else than Pulsar's admin API does ({error!r}): is it one?",
             HTTPStatus.BAD_GATEWAY,
         ) from None
-
-
-def _is_namespace(given: str) -> bool:
-    return "://" not in given and given.count("/") == 1

@@ -20,6 +20,7 @@ from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError
 from sinks.outputs import check_new_file, new_lines
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
+from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
 from streaming.broker.ledger.ack_holes import runs_of
 from streaming.broker.names import base_of, partitions_of, whole_of
@@ -28,8 +29,10 @@ from streaming.broker.topic.stats import cursor_name
 from streaming.protocol.requests import complete
 from streaming.record.client import Reader
 from streaming.record.policies import (
+    SYSTEM_NAMES,
     BrokerSettings,
     PolicyCall,
+    is_namespace,
     namespace_policies,
     settings_of,
     topic_policies,
@@ -62,9 +65,6 @@ _LENIENT = {
 
 _IDS = 1000
 """Message ids in an ACK."""
-
-_SYSTEM = "__"
-"""Begins the names of topics and cursors that Pulsar needs for itself."""
 
 _DEDUPLICATION = "pulsar.dedup"
 
@@ -147,7 +147,7 @@ def _end(rest: Rest, log: "_Log", topics: list[str]) -> None:
     except CallFailed as error:
         log.missing.append(f"the broker's settings, so the defaults hold: {error}")
     bases = dict.fromkeys(base_of(topic) for topic in topics)
-    for namespace in dict.fromkeys("/".join(base.split("/")[2:4]) for base in bases):
+    for namespace in dict.fromkeys(namespace_of(base) for base in bases):
         policies = namespace_policies(rest, namespace, None if settings is None else settings.cluster)
         log.missing += policies.refused
         for call in policies.calls:
@@ -168,8 +168,7 @@ def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Policy
     found: dict[str, None] = {}
     partitioned: list[PolicyCall] = []
     for given in topics:
-        of_namespace = "://" not in given and given.count("/") == 1
-        for topic in _of_namespace(rest, given) if of_namespace else [complete(given)]:
+        for topic in _of_namespace(rest, given) if is_namespace(given) else [complete(given)]:
             if not topic.startswith("persistent://"):
                 raise NotCaptured(f"{topic}: a non-persistent topic stores nothing")
             path = topic_path(topic)
@@ -186,7 +185,7 @@ def _of_namespace(rest: Rest, namespace: str) -> list[str]:
     plain = [
         topic
         for topic in rest.get(f"/persistent/{namespace}")
-        if whole_of(topic) not in partitioned and not topic.rpartition("/")[2].startswith(_SYSTEM)
+        if whole_of(topic) not in partitioned and not topic.rpartition("/")[2].startswith(SYSTEM_NAMES)
     ]
     return [*partitioned, *plain]
 
@@ -205,7 +204,7 @@ def _cursors(rest: Rest, topic: str) -> dict[str, dict[str, Any]]:
     return {
         name: cursors[cursor_name(name)]
         for name in durable
-        if name != _DEDUPLICATION and not name.startswith(_SYSTEM)
+        if name != _DEDUPLICATION and not name.startswith(SYSTEM_NAMES)
     }
 
 
@@ -252,8 +251,7 @@ class _Log:
         self.command(None, {"command": "BROKER_CONFIG", "profile": profile, "settings": settings})
 
     def call(self, topic: str | None, call: PolicyCall) -> None:
-        body = {} if call.body is None else {"body": call.body}
-        done = self.command(topic, {"command": "ADMIN", "method": call.method, "path": call.path, **body})
+        done = self.command(topic, call.as_command())
         for effect in done:
             if isinstance(effect, AdminResponse) and effect.fields.status >= 400:
                 self.missing.append(f"{call.method} {call.path}: {effect.fields.response}")

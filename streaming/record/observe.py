@@ -14,13 +14,13 @@ from streaming.answers.explain.stats.observed import (
 from streaming.answers.history.folders import NotFound, listed
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import ServiceConfiguration, configuration
+from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of, partitions_of, whole_of
 from streaming.broker.policies.hierarchy import Policies
 from streaming.protocol.requests import complete
 from streaming.record.policies import settings_of
-from streaming.record.rest import CallFailed, Rest
+from streaming.record.rest import DENIED, CallFailed, Rest
 
-_DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _UNSET = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.PRECONDITION_FAILED)
 """The statuses of a policy that a broker does not have."""
 
@@ -84,7 +84,7 @@ def _of_topic(rest: Rest, topic: str, path: str) -> Any:
     shown = path.partition("?")[0]
     if status == HTTPStatus.NOT_FOUND and isinstance(value, dict):
         raise NotFound(_not_there(rest, topic, value))
-    if status in _DENIED:
+    if status in DENIED:
         raise CallFailed(
             f"GET {shown}: {status}: the cluster refuses it: give a token that may read the topic's stats with --token-file",
             status,
@@ -104,7 +104,7 @@ def _of_topic(rest: Rest, topic: str, path: str) -> Any:
 
 def _not_there(rest: Rest, topic: str, value: dict[str, Any]) -> str:
     """That a topic is not there, and which ones are."""
-    namespace = "/".join(topic.split("/")[2:4])
+    namespace = namespace_of(topic)
     names: dict[str, None] = {}
     for path in (f"/persistent/{namespace}/partitioned", f"/persistent/{namespace}"):
         status, found = rest.call("GET", path)
@@ -137,15 +137,15 @@ def _internal(rest: Rest, stats: dict[str, Any], missing: list[str]) -> dict[str
             found[name] = ShownFields(value)
             continue
         missing.append(
-            f"the internal stats{'' if status in _DENIED else f' of {name}'}: {_why(status, value)}"
+            f"the internal stats{'' if status in DENIED else f' of {name}'}: {_why(status, value)}"
         )
-        if status in _DENIED:
+        if status in DENIED:
             break
     return found
 
 
 def _why(status: int, value: Any) -> str:
-    if status in _DENIED:
+    if status in DENIED:
         return f"{status}: the token may not read them"
     reason = ShownFields(value).text("reason")
     return f"{status} {reason or ''}".rstrip()
@@ -155,7 +155,7 @@ def _settings(rest: Rest, missing: list[str]) -> ServiceConfiguration | None:
     try:
         found = settings_of(rest)
     except CallFailed as error:
-        why = _why(error.status, None) if error.status in _DENIED else str(error)
+        why = _why(error.status, None) if error.status in DENIED else str(error)
         missing.append(f"the broker's settings: {why}")
         return None
     except (AttributeError, TypeError):  # they are no object of texts

@@ -17,6 +17,9 @@ from streaming.record.rest import CallFailed, Rest
 SYSTEM = "pulsar/"
 """The tenant whose namespaces hold only what Pulsar itself needs."""
 
+SYSTEM_NAMES = "__"
+"""Begins the names of topics and cursors that Pulsar needs for itself."""
+
 
 class PolicyCall(NamedTuple):
     """An admin call: its path below ``/admin/v2``, and its body as JSON."""
@@ -24,6 +27,16 @@ class PolicyCall(NamedTuple):
     method: str
     path: str
     body: Any = None
+
+    def as_command(self) -> dict[str, Any]:
+        """The call as a command, as JSON."""
+        body = {} if self.body is None else {"body": self.body}
+        return {"command": "ADMIN", "method": self.method, "path": self.path, **body}
+
+
+def is_namespace(given: str) -> bool:
+    """Whether an argument names a namespace, and not a topic."""
+    return "://" not in given and given.count("/") == 1
 
 
 class BrokerSettings(NamedTuple):

@@ -24,6 +24,9 @@ _REDIRECTS = (
     HTTPStatus.PERMANENT_REDIRECT,
 )
 _MOST_REDIRECTS = 10
+DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+"""The statuses of a call for which a token lacks the right."""
+
 _MOST_BYTES = 64 << 20
 """Of a response. The stats of a topic with 10,000 subscriptions have some 20 MB."""
 
