@@ -96,7 +96,7 @@ def check_nested(path: str | Path, beside: Iterable[str | Path] = ()) -> None:
         Path(os.path.realpath(each)) for given in beside if given and (each := local_path(given)) is not None
     }
     for around in own.parents:
-        if around not in known and (what := _belongs(around)):
+        if around not in known and (what := _belongs(around) or _replayed(around)):
             raise InTheWay(f"{path} is in {around}, which is {what}: choose another folder")
     for inside in _folders_in(own, _DEPTH, known):
         if what := _belongs(inside):
@@ -124,6 +124,12 @@ def _belongs(folder: Path) -> str | None:
     except OSError:  # closed to this user
         return None
     return None
+
+
+def _replayed(folder: Path) -> str | None:
+    """What a folder has from a replay. It can be made anew as long as it has nothing else; what is around it doesn't matter."""
+    is_replay = (folder / STATE).is_dir() and (folder / "tables").is_dir()
+    return "the result of a replay" if is_replay else None
 
 
 def _folders_in(path: Path, depth: int, known: Iterable[Path]) -> Iterator[Path]:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from streaming.cli.app import app
 from streaming.cli.errors import expected_errors
 
 TTL = {"command": "ADMIN", "method": "POST", "path": "/namespaces/shop/day/messageTTL", "body": 30}
@@ -54,3 +56,14 @@ def test_an_error_without_a_file(number: int, capsys: pytest.CaptureFixture[str]
     with pytest.raises(typer.Exit), expected_errors():
         raise OSError(number, f"Error writing bytes to file. Detail: [errno {number}] it is so")
     assert "Detail" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", ["inspect a", "ui a", "compact a", "state export a --out x.jsonl"])
+def test_links_in_a_circle(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").symlink_to("b")
+    Path("b").symlink_to("a")
+    ran = CliRunner().invoke(app, arguments.split())
+    assert ran.exit_code in (1, 2)
+    assert f"{tmp_path}/a" in ran.stderr
+    assert "Too many levels of symbolic links" in ran.stderr

@@ -173,14 +173,29 @@ NESTED = [
     (key, out)
     for key in {**WRITING, **CONTINUING}
     if use(*key) in (Use.FOLDER, Use.OWN, Use.STORE) and key != ("quality", "docs")
-    for out in ("a/store/x/out", "a/store/tables/out", "a/checkpoint/out", "b/data/out", "a", ".")
+    for out in (
+        "a/store/x/out",
+        "a/store/tables/out",
+        "a/checkpoint/out",
+        "b/data/out",
+        "r/tables/out",
+        "a",
+        ".",
+    )
     if (key, out) != (("serve", "data"), "a")  # a server on Spark has a store and a checkpoint of these names
 ]
 
 
 def owned(folder: Path) -> None:
-    """The folders of a query, a, and of a server, b."""
-    for path in ("a/store", "a/store/tables", "a/checkpoint/offsets", "b/data/commands"):
+    """The folders of a query, a, of a server, b, and of a replay, r."""
+    for path in (
+        "a/store",
+        "a/store/tables",
+        "a/checkpoint/offsets",
+        "b/data/commands",
+        "r/state",
+        "r/tables",
+    ):
         (folder / path).mkdir(parents=True)
     (folder / "a/store/ingress.json").write_text("{}")
     (folder / "a/checkpoint/metadata").write_text("{}")
@@ -205,13 +220,14 @@ def test_nothing_begins_in_the_folders_of_a_query_or_around_them(
     assert ran.exit_code == 2, ran.output
     (line,) = ran.stderr.splitlines()
     assert re.search(
-        r"which is (the (store|checkpoint) of a query|the data folder of a server|an input)", line
+        r"which is (the (store|checkpoint) of a query|the data folder of a server|the result of a replay|an input)",
+        line,
     )
     assert line.endswith(": choose another folder")
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("out", ["a/store", "a/checkpoint", "b/data", "new", "a/new", "b/new/x", "link"])
+@pytest.mark.parametrize("out", ["a/store", "a/checkpoint", "b/data", "r", "new", "a/new", "b/new/x", "link"])
 def test_what_began_goes_on_and_what_is_beside_it_may_begin(out: str, tmp_path: Path) -> None:
     owned(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "a/store")

@@ -68,8 +68,9 @@ def expected_errors(*wrong: type[Exception], failed: tuple[type[Exception], ...]
             _end(f"{where}{os.strerror(error.errno)}: {_TO_DO[error.errno]}", FAILED, error)
         if error.errno is None or error.strerror is None or isinstance(error, ConnectionError):
             raise
-        if error.filename is None:  # as Arrow's, whose text repeats itself
-            _end(os.strerror(error.errno), FAILED, error)
+        if error.filename is None:  # as Arrow's, whose text has the path, and repeats itself
+            what, found, _ = error.strerror.rpartition(". Detail: ")
+            _end(f"{what}: {os.strerror(error.errno)}" if found else os.strerror(error.errno), FAILED, error)
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is not a folder" if no_folder else error.strerror
         _end(f"{error.filename}: {why}", WRONG, error)
