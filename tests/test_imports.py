@@ -37,7 +37,7 @@ ROOMS = {
         "streaming.answers.check streaming.jobs streaming.spark streaming.log streaming.broker sinks schemas streaming"
     ),
     "streaming.cli": Room(
-        "streaming.ui streaming.mirror streaming.record streaming.answers.advise streaming.answers.whatif streaming.answers.explain "
+        "streaming.ui streaming.mirror streaming.record streaming.answers streaming.answers.advise streaming.answers.whatif streaming.answers.explain "
         "streaming.answers.history streaming.answers.check streaming.jobs streaming.server streaming.state streaming.spark "
         "streaming.fold streaming.quarantine streaming.traces streaming.kafka streaming.quality streaming.log "
         "streaming.metrics streaming.broker sinks streaming.runtime schemas streaming",
@@ -58,7 +58,7 @@ ROOMS = {
         "msgspec starlette",
     ),
     "streaming.answers.advise": Room(
-        "streaming.answers.whatif streaming.jobs streaming.log streaming.broker schemas",
+        "streaming.answers streaming.answers.whatif streaming.jobs streaming.log streaming.broker schemas",
         "msgspec numpy pyarrow",
     ),
     "streaming.answers.whatif": Room(

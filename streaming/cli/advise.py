@@ -131,11 +131,13 @@ def curves_table(found: Advice) -> Table | None:
 
 def notes(found: Advice) -> list[str]:
     """The window, and what the answer does not know."""
+    from streaming.answers.sampled import sampled_note
     from streaming.answers.whatif.page import clock_text
 
     folded = counted(found.folds, "fold")
     texts = [
-        f"\n{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)}; {folded}; clients as recorded."
+        f"\n{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)}; {folded}; clients as recorded.",
+        *sampled_note(found.sampled),
     ]
     for each in found.needs:
         if each.level == "topic" and each.unknown and each.exact_until is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from schemas.units import moment
+from streaming.answers.sampled import sampled_note
 from streaming.cli.console import counted
 
 if TYPE_CHECKING:
@@ -43,12 +44,17 @@ _NOTHING_SEEN = (
 )
 
 
+def _sampled(found: Life | Delivery | Retention | Quotas) -> Iterator[str]:
+    return (f"  {each}" for each in sampled_note([found.topic] if found.sampled else []))
+
+
 def life_lines(life: Life) -> Iterator[str]:
     """The history of a message."""
     what = life.position or f"sequence id {life.sequence_id} of {life.producer}"
     if life.example is not None:
         yield f"No topic was given. As an example, a message that was chosen because {life.example}:"
     yield f"{life.topic}, {what}: {life.text}"
+    yield from _sampled(life)
     if life.events and life.fate == "stored":
         yield "\nWhat happened:"
         for each in life.events:
@@ -73,6 +79,7 @@ def delivery_lines(found: Delivery) -> Iterator[str]:
     yield f"  {_NOTHING_SEEN if found.state == 'not triggered' and found.sends is None else _STATES[found.state]}"
     yield from _verdicts(found.verdicts)
     yield from _to_do(found.to_do)
+    yield from _sampled(found)
     yield f"  at {_time(found.clock)}"
     yield f"  {_backlog(found)}"
     if found.mark_delete is not None:
@@ -175,6 +182,7 @@ def _entry(entry: EntryState) -> str:
 def retention_lines(found: Retention) -> Iterator[str]:
     """Why ledgers are there."""
     yield f"{found.topic}, {counted(len(found.ledgers), 'ledger')} of {found.size:,} bytes: {_keepers(found)}"
+    yield from _sampled(found)
     yield f"  at {_time(found.clock)}"
     if found.minutes is None or found.megabytes is None:
         yield "  retention of what is consumed: not known"
@@ -219,6 +227,7 @@ def quotas_lines(found: Quotas) -> Iterator[str]:
         f"{' and '.join(exceeded)} exceeded" if exceeded else "no quota is exceeded" if known else "not known"
     )
     yield f"{found.topic}, backlog quotas: {answer}"
+    yield from _sampled(found)
     yield f"  at {_time(found.clock)}"
     if found.slowest is None:
         yield "  no durable subscription has a backlog"

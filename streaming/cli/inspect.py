@@ -150,6 +150,7 @@ def peek_command(
     from sinks.storage import BadUrl
     from streaming.answers.explain.delivery import peek
     from streaming.answers.history.folders import NotFound
+    from streaming.answers.sampled import sampled_note
     from streaming.broker.errors import StateVersionError
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError
@@ -163,10 +164,14 @@ def peek_command(
     ):  # fmt: skip
         folders = opened_folders(folder, checkpoint, at, snapshots)
         with folders.unchanged():
-            found = peek(folders, folders.topic(topic), subscription, show.value, number)
+            name = folders.topic(topic)
+            found = peek(folders, name, subscription, show.value, number)
     if as_json:
         say_json(json.dumps(found.to_pylist(), indent=2))
-    elif len(found):
+        return
+    if b"sampled" in (found.schema.metadata or {}):
+        say(*sampled_note([name]))
+    if len(found):
         console().print(_table(f"{show.value} of {subscription}", found.to_pylist()))
     else:
         say(f"{subscription} has no such entries.")

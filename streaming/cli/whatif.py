@@ -287,11 +287,15 @@ def subscriptions_table(found: WhatIf) -> Table:
 
 def notes(found: WhatIf) -> list[str]:
     """The window, and what the answer does not know."""
+    from streaming.answers.sampled import sampled_note
     from streaming.answers.whatif.page import clock_text
 
     records, model = counted(found.records, "record"), found.model
     clients = "clients as recorded" if model is None else f"reactive clients, seed {model.settings.seed}"
-    texts = [f"\n{records}, {clock_text(found.begin)} to {clock_text(found.end)}; {clients}."]
+    texts = [
+        f"\n{records}, {clock_text(found.begin)} to {clock_text(found.end)}; {clients}.",
+        *sampled_note(found.sampled),
+    ]
     for each in found.totals:
         if each.open_loop_topics:
             texts.append(

@@ -8,7 +8,7 @@ import msgspec
 from schemas.commands import Mirror
 from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.names import base_of
-from streaming.broker.persistent.topic import SHADOW_SOURCE
+from streaming.broker.persistent.topic import ENTRIES, SHADOW_SOURCE
 from streaming.mirror.journal import BadLog, MirrorRecord
 from streaming.mirror.observation import Observation
 from streaming.mirror.source import Look
@@ -19,9 +19,6 @@ SourcePosition = tuple[int, int]
 
 UNKNOWN_PARTITIONS = 0
 """Of a partitioned topic of which the part of the log that was read has partitions, and not their number."""
-
-SAMPLED = "magnetar.entries"
-"""The property of a topic whose entries are not read. Its value is ``sampled``."""
 
 _FORCE = "?force=true"
 
@@ -54,7 +51,7 @@ class MirrorProgress:
         self.time = 0
         self.topics: dict[str, TopicProgress] = {}
         self.partitioned: dict[str, int] = {}
-        self._sampled = {SAMPLED: "sampled"} if sampled else {}
+        self._sampled = {ENTRIES: "sampled"} if sampled else {}
         for record in log:
             try:
                 self._read(record)

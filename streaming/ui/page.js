@@ -308,7 +308,7 @@ function losses() {
 const KIND = { acked: "good", "acked out of order": "good", expired: "warn", evicted: "bad", skipped: "warn" };
 
 const lifeOf = (life) => h("article", {}, h("h2", {}, `${short(life.topic)}, ${life.position || `sequence id ${life.sequence_id} of ${life.producer}`}: ${life.text}`),
-  life.events.length ? [h("h3", {}, "What happened"), h("ol", { class: "life" }, life.events.slice(0, 200).map((event) => h("li", {}, time(event.clock), event.subscription ? h("b", {}, `${event.subscription}: `) : null, event.text)))] : null,
+  sampled(life), life.events.length ? [h("h3", {}, "What happened"), h("ol", { class: "life" }, life.events.slice(0, 200).map((event) => h("li", {}, time(event.clock), event.subscription ? h("b", {}, `${event.subscription}: `) : null, event.text)))] : null,
   life.events.length > 200 ? h("p", { class: "note" }, `${count(life.events.length - 200)} more: magnetar explain lists all.`) : null,
   life.subscriptions.length ? table("What became of it", [["subscription", (row) => row.subscription, "text"], ["outcome", (row) => h("span", { class: `badge ${KIND[row.outcome] || ""}` }, row.outcome), "text"], ["why", (row) => row.text, "text"]], life.subscriptions) : null);
 
@@ -366,21 +366,23 @@ function batches() {
   return ["Micro-batches", [rows], [rows]];
 }
 
+const sampled = (found) => (found.sampled ? h("p", { class: "note" }, "Sampled: the number, sizes and times of the entries are right to the mirror's interval, but no entry is a message of the cluster.") : null);
+
 function delivery(found) {
   const held = [...found.verdicts].sort((one, other) => other.blocks - one.blocks);
-  return h("article", {}, h("h3", {}, `${found.subscription} (${found.type}): ${found.state}`),
+  return h("article", {}, h("h3", {}, `${found.subscription} (${found.type}): ${found.state}`), sampled(found),
     h("p", {}, `Backlog ${count(found.backlog)} entries: ${count(found.in_flight)} in flight, ${count(found.to_redeliver)} to redeliver, ${count(found.delayed)} delayed, ${count(found.unread)} not read yet. Mark-delete position ${found.mark_delete}, read position ${found.read_position}, last entry ${found.last_confirmed}.`),
     held.length ? table(`What decides for ${found.subscription}`, [["", (row) => h("span", { class: `badge ${row.blocks ? "bad" : "good"}` }, row.blocks ? "holds back" : "ok"), "text"], ["decider", (row) => (row.consumer ? `${row.decider} (${row.consumer})` : row.decider), "text"], ["why", (row) => (row.until ? `${row.text}, until ${utc(row.until)}` : row.text), "text"]], held) : null);
 }
 
 const check = (found) => h("p", {}, found.unchecked ? `Not checked: ${found.unchecked}` : found.next_check ? ["Next check at ", time(found.next_check), "."] : "Not checked: its interval is 0.");
 
-const quota = (found) => [check(found), h("p", {}, found.slowest ? `The slowest cursor is ${found.slowest}, mark-delete position ${found.mark_delete}.` : "No durable subscription has a backlog."),
+const quota = (found) => [sampled(found), check(found), h("p", {}, found.slowest ? `The slowest cursor is ${found.slowest}, mark-delete position ${found.mark_delete}.` : "No durable subscription has a backlog."),
   table("Backlog quotas", [["quota", (row) => row.type, "text"], ["state", (row) => row.state, "text"], ["used", (row) => count(row.used)], ["limit", (row) => count(row.limit)], ["policy", (row) => `${row.policy} (${row.level})`, "text"], ["why", (row) => row.text, "text"]], found.quotas),
   found.evicts.map((each) => h("p", { class: "warn" }, `The next check evicts ${count(each.entries)} entries of ${each.subscription}, from ${each.before} to ${each.after}.`)),
   found.disconnects.length ? h("p", { class: "warn" }, `The next check closes the producers ${found.disconnects.join(", ")}.`) : null];
 
-const retention = (found) => [h("p", {}, `${plural(found.ledgers.length, "ledger")}, ${size(found.size)}. Retention: ${found.minutes < 0 ? "unlimited" : `${found.minutes} min`}, ${found.megabytes < 0 ? "unlimited" : `${found.megabytes} MB`} (${found.level}).`), check(found),
+const retention = (found) => [sampled(found), h("p", {}, `${plural(found.ledgers.length, "ledger")}, ${size(found.size)}. Retention: ${found.minutes < 0 ? "unlimited" : `${found.minutes} min`}, ${found.megabytes < 0 ? "unlimited" : `${found.megabytes} MB`} (${found.level}).`), check(found),
   table("Ledgers", [["ledger", (row) => count(row.ledger)], ["entries", (row) => count(row.entries)], ["size", (row) => size(row.size)], ["reason", (row) => row.reason, "text"], ["why", (row) => row.text, "text"], ["", (row) => (found.deletes.includes(row.ledger) ? "the next check deletes it" : ""), "text"]], found.ledgers.slice(0, 200))];
 
 function topicPage(name) {

@@ -440,15 +440,15 @@ def test_what_the_next_check_evicts_and_closes(tmp_path: Path) -> None:
 
 
 def test_without_a_topic_it_picks_one(tmp_path: Path) -> None:
-    stored(tmp_path)
-    code, text = run(tmp_path, "--quota", "--retention")
+    stored(tmp_path / "some")
+    code, text = run(tmp_path / "some", "--quota", "--retention")
     assert code == 0
     assert text.startswith(
         "No topic was given. As an example, a topic that was chosen because its backlog is the largest (3"
     )
     assert "destination_storage" in text
     assert "retention of what is consumed" in text
-    assert "because it stores the most" in run(tmp_path, "--retention")[1]
+    assert "because it stores the most" in run(tmp_path / "some", "--retention")[1]
     folders(tmp_path / "none")
     assert "there is no topic" in run(tmp_path / "none", "--retention")[1]
     folders(tmp_path / "off", publish(0))
@@ -712,7 +712,7 @@ def test_a_limit_of_one_never_unblocks(tmp_path: Path) -> None:
     """New entries wait for fewer unacked messages than half of the limit, rounded down: than 0."""
     found = stuck(
         folders(
-            tmp_path,
+            tmp_path / "one",
             subscribe(),
             flow(9),
             publish(0),

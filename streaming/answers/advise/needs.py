@@ -81,7 +81,7 @@ class Curve(msgspec.Struct):
 
 class Advice(msgspec.Struct):
     """What a log's topics need at least. `begin` and `end`: the time that the log covers (ms). `folds`: how often the ingress
-    partition that took most was folded."""
+    partition that took most was folded. `sampled`: the topics whose entries are sampled, see `PersistentTopic.is_sampled`."""
 
     log: str
     records: int
@@ -90,6 +90,7 @@ class Advice(msgspec.Struct):
     folds: int
     needs: list[Need]
     curves: list[Curve]
+    sampled: list[str] = []
 
 
 _text, _number = pa.string(), pa.int64()
@@ -149,6 +150,7 @@ def advise(
             (Curve(each.topic, each.policy, UNITS[each.policy], each.points) for each in found if each.points),
             key=lambda each: (each.topic, POLICY_NAMES.index(each.policy)),
         ),
+        sampled=sorted(topic for part in parts for topic in part.sampled),
     )  # fmt: skip
 
 

@@ -91,12 +91,13 @@ class TopicSearch(NamedTuple):
 
 
 class PartitionSearch(NamedTuple):
-    """What was found of an ingress partition. `folds`: how often the log was folded. `first` and `last`: the time (ms) it covers."""
+    """What was found of an ingress partition. `folds`: how often the log was folded. `first` and `last`: the time (ms) it covers. `sampled`: see `Folded`."""
 
     topics: list[TopicSearch]
     folds: int
     first: int
     last: int
+    sampled: list[str]
 
 
 def search(
@@ -112,7 +113,7 @@ def search(
         searched, more = _search(records, partition, base, policy)
         found += searched
         folds += more
-    return PartitionSearch(found, folds, base.first, base.last)
+    return PartitionSearch(found, folds, base.first, base.last, base.sampled)
 
 
 def _search(

@@ -78,7 +78,7 @@ PEEKED = pa.schema([
 
 def peek(folders: Folders, topic: str, subscription: str, show: Show, most: int) -> pa.Table:
     """The first entries of a subscription, columns `PEEKED`: of its backlog, those that consumers have, those that wait for a
-    time, or the acked ones above the mark-delete position.
+    time, or the acked ones above the mark-delete position. If the topic is sampled, the metadata of the table have `sampled`.
 
     To find those that consumers have or that wait for a time, it goes through the backlog. Raises `NotFound`.
     """
@@ -96,4 +96,5 @@ def peek(folders: Folders, topic: str, subscription: str, show: Show, most: int)
                 "size": stored.size,
             }
         )  # fmt: skip
-    return pa.Table.from_pylist(rows, PEEKED)
+    found = pa.Table.from_pylist(rows, PEEKED)
+    return found.replace_schema_metadata({"sampled": "true"}) if broker.topic(topic).is_sampled else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from streaming.answers.explain.opened import opened
 from streaming.answers.fates import MOVED, Outcome, Published
 from streaming.answers.history.folders import Folders, NotFound, listed
 from streaming.broker.broker import Broker
+from streaming.broker.persistent.mirroring import SEEN_FIRST
 from streaming.broker.position import Position
 
 
@@ -46,7 +48,7 @@ class Life(msgspec.Struct):
     """The life of a message. A message that was published more than once under its sequence id has several.
 
     `clock`: of the state that says what has become of it (ms), None if there is no state. `kept_from`: the first micro-batch
-    of which outputs are kept.
+    of which outputs are kept. `sampled`: its topic has no messages of its own, see `PersistentTopic.is_sampled`.
     """
 
     topic: str
@@ -60,6 +62,7 @@ class Life(msgspec.Struct):
     clock: int | None = None
     kept_from: int | None = None
     example: str | None = None
+    sampled: bool = False
 
     def to_arrow(self) -> pa.Table:
         """The events, one row each."""
@@ -180,7 +183,14 @@ class _Teller:
             topic=topic,
             clock=None if self._broker is None else self._broker.clock,
             kept_from=self._first_batch,
+            sampled=self._is_sampled(),
         )
+
+    def _is_sampled(self) -> bool:
+        """False without a state, and after the end of the topic."""
+        with suppress(KeyError):
+            return self._broker is not None and self._broker.topic(self._topic).is_sampled
+        return False
 
     # -- messages that were not stored ----------------------------------------------------------------------------
 
@@ -399,13 +409,21 @@ class _Teller:
         if state.state == "acked":
             return found(outcome="acked out of order", text=state.text)
         if state.state == "passed":
+            if last is not None and last["cause"] == SEEN_FIRST:
+                return found(
+                    outcome="unknown",
+                    text="its mark-delete position had passed the message when the mirror first saw the subscription",
+                )
             if last is not None:
                 return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
+            if self._broker.topic(self._topic).is_shadow and self._complete():
+                return found(outcome="acked", text="acknowledged on the source")
             created = next((row for row in events if row["cause"].startswith("created")), None)
             if (
                 not deliveries
                 and receipt is not None
                 and created is not None
+                and created["cause"] != "created at Earliest"
                 and _identity(created) > _identity(receipt)
             ):
                 return found(

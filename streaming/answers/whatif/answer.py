@@ -180,7 +180,7 @@ class Rules(msgspec.Struct):
 class WhatIf(msgspec.Struct):
     """The log under its own and other policies. `begin` and `end`: the time that it covers (ms). `summary`, `differences` and
     `series` have the columns of `SUMMARY`, `DIFFERENCES` and `SERIES`. `clients`: recorded, or reactive as `model` says. `rules`: under a
-    profile, what makes the differences."""
+    profile, what makes the differences. `sampled`: the topics whose entries are sampled, see `PersistentTopic.is_sampled`."""
 
     log: str
     records: int
@@ -193,6 +193,7 @@ class WhatIf(msgspec.Struct):
     series: pa.Table
     model: Model | None = None
     rules: Rules | None = None
+    sampled: list[str] = []
 
 
 SHOWN = 1000
@@ -206,6 +207,7 @@ def to_json(found: WhatIf, *, shown: int = SHOWN) -> str:
         "log": found.log, "records": found.records, "begin": found.begin, "end": found.end, "clients": found.clients,
         "model": msgspec.to_builtins(found.model), "totals": msgspec.to_builtins(found.totals), "summary": found.summary.to_pylist(),
         "differences": rows.slice(0, shown).to_pylist(), "differences_total": len(rows), "rules": msgspec.to_builtins(found.rules),
+        "sampled": found.sampled,
     }  # fmt: skip
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 

@@ -221,6 +221,7 @@ class _Part(NamedTuple):
     unmatched: list[int]
     begin: int
     end: int
+    sampled: list[str]
     reacted: Sequence[Reacted]
 
 
@@ -348,6 +349,7 @@ def compared(folded: Folded, names: Sequence[str]) -> _Part:
         folded.unmatched,
         folded.first,
         folded.last,
+        folded.sampled,
         [each._replace(records=each.records.slice(0, 0)) for each in folded.reacted],
     )
 
@@ -703,6 +705,7 @@ def joined(
         differences=differences,
         series=series,
         model=None if clients is None else _model(clients, parts, names),
+        sampled=sorted(topic for each in parts for topic in each.sampled),
     )
 
 

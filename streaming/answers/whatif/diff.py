@@ -36,7 +36,14 @@ from streaming.answers.whatif.observed import (
     OfTopic,
     TopicPublishes,
 )
-from streaming.answers.whatif.side_by_side import PIECE, PIECES, Folded, OpenLoop, note_open_loop
+from streaming.answers.whatif.side_by_side import (
+    PIECE,
+    PIECES,
+    Folded,
+    OpenLoop,
+    note_open_loop,
+    sampled_topics,
+)
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
@@ -199,6 +206,7 @@ def _observed(partition: int, sides: tuple[_Side, _Side]) -> Folded:
         [{}, {}],
         brokers[0].clock if first is None else first,
         max(broker.clock for broker in brokers),
+        sampled_topics(brokers[0]),
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streaming.answers.fates import CHANGES
+from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf
 from streaming.answers.whatif.page import clock_text, page, short_name, size_text, span_text, table
 from streaming.log.policy_files import setting_descriptions
@@ -66,7 +67,8 @@ def _head(found: WhatIf) -> str:
             f"Clients are modelled, with the seed {found.model.settings.seed}. Each answer is exact until the first moment at "
             "which a client would have seen something else; from there on it is what the modelled clients would have done."
         )
-    return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>'
+    sampled = "".join(f'<p class="soft">{escape(each)}</p>' for each in sampled_note(found.sampled))
+    return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{sampled}'
 
 
 def _model(model: Model) -> str:

@@ -23,6 +23,7 @@ from streaming.answers.whatif.projection import Start
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
+from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.fold.publishes import publish_columns
 from streaming.fold.records import Records
@@ -141,7 +142,7 @@ def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
 class Folded(NamedTuple):
     """What came of a partition: the messages by topic, then for the baseline and each policy set its observer, the stats of
     its broker, how many commands named nothing, where its topics became open-loop, and by topic which fields of the admin API's stats
-    are not the baseline's at the end. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
+    are not the baseline's at the end. `sampled`: the topics of the baseline whose entries are sampled, see `PersistentTopic.is_sampled`. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
     log of each policy set if it has one of its own."""
 
     messages: dict[str, TopicPublishes]
@@ -152,7 +153,14 @@ class Folded(NamedTuple):
     other_stats: list[dict[str, list[str]]]
     first: int
     last: int
+    sampled: list[str]
     reacted: Sequence[Reacted] = ()
+
+
+def sampled_topics(broker: Broker) -> list[str]:
+    """The topics whose entries are sampled."""
+    topics = sorted(broker.topics().items())
+    return [name for name, topic in topics if isinstance(topic, PersistentTopic) and topic.is_sampled]
 
 
 class _Run:
@@ -231,6 +239,7 @@ def fold_side_by_side(
         other_stats([run.broker for run in runs]),
         first,
         runs[0].broker.clock,
+        sampled_topics(runs[0].broker),
     )
 
 
@@ -280,6 +289,7 @@ def fold_reacted(
         other_stats([run.broker for run in runs]),
         records["timestamp"][0].as_py() if len(records) else 0,
         runs[0].broker.clock,
+        sampled_topics(runs[0].broker),
         reacted,
     )
 

@@ -73,7 +73,8 @@ class Delivery(msgspec.Struct):
     the first one that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers.
 
     Of a cluster's stats only: `oldest`, the publish time of the first unacknowledged message (ms); `rate_out` and `ack_rate`,
-    messages per second in the last interval; `members`, the consumers; `unknown`: what can't be concluded, and why. `to_do`: what to do about it.
+    messages per second in the last interval; `members`, the consumers; `unknown`: what can't be concluded, and why. `to_do`: what to do about it. `sampled`: see
+    `PersistentTopic.is_sampled`.
     """
 
     topic: str
@@ -101,6 +102,7 @@ class Delivery(msgspec.Struct):
     members: list[ConsumerDetails] = []
     unknown: list[str] = []
     to_do: list[str] = []
+    sampled: bool = False
 
 
 def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> Delivery:
@@ -131,6 +133,7 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         verdicts += dispatcher.verdicts(sub)
     found = Delivery(
         topic=topic.name,
+        sampled=topic.is_sampled,
         subscription=subscription.name,
         type=subscription.type or "None",
         clock=ctx.clock,

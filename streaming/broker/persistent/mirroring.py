@@ -39,6 +39,9 @@ from streaming.broker.position import EARLIEST, Position
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.broker.topic.topic_commands import TopicCommand
 
+SEEN_FIRST = "created on the source"
+"""The cause of a new subscription's first move: to where it was when it was seen first."""
+
 Carry = Callable[[Context, PersistentTopic, TopicCommand], None]
 
 
@@ -85,7 +88,7 @@ def _take_over(
         subscription = subscribing.create(ctx, topic, name, earliest=True)
         topic.mirrored.subscriptions.pop(name, None)  # of an earlier one
         if topic.ledger.next_valid(target) != topic.ledger.next_valid(topic.cursors[name].mark_delete):
-            seeking.reset(ctx, topic, subscription, target.next(), "created on the source")
+            seeking.reset(ctx, topic, subscription, target.next(), SEEN_FIRST)
     elif seen.reset:
         seeking.reset(ctx, topic, subscription, target.next(), "reset on the source")
     mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())

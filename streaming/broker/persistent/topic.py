@@ -72,6 +72,9 @@ class PersistentCounters(Counters):
 SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 """The property that makes a shadow topic. Its value is the name of the source."""
 
+ENTRIES = "magnetar.entries"
+"""The property of a topic whose entries are not those of its source, but made of what its stats say. Its value is ``sampled``."""
+
 
 class OldestPosition(msgspec.Struct, array_like=True):
     """What the age quota remembers (docs/rules/quotas.md §3): the oldest unacked position, its cursor and its time
@@ -143,6 +146,11 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def is_shadow(self) -> bool:
         """Does the topic take its entries, and their positions, from a source topic (docs/rules/ledgers.md §15)?"""
         return SHADOW_SOURCE in self.properties
+
+    @property
+    def is_sampled(self) -> bool:
+        """Are its entries made of the stats of its source, so that only their number, times and sizes mean something?"""
+        return self.properties.get(ENTRIES) == "sampled"
 
     @property
     def is_new(self) -> bool:

@@ -71,7 +71,7 @@ class Quotas(msgspec.Struct):
     the end of the next check if no command comes before; `disconnects`: the producers that it closes.
 
     Of a cluster's stats only: `backlogs`, the largest ones; `unknown`: what can't be concluded, as the next check, and why. `to_do`: what
-    to do about it.
+    to do about it. `sampled`: see `PersistentTopic.is_sampled`.
     """
 
     topic: str
@@ -87,6 +87,7 @@ class Quotas(msgspec.Struct):
     backlogs: list[Backlog] = []
     unknown: list[str] = []
     to_do: list[str] = []
+    sampled: bool = False
 
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
@@ -382,6 +383,7 @@ def explain(ctx: Context, topic: PersistentTopic) -> Quotas:
             age.evicts, age.text = _age_effect(ctx, topic, age_quota.value)
     return Quotas(
         topic=topic.name,
+        sampled=topic.is_sampled,
         clock=ctx.clock,
         slowest=None if slowest is None else slowest.name,
         mark_delete=None if slowest is None else str(slowest.mark_delete),

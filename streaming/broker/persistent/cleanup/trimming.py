@@ -43,7 +43,8 @@ class Retention(msgspec.Struct):
     `minutes`, `megabytes`: the retention in force (−1: unlimited), set at `level`. `next_check`: when the check runs next (ms);
     None: it is turned off. `unchecked`: why the check passes the topic over. `deletes`: the ledgers that go by the end of the next
     check if no command comes before. Of a cluster's stats only: `unknown`, what can't be concluded, as the next check, and why; then a
-    policy that is not known is None. `to_do`: what to do about it.
+    policy that is not known is None. `to_do`: what to do about it. `sampled`: see
+    `PersistentTopic.is_sampled`.
     """
 
     topic: str
@@ -58,6 +59,7 @@ class Retention(msgspec.Struct):
     deletes: list[int]
     unknown: list[str] = []
     to_do: list[str] = []
+    sampled: bool = False
 
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
@@ -206,6 +208,7 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
     ledger, boundary = topic.ledger, _consumed_up_to(ctx, topic)
     found = Retention(
         topic=topic.name,
+        sampled=topic.is_sampled,
         clock=ctx.clock,
         minutes=effective.value.retentionTimeInMinutes,
         megabytes=effective.value.retentionSizeInMB,

@@ -1,0 +1,63 @@
+"""Every answer about a topic that a mirror sampled says so, and no other answer does."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streaming.answers.sampled import sampled_note
+from streaming.broker.persistent.topic import ENTRIES, SHADOW_SOURCE
+from streaming.cli.app import app
+
+pytestmark = pytest.mark.feature("K4")
+
+T = "persistent://public/default/t"
+PATH = "/persistent/public/default/t"
+ANSWERS = [
+    ["explain", "LOG", "t"], ["explain", "LOG", "t", "--quota"], ["explain", "LOG", "t", "--retention"],
+    ["explain", "LOG", "t", "7:1"], ["explain", "LOG", "t", "--producer", "p", "--sequence-id", "1"], ["explain", "LOG"],
+    ["peek", "LOG", "t", "s"], ["whatif", "LOG", "--policies", "ttl.yaml"], ["advise", "LOG"], ["diff", "OUT", "OUT"],
+]  # fmt: skip
+
+
+@pytest.fixture(params=[True, False], ids=["sampled", "read"])
+def is_sampled(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.chdir(tmp_path)
+    properties = {SHADOW_SOURCE: T} | ({ENTRIES: "sampled"} if request.param else {})
+    records: list[dict[str, object]] = [
+        {"command": "ADMIN", "method": "PUT", "path": PATH, "body": properties},
+        {"command": "ADMIN", "method": "PUT", "path": f"{PATH}/subscription/s"},
+    ]
+    of_mirror = {"command": "SEND", "connection": "mirror", "producer_id": 0, "payload": "x"}
+    for entry in range(3):
+        metadata = {"producer_name": "p", "sequence_id": entry, "publish_time": 1000}
+        message_id = {"ledgerId": 7, "entryId": entry}
+        records.append(of_mirror | {"sequence_id": entry, "metadata": metadata, "message_id": message_id})
+    lines = [json.dumps({"timestamp": 1000 * at, "topic": T, **each}) for at, each in enumerate(records)]
+    Path("LOG.jsonl").write_text("\n".join(lines))
+    Path("ttl.yaml").write_text("namespaces: {public/default: {messageTTL: 1}}")
+    ran = CliRunner().invoke(app, ["replay", "LOG.jsonl", "--out", "OUT", "--no-spark"])
+    assert ran.exit_code == 0, ran.output
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=" ".join)
+def test_every_answer_says_so(answer: list[str], is_sampled: bool) -> None:
+    words = ["LOG.jsonl" if each == "LOG" else each for each in answer]
+    ran = CliRunner().invoke(app, words)
+    assert ran.exit_code == 0, ran.output
+    assert (f"Sampled: {T}" in ran.output) is is_sampled
+    if answer[0] != "peek":
+        found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+        said = [each["sampled"] for each in (found if isinstance(found, list) else [found])]
+        assert said == [([T] if is_sampled else []) if isinstance(found, dict) else is_sampled] * len(said)
+    if answer[0] in ("whatif", "advise", "diff"):
+        assert CliRunner().invoke(app, [*words, "--out", "answer"]).exit_code == 0
+        assert (f"Sampled: {T}" in Path("answer/report.html").read_text()) is is_sampled
+
+
+def test_few_names_of_many() -> None:
+    assert sampled_note([]) == []
+    (note,) = sampled_note([f"t{number}" for number in range(1007)])
+    assert note.startswith("Sampled: t0, t1, t2, t3, t4 and 1,002 more. ")
