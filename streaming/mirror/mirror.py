@@ -13,7 +13,7 @@ The idea
       merged by time, so that time in the log goes on as on the cluster, to the interval.
     * A topic that did not change is looked at less and less often, and its MIRROR is not written again.
     * Every `RESTATED_SECONDS` each topic gets a MIRROR anyway. So a start finds where each topic is near the log's end, and the twin
-      compares itself with a topic that is silent.
+      compares itself with a topic that is silent. In between, a TICK says that nothing has changed.
 
     Nothing is written to the cluster. Readers end with their subscriptions, which are not durable, and are open only while entries are read.
 """
@@ -46,6 +46,9 @@ from streaming.record.rest import DENIED, CallFailed, Rest
 
 RESTATED_SECONDS = 600.0
 """Each topic gets a MIRROR at least so often, as a subscription that differs for so long is put right (docs/rules/ledgers.md §16)."""
+
+SILENT_SECONDS = 60
+"""After so long without a record, a TICK says that the log's time goes on."""
 
 SLOWEST = 16
 """A topic that does not change is looked at once in so many intervals."""
@@ -113,6 +116,8 @@ class ClusterMirror:
         self._problems: dict[str, str] = {}
         self._new_entries = self._records = 0
         self._begun = 0.0
+        self._looked = 0
+        """When the last round began that reached the cluster (ms)."""
         self._configured = self._restated = -RESTATED_SECONDS
         self._mark: Any = None
         self._failed: BaseException | None = None
@@ -140,15 +145,19 @@ class ClusterMirror:
     def _rounds(self, stop: Event) -> None:
         try:
             while not stop.is_set():
-                self._begun = time.monotonic()
+                self._begun, now = time.monotonic(), time.time_ns() // 1_000_000
                 try:
                     self._round(stop)
+                    self._looked = self._looked if stop.is_set() else now
+                    self._pass_time(SILENT_SECONDS)
                     self._solved(_CLUSTER)
                 except CallFailed as error:
                     self._problem(_CLUSTER, f"{error}: trying again every {self._every:g} s")
                 self._journal.flush()
                 self._keep()
                 stop.wait(max(self._begun + self._every - time.monotonic(), 0))
+            self._pass_time()
+            self._journal.flush()
         except BaseException as error:
             self._failed = error
 
@@ -178,6 +187,11 @@ class ClusterMirror:
             while record is not None and not stop.is_set():
                 self._write(record)
                 record = next(merged, None)
+
+    def _pass_time(self, seconds: int = 0) -> None:
+        """Note that nothing has changed up to the last look, if that is for so long."""
+        if self._progress.time and self._looked > self._progress.time + seconds * 1000:
+            self._write(MirrorRecord(self._looked, None, {"command": "TICK"}))
 
     def _write(self, record: MirrorRecord) -> None:
         self._progress.time = max(self._progress.time, record.time)

@@ -85,6 +85,22 @@ def is_twin(rest: Rest, folder: Path, *topics: str) -> Twin:
     return twin
 
 
+@pytest.mark.parametrize(("silence", "ticks"), [(60, 1), (0, 2)])
+def test_the_time_of_a_log_goes_on_although_nothing_happens(
+    silence: int, ticks: int, client: Any, rest: Rest, broker: Running, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(mirroring, "SILENT_SECONDS", silence)
+    topic = f"persistent://{namespace}/t"
+    publish(client, topic, 1)
+    mirror(broker.service_url, rest, [topic], tmp_path / "log", 3)
+    found = [*records(tmp_path / "log")]
+    times = [each["timestamp"] for each in found]
+    assert [each["command"] for each in found].count("TICK") == ticks
+    assert found[-1]["command"] == "TICK"
+    assert times == sorted(times)
+    assert Twin(tmp_path / "log").refused == []
+
+
 def test_a_twin_follows_its_broker(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
     topic = "persistent://public/default/followed"
     fill(client, topic)

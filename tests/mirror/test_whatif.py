@@ -17,11 +17,12 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.log.pins import configurations, pin
 from streaming.log.policies import read_policies
+from streaming.mirror.mirror import _shown
 from streaming.mirror.observation import Observation, observe
 from streaming.mirror.reading import read
 from streaming.quality.gate import judge
 from streaming.record.stored import Stored
-from tests.answers.test_whatif import START, Record, T, eviction, table, ttl
+from tests.answers.test_whatif import START, Record, T, admin, eviction, table, ttl
 
 pytestmark = pytest.mark.feature("K4")
 
@@ -79,19 +80,29 @@ class Source:
                     )
                 self._read_to = each.ledger_id, each.entry_id
         if self._broker.topic_stats(T) is not None:
-            self._before = seen = observe(
-                second, self._get("stats"), self._get("internalStats"), self._before, read_to=self._read_to
+            before, self._before = (
+                self._before,
+                observe(
+                    second,
+                    self._get("stats"),
+                    self._get("internalStats"),
+                    self._before,
+                    read_to=self._read_to,
+                ),
             )
-            self.mirrored.append((second, T, msgspec.to_builtins(seen.record)))
+            if before is None or _shown(before) != _shown(self._before):
+                self.mirrored.append((second, T, msgspec.to_builtins(self._before.record)))
+            else:
+                self.mirrored.append((second, None, {"command": "TICK"}))
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
         """The cluster's log, and the mirror's."""
         return table(self.log, **self._settings), table(self.mirrored, **self._settings)
 
 
-def live(draw: Random, **settings: Any) -> Source:
+def live(draw: Random, subscriptions: str = "st", **settings: Any) -> Source:
     source, second, published = Source(**settings), 0, 0
-    for name in "st":
+    for name in subscriptions:
         common = {"connection": name, "consumer_id": 1, "subscription": name, "request_id": 1}
         source.do(0, command="SUBSCRIBE", subType="Shared", initialPosition="Earliest", **common)
         if name == "s":
@@ -143,6 +154,30 @@ def test_the_same_messages_would_be_lost(seed: int, policies: pa.Table) -> None:
     if own:  # a cluster does not show who acknowledged what it had expired
         there, here = ({each for each in found if each[2] == "lost newly"} for found in (there, here))
     assert here == there
+
+
+@pytest.mark.parametrize("minutes", [0, 1, 5, -1])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_ledgers_would_be_kept(seed: int, minutes: int) -> None:
+    """Although ledgers of the cluster itself go, as it retains nothing."""
+    draw = Random(seed)
+    policies = admin(
+        "POST", "retention", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -(minutes != 0)}
+    )
+    settings = {"managedLedgerMaxEntriesPerLedger": 3, "retentionCheckIntervalInSeconds": 10}
+    log, mirrored = live(draw, "s", **settings).tables()
+    there, here = kept(log, policies), kept(mirrored, policies)
+    assert here == there
+
+
+def kept(log: pa.Table, policies: pa.Table) -> list[tuple[int, int]]:
+    """The entries that were trimmed, and the bytes that are left."""
+    found = whatif(log, [PolicySet("other", policies)], partitions=1).summary.to_pylist()
+    return [
+        (row["trimmed"], row["storage"])
+        for row in found
+        if row["policies"] == "other" and not row["subscription"]
+    ]
 
 
 def test_under_other_policies_a_topic_does_not_follow_its_source() -> None:

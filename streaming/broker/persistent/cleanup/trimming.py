@@ -70,7 +70,7 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When retention first lets the oldest ledger go."""
-    if not _is_checked(ctx, topic) or topic.is_shadow:
+    if not _is_checked(ctx, topic) or _source_decides(ctx, topic):
         return NEVER
     ledger = topic.ledger
     oldest = next(iter(ledger.ledgers), ledger.current)
@@ -111,11 +111,15 @@ def _is_checked(ctx: Context, topic: PersistentTopic) -> bool:
 def trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_closed: int = -1) -> None:
     """Delete consumed ledgers, oldest first, as far as retention allows. Never deletes the open ledger.
 
-    `just_closed`: the ledger whose rollover causes the trim. A shadow topic is trimmed by `trim_after_source` alone: before MIRROR it
-    does not know all subscriptions that need a ledger.
+    `just_closed`: the ledger whose rollover causes the trim.
     """
-    if not topic.is_shadow:
+    if not _source_decides(ctx, topic):
         _trim(ctx, topic, truncate=truncate, just_closed=just_closed)
+
+
+def _source_decides(ctx: Context, topic: PersistentTopic) -> bool:
+    """Whether `trim_after_source` alone trims a topic: before the first MIRROR, it does not know the subscriptions that need a ledger."""
+    return topic.follows_source(ctx) or (topic.is_shadow and not topic.mirrored.seen)
 
 
 def trim_after_source(ctx: Context, topic: PersistentTopic, first_ledger: int) -> None:
