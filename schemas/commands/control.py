@@ -38,7 +38,8 @@ Profile = Literal["2.10", "2.x", "3.0", "4.0", "4.2", "4.x", "5.0"]
 class BrokerConfig(Command, tag="BROKER_CONFIG"):
     """Configure the broker: usually the first record of each ingress partition. It has no answer.
 
-    It replaces the configuration before it as a whole. One that names an unknown setting or a bad value is quarantined,
+    It replaces the configuration before it as a whole, but for the settings that ADMIN POST /brokers/configuration changed: as in Pulsar,
+    these outlive the broker. One that names an unknown setting or a bad value is quarantined,
     and the configuration stays. Without any, profile 4.x applies.
     """
 

@@ -612,7 +612,7 @@ class Broker:
             config = configuration(command.profile, command.settings)
         except BadSetting as error:
             return Refused("broker_config", str(error))
-        self._reconfigure(config)
+        self._reconfigure(dynamic_settings.over(self._ctx, config))
         return None
 
     def _reconfigure(self, config: ServiceConfiguration) -> None:
@@ -870,6 +870,11 @@ class Broker:
         partition. Raises `KeyError`."""
         topic = self.topic(name)
         return self._ctx.policies_of(topic), self._ctx.own_policies_of(topic)
+
+    @property
+    def changed_settings(self) -> list[str]:
+        """The settings that the admin API has changed, by name."""
+        return dynamic_settings.changed(self._ctx)
 
     def topic_names(self) -> list[str]:
         """The full names of all topics, sorted."""

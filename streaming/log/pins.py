@@ -28,7 +28,7 @@ from schemas.commands import (
 )
 from schemas.records import RECORD
 from streaming.broker import admin_requests
-from streaming.broker.admin import namespace_policies, namespaces
+from streaming.broker.admin import dynamic_settings, namespace_policies, namespaces
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.policies.admin_calls import policy_of
 
@@ -59,7 +59,8 @@ def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
 
     * An ADMIN command goes to the partition of its topic, or, without a topic, to every partition. Commands in the log that
       set the same policy (of the same topic or namespace) are left out.
-    * The settings of a BROKER_CONFIG (and its profile, if it has one) override those of every BROKER_CONFIG in the log.
+    * The settings of a BROKER_CONFIG (and its profile, if it has one) override those of every BROKER_CONFIG in the log. Calls that
+      change one of them are left out.
     * The topics of a mirrored cluster do not follow it any more (shadowTopicFollowsSource).
     """
     if not policies or not len(records):
@@ -218,6 +219,12 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
             if (created := created_by(topic, command)) is not None:
                 if (other := _under(command, created, calls, whole=created in whole)) != command:
                     reconfigured[row] = other
+            elif (
+                config is not None
+                and topic is None
+                and dynamic_settings.setting_of(command.path) in config["settings"]
+            ):
+                keep[row] = False
             elif command.method != "GET":
                 key = _key(topic, command)
                 is_policy = key[1] != command.path

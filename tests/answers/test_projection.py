@@ -107,6 +107,23 @@ def test_policies_of_a_namespace_as_pulsar_shows_them_on_what_is_there(tmp_path:
     assert expired == {"baseline": 4, "some": 4, "dump": 0}
 
 
+@pytest.mark.parametrize("start", [True, False], ids=["state", "log"])
+def test_a_setting_that_the_admin_api_changed_is_another_one_under_policies(
+    start: bool, tmp_path: Path
+) -> None:
+    """Wherever the call was: before the state, or in the log."""
+    path = "/brokers/configuration/allowAutoSubscriptionCreation/false"
+    records: list[Record] = [(0, None, {"command": "ADMIN", "method": "POST", "path": path}), publish(1, 0)]
+    traffic = [subscribe(), publish(1, 9), tick(500)]
+    policies = tmp_path / "other.yaml"
+    policies.write_text("broker: {allowAutoSubscriptionCreation: true}")
+    if start:
+        found = whatif(table(traffic), [policies], live=live_after(tmp_path, records))
+    else:
+        found = whatif(table([*records, *traffic]), [policies])
+    assert {row["policies"] for row in found.summary.to_pylist() if row["subscription"] == "s"} == {"other"}
+
+
 def test_times_and_ids_move_and_settings_stay_as_they_are(tmp_path: Path) -> None:
     seek = {
         "command": "SEEK",

@@ -145,3 +145,19 @@ def test_a_dynamic_setting_takes_effect_until_it_is_removed(run: Run) -> None:
     assert call(run, "DELETE", f"{path}/maxTopicsPerNamespace") == (200, None)
     assert call(run, "GET", runtime)[1]["maxTopicsPerNamespace"] == "0"
     assert call(run, "GET", f"{path}/values") == (200, {"maxTenants": "3"})
+
+
+def test_a_dynamic_setting_outlives_the_configuration(run: Run) -> None:
+    """As the metadata store of a cluster outlives its brokers."""
+    path, runtime = "/brokers/configuration", "/brokers/configuration/runtime"
+    run.configure(maxTopicsPerNamespace=1, defaultNumPartitions=5)
+    assert call(run, "POST", f"{path}/maxTopicsPerNamespace/7") == (200, None)
+    assert call(run, "POST", f"{path}/defaultNumPartitions/x") == (200, None)  # without effect
+    run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    for number in (2, 3):
+        run.configure(maxTopicsPerNamespace=number, defaultNumPartitions=number)
+        assert call(run, "GET", f"{path}/values")[1]["maxTopicsPerNamespace"] == "7"
+        found = call(run, "GET", runtime)[1]
+        assert [found["maxTopicsPerNamespace"], found["defaultNumPartitions"]] == ["7", str(number)]
+    assert call(run, "DELETE", f"{path}/maxTopicsPerNamespace") == (200, None)
+    assert call(run, "GET", runtime)[1]["maxTopicsPerNamespace"] == "3"

@@ -100,7 +100,7 @@ class Source:
         return table(self.log, **self._settings), table(self.mirrored, **self._settings)
 
 
-def live(draw: Random, subscriptions: str = "st", **settings: Any) -> Source:
+def live(draw: Random, subscriptions: str, **settings: Any) -> Source:
     source, second, published = Source(**settings), 0, 0
     for name in subscriptions:
         common = {"connection": name, "consumer_id": 1, "subscription": name, "request_id": 1}
@@ -149,7 +149,7 @@ def lost(log: pa.Table, policies: pa.Table) -> set[tuple[Any, ...]]:
 def test_the_same_messages_would_be_lost(seed: int, policies: pa.Table) -> None:
     draw = Random(seed)
     own = draw.choice([{}, {"ttlDurationDefaultInSeconds": 120}])
-    log, mirrored = live(draw, managedLedgerMaxEntriesPerLedger=draw.choice([3, 50000]), **own).tables()
+    log, mirrored = live(draw, "st", managedLedgerMaxEntriesPerLedger=draw.choice([3, 50000]), **own).tables()
     there, here = lost(log, policies), lost(mirrored, policies)
     if own:  # a cluster does not show who acknowledged what it had expired
         there, here = ({each for each in found if each[2] == "lost newly"} for found in (there, here))

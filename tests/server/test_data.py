@@ -585,3 +585,26 @@ def test_kill_9_in_the_middle_of_traffic_loses_nothing(tmp_path: Path) -> None:
         assert max(confirmed) in found
         backlog = broker.call(lambda: stats(broker.engine))["numberOfEntries"]
         assert backlog == 1000
+
+
+def test_what_an_operator_changed_holds_after_a_restart(tmp_path: Path) -> None:
+    """With the settings that the server is started with, or others."""
+
+    async def call(engine: EmbeddedEngine, method: str, rest: str) -> Any:
+        rows = await engine.submit(None, Admin(method=method, path=f"/brokers/configuration{rest}"))  # type: ignore[arg-type]
+        (answer,) = [row.effect for row in rows if isinstance(row.effect, AdminResponse)]
+        assert answer.fields.status == 200
+        return answer.fields.response
+
+    async def change(engine: EmbeddedEngine) -> Any:
+        await call(engine, "POST", "/allowAutoSubscriptionCreation/false")
+        await call(engine, "POST", "/maxTopicsPerNamespace/7")
+        return await shown(engine)
+
+    async def shown(engine: EmbeddedEngine) -> Any:
+        return [await call(engine, "GET", rest) for rest in ("/values", "/runtime")]
+
+    before = run(tmp_path, change, maxTopicsPerNamespace=1)
+    assert before[1]["maxTopicsPerNamespace"] == "7"
+    assert run(tmp_path, shown, maxTopicsPerNamespace=1) == before
+    assert run(tmp_path, shown, maxTopicsPerNamespace=2) == before

@@ -158,7 +158,13 @@ def _partition(
         for row, (topic, command) in enumerate(zip(topics, commands, strict=True))
         if _sets_policy(topic, command)
     )
-    gone = [(None, c.ConnectionLost(connection=each)) for each in broker.connections]
+    gone: list[tuple[str | None, AnyCommand]] = [
+        (None, c.ConnectionLost(connection=each)) for each in broker.connections
+    ]
+    gone += [  # they are in `config`, and would outlive another one
+        (None, c.Admin(method="DELETE", path=f"/brokers/configuration/{name}"))
+        for name in broker.changed_settings
+    ]
     return table, Start(
         state,
         _entries(broker, store.reader(partition)),

@@ -1,9 +1,10 @@
 """Settings that the admin API changes while the broker runs (mirrors `BrokersBase`).
 
-Pulsar keeps any value of a dynamic setting. One that is a [setting](../settings.md) of Magnetar takes effect if it is valid. The
+Pulsar keeps any value of a dynamic setting, and a broker that starts takes it in place of its own. One that is a [setting](../settings.md) of Magnetar takes effect if it is valid. The
 others are kept and returned.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -190,6 +191,29 @@ def call_settings(ctx: Context, command: Admin, reconfigure: Reconfigure) -> boo
     )
 
 
+def changed(ctx: Context) -> list[str]:
+    """The settings of Magnetar that were changed."""
+    return [name for name in ctx.resources.get(_VALUES, {}) if name in ServiceConfiguration.__struct_fields__]
+
+
+def over(ctx: Context, config: ServiceConfiguration) -> ServiceConfiguration:
+    """A new configuration with the changed settings, which outlive a broker: Pulsar keeps them in the metadata store
+    (BrokerService.updateDynamicServiceConfiguration)."""
+    names = changed(ctx)
+    if not names:
+        return config
+    ctx.resources[_INITIAL] = {name: getattr(config, name) for name in names}
+    for name in names:
+        config = _with(config, name, ctx.resources[_VALUES][name])
+    return config
+
+
+def setting_of(path: str) -> str | None:
+    """The setting that a call changes, by its path. None: it is not such a call."""
+    found = re.fullmatch("/brokers/configuration/([^/]+)(/[^/]*)?", path)
+    return None if found is None or found[1] in ("values", "runtime") else found[1]
+
+
 def _list(ctx: Context, names: Names, reconfigure: Reconfigure) -> AdminAnswer:
     """The names of the settings that can change while the broker runs."""
     return 200, sorted(DYNAMIC)
@@ -230,20 +254,20 @@ def _set(ctx: Context, name: str, value: str | None, reconfigure: Reconfigure) -
         kept[name] = value
     if name in ServiceConfiguration.__struct_fields__:
         initial = {name: getattr(ctx.config, name)} | initial
-        _apply(ctx, name, kept.get(name, initial[name]), reconfigure)
+        if (config := _with(ctx.config, name, kept.get(name, initial[name]))) != ctx.config:
+            reconfigure(config)
         if value is None:
             del initial[name]
     ctx.resources[_VALUES], ctx.resources[_INITIAL] = kept, initial
 
 
-def _apply(ctx: Context, name: str, value: Any, reconfigure: Reconfigure) -> None:
-    settings = msgspec.structs.asdict(ctx.config) | {name: value}
+def _with(config: ServiceConfiguration, name: str, value: Any) -> ServiceConfiguration:
+    settings = msgspec.structs.asdict(config) | {name: value}
     profile = settings.pop("profile")
     try:
-        config = configuration(profile, settings)
+        return configuration(profile, settings)
     except BadSetting:
-        return  # quirk: Pulsar keeps a bad value, and goes on with the former one
-    reconfigure(config)
+        return config  # quirk: Pulsar keeps a bad value, and goes on with the former one
 
 
 CALLS: Table[Callable[[Context, Names, Reconfigure], AdminAnswer]] = Table(
