@@ -596,6 +596,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     namespacesMustExist: bool = False
     """Tenants and namespaces must be created before they are used, and topics before they get policies, as in Pulsar. If
     false, every valid name exists, so that a log needs no calls that create them."""
+    partitionsMustIncrease: bool = False
+    """A partitioned topic is given more partitions than it has, or the call is refused with 409; the new ones get the subscriptions of the
+    first one (2.10). If false, the number may stay, and every partition gets those that it lacks (3.0)."""
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
     that position is in the next one (2.x)."""
@@ -703,6 +706,7 @@ _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "deduplicationChecksLastChunkOnly": False,
     "backlogQuotaSparesProducersForDedupCursor": False,
     "backlogSizeOfMissingLedgerIsAll": True,
+    "partitionsMustIncrease": True,
 }
 
 PROFILES: dict[Profile, dict[str, Any]] = {

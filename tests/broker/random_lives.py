@@ -229,6 +229,7 @@ SETTINGS: dict[str, list[Any]] = {
     "moveCursorOverConsumedLedger": [True],
     "keepOldestPositionWhenUnknown": [False],
     "trimAtRolloverSparesClosedLedger": [True],
+    "partitionsMustIncrease": [True],
     "trimLedgerAckedToItsEnd": [False],
     "statsUpdateFrequencyInSecs": [1, 10],
     "clusterName": ["c"],

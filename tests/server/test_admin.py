@@ -23,7 +23,7 @@ from streaming.broker.config import PROFILE_OF, profile_of, stand_in
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.protocol.admin_calls import headers
 from streaming.protocol.frames import MOST_UNCOMPRESSED
-from streaming.server.admin import merging
+from streaming.server.admin import application, merging
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
 from streaming.server.admin.application import BESIDE, OWN, _Api
 from streaming.server.clients import Clients
@@ -469,6 +469,46 @@ def test_a_time_that_no_calendar_has_is_a_number() -> None:
 
 
 # -- partitioned topics -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("profile", "again", "second"), [("4.0", 204, ["only 0", "only 1", "s"]), ("2.10", 409, ["only 1", "s"])])  # fmt: skip
+def test_new_partitions_have_the_subscriptions_of_the_first_one(
+    profile: str, again: int, second: list[str]
+) -> None:
+    """As a real 4.0.7 and a real 2.10.5 do it."""
+
+    async def ask(api: Api) -> Any:
+        await api.call("PUT", f"{PATH}/partitions", 2)
+        await api.call(
+            "PUT", f"{PATH}/subscription/s", {"ledgerId": -1, "entryId": -1, "properties": {"a": "b"}}
+        )
+        for partition in range(2):
+            await api.call("PUT", f"{PATH}-partition-{partition}/subscription/only%20{partition}")
+        await api.publish(1, f"{TOPIC}-partition-1")
+        assert await api.status("POST", f"{PATH}/partitions", 3) == 204
+        await api.publish(2, f"{TOPIC}-partition-2")
+        assert await api.status("POST", f"{PATH}/partitions", 3) == again
+        stats = [(await api.call("GET", f"{PATH}-partition-{number}/stats")).body for number in range(3)]
+        return [each["subscriptions"] for each in stats]
+
+    first, old, new = on_api(ask, profile=profile)
+    assert sorted(first) == ["only 0", "s"]
+    assert sorted(old) == second
+    assert {name: each["msgBacklog"] for name, each in new.items()} == {"only 0": 2, "s": 2}
+    assert new["s"]["subscriptionProperties"] == {"a": "b"}
+
+
+def test_too_many_subscriptions_for_new_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "MOST_COPIED", 5)
+
+    async def ask(api: Api) -> Any:
+        await api.call("PUT", f"{PATH}/partitions", 2)
+        await api.call("PUT", f"{PATH}/subscription/s")
+        await api.call("PUT", f"{PATH}/subscription/t")
+        answer = await api.call("POST", f"{PATH}/partitions", 3)
+        return answer.status, answer.reason, (await api.call("GET", f"{PATH}/partitions")).body["partitions"]
+
+    assert on_api(ask) == (412, "2 subscriptions on 3 partitions are more than 5: delete some", 2)
 
 
 def test_a_partitioned_topic_sums_its_partitions() -> None:

@@ -172,11 +172,14 @@ def _create(
 def _update(
     ctx: Context, name: str, command: Admin, exists: bool, delete: Callable[[bool], bool]
 ) -> AdminAnswer:
-    """Give a partitioned topic more partitions. The body is the new number of partitions."""
+    """Give a partitioned topic more partitions. The body is the new number of partitions. Like Pulsar, `magnetar serve` then gives each
+    partition the durable subscriptions of the first one, at its first message; a log has a PUT for each of these."""
     count, properties = _metadata(command.body)
     now = ctx.partitioned.get(name)
     if now is None:
         raise AdminError(409, f"Topic {name} is not the partitioned topic.")
+    if count <= now and ctx.config.partitionsMustIncrease:
+        raise AdminError(409, f"number of partitions must be more than existing {now}")
     if count < now:
         raise AdminError(422, f"Desired partitions {count} can't be less than the current partitions {now}.")
     if properties:

@@ -6,7 +6,7 @@ A row of the core's table is a route. `OWN` and `BESIDE` have those that the ser
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -152,6 +152,8 @@ class _Api:
         partitions = await self._engine.partitions(topic)
         if partitions and call.refusal:
             return _reason(405, call.refusal)
+        if partitions and call[:2] == _MORE_PARTITIONS:
+            return await self._add_partitions(call, topic, command)
         if (partitions and call.on_partitioned == "whole") or call[:2] == _NEW_PARTITIONS:
             return await self._answer_to(call, None, command)
         if not partitions or call.on_partitioned == "one":
@@ -159,13 +161,44 @@ class _Api:
         answers = [answer for _, answer in await self._on_each(command, partitions)]
         return await self._response(merging.of_partitions(answers))
 
-    async def _on_each(self, command: Admin, partitions: int) -> list[tuple[str, AdminResponse]]:
+    async def _on_each(
+        self, command: Admin, partitions: int, first: int = 0
+    ) -> list[tuple[str, AdminResponse]]:
         return [
             (partition, merging.first_failure(await self._call(partition, call)))
-            for partition, call in on_partitions(command, partitions)
+            for partition, call in islice(on_partitions(command, partitions), first, None)
         ]
 
     # -- calls on a partitioned topic that are several commands
+
+    async def _add_partitions(self, call: Call[Any], topic: str, command: Admin) -> Response:
+        """Give a partitioned topic more partitions. Every partition gets the subscriptions of the first one, from its first message on,
+        so that consumers which come later miss nothing (PersistentTopicsBase.internalUpdatePartitionedTopicAsync)."""
+        first = partition_of(topic, 0)
+        asked = await self._call(first, Admin(method="GET", path=topic_path(first, "/stats")))
+        stats: Any = merging.first_failure(asked).fields.response or {}
+        kept = {
+            name: each for name, each in stats.get("subscriptions", {}).items() if each.get("isDurable", True)
+        }
+        body: Any = command.body
+        count = body.get("partitions") if isinstance(body, dict) else body
+        if isinstance(count, int) and count * len(kept) > MOST_COPIED:
+            return _reason(
+                412,
+                f"{len(kept):,} subscriptions on {count:,} partitions are more than {MOST_COPIED:,}: delete some",
+            )
+        before = await self._engine.partitions(topic)
+        old = before if (await self._settings())["partitionsMustIncrease"] == "true" else 0
+        response = await self._answer_to(call, None, command)
+        partitions = await self._engine.partitions(topic)
+        for name, each in kept.items() if response.status_code < 300 else ():
+            path = topic_path(topic, f"/subscription/{quote(name, safe='')}")
+            at = {"ledgerId": -1, "entryId": -1, "properties": each.get("subscriptionProperties") or {}}
+            create = Admin(method="PUT", path=path, body=at)
+            for _, answer in await self._on_each(create, partitions, old):
+                if answer.fields.status not in (204, 409):  # 409: the partition has it
+                    return await self._response(answer)
+        return response
 
     async def _partitioned_stats(self, request: Request) -> Response:
         found = await self._of_partitions(request, "GET", "/stats")
@@ -531,8 +564,11 @@ BESIDE: tuple[Call[OwnHandler], ...] = (
 )
 """Calls that are not below ``/admin/v2``: messages through HTTP, and lookup."""
 
-_NEW_PARTITIONS = "PUT", f"{TOPIC}/partitions"
-"""The call that creates a partitioned topic."""
+_NEW_PARTITIONS, _MORE_PARTITIONS = ("PUT", f"{TOPIC}/partitions"), ("POST", f"{TOPIC}/partitions")
+"""The calls that create a partitioned topic, and give it more partitions."""
+
+MOST_COPIED = 100_000
+"""With more partitions, so many subscriptions are created at most."""
 
 
 _DOMAINS = ("persistent", "non-persistent")
