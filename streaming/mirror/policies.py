@@ -8,9 +8,8 @@ from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.policies.admin_calls import ALL_POLICIES
 from streaming.mirror.progress import WholeChange
-from streaming.mirror.source import understood
 from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
-from streaming.record.rest import DENIED, CallFailed, Rest
+from streaming.record.rest import DENIED, CallFailed, Rest, understood
 
 _DENIED_SECONDS = 600.0
 """For so long nobody asks for the policies of topics after the cluster has refused them."""

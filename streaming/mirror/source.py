@@ -1,8 +1,7 @@
 """What a mirror asks a cluster's admin API: which topics there are, what they look like, and under which policies. Only GETs."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of, is_namespace_name, partition_index, partitions_of
 from streaming.protocol.requests import complete
 from streaming.record.policies import SYSTEM_NAMES, is_namespace
-from streaming.record.rest import DENIED, CallFailed, Rest
+from streaming.record.rest import DENIED, CallFailed, PartitionCount, Rest, understood
 
 CALLS_PER_LOOK = 2
 """The GETs of `MirroredCluster.look`."""
@@ -80,7 +79,7 @@ class MirroredCluster:
         return FoundTopics([*topics], counts, missing)
 
     def _of_topic(self, topic: str, topics: dict[str, None]) -> dict[str, int]:
-        count = self.rest.get(f"{topic_path(topic)}/partitions")["partitions"]
+        count = self.rest.get(f"{topic_path(topic)}/partitions", PartitionCount).partitions
         topics |= dict.fromkeys(partitions_of(topic, count) or [topic])
         return {topic: count} if count else {}
 
@@ -90,14 +89,16 @@ class MirroredCluster:
         """A namespace has more calls than one only for partitioned topics that are new, or have more partitions than before."""
         counts = {
             topic: self._partitions.get(topic, 0)
-            for topic in self.rest.get(f"/persistent/{namespace}/partitioned")
+            for topic in self.rest.get(f"/persistent/{namespace}/partitioned", list[str])
         }
-        for topic in self.rest.get(f"/persistent/{namespace}"):
+        for topic in self.rest.get(f"/persistent/{namespace}", list[str]):
             if topic.rpartition("/")[2].startswith(SYSTEM_NAMES):
                 continue
             if (whole := base_of(topic)) in counts:
                 if partition_index(topic) >= counts[whole]:
-                    counts[whole] = self.rest.get(f"{topic_path(whole)}/partitions")["partitions"]
+                    counts[whole] = self.rest.get(
+                        f"{topic_path(whole)}/partitions", PartitionCount
+                    ).partitions
             elif whole == topic:
                 topics[topic] = None
             else:
@@ -112,15 +113,3 @@ class MirroredCluster:
         internal = self.rest.get(f"{path}/internalStats")
         stats = self.rest.get(f"{path}/stats?getPreciseBacklog=true")
         return Look(time.time_ns() // 1_000_000, stats, internal)
-
-
-@contextmanager
-def understood(url: str) -> Iterator[None]:
-    """Raises `CallFailed` where an answer of the admin API is not what its calls show."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise CallFailed(
-            f"{url} answers with something else than Pulsar's admin API does ({error!r}): is it one?",
-            HTTPStatus.BAD_GATEWAY,
-        ) from None

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -38,7 +38,7 @@ from streaming.record.policies import (
     topic_policies,
 )
 from streaming.record.proxy import broker_address
-from streaming.record.rest import CallFailed, Rest
+from streaming.record.rest import CallFailed, PartitionCount, Rest, understood
 from streaming.record.stored import Stored, send_of
 from streaming.traces.importer import to_line
 from streaming.traces.trace import Payloads, TraceError
@@ -101,7 +101,8 @@ def capture(
     check_new_file(out)
     broker_address(service_url)
     out.parent.mkdir(parents=True, exist_ok=True)
-    found, partitioned = _expanded(rest, topics)
+    with understood(rest.url):
+        found, partitioned = _expanded(rest, topics)
     with new_lines(out) as lines, Reader(service_url, token, rest.tls, len(found)) as reader:
         log = _Log(lines, payloads)
         streams = (_timed(topic, reader.entries(topic)) for topic in found)
@@ -130,7 +131,7 @@ def _write(
         log.publish(at, topic, each)
     log.time = max(log.time, _now())
     for topic in topics:
-        log.end_ledger(topic, rest.get(f"{topic_path(topic)}/internalStats")["ledgers"])
+        log.end_ledger(topic, rest.get(f"{topic_path(topic)}/internalStats", _InternalStats).ledgers)
         for name, cursor in _cursors(rest, topic).items():  # later than the entries: they are all there
             if name in subscriptions[topic]:
                 log.acknowledge(topic, name, cursor)
@@ -172,7 +173,7 @@ def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Policy
             if not topic.startswith("persistent://"):
                 raise NotCaptured(f"{topic}: a non-persistent topic stores nothing")
             path = topic_path(topic)
-            count = rest.get(f"{path}/partitions")["partitions"]
+            count = rest.get(f"{path}/partitions", PartitionCount).partitions
             if count:
                 partitioned.append(PolicyCall("PUT", f"{path}/partitions", count))
             found |= dict.fromkeys(partitions_of(topic, count) or [topic])
@@ -181,22 +182,47 @@ def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Policy
 
 def _of_namespace(rest: Rest, namespace: str) -> list[str]:
     """The topics of a namespace, partitioned ones as one."""
-    partitioned = rest.get(f"/persistent/{namespace}/partitioned")
+    partitioned = rest.get(f"/persistent/{namespace}/partitioned", list[str])
     plain = [
         topic
-        for topic in rest.get(f"/persistent/{namespace}")
+        for topic in rest.get(f"/persistent/{namespace}", list[str])
         if whole_of(topic) not in partitioned and not topic.rpartition("/")[2].startswith(SYSTEM_NAMES)
     ]
     return [*partitioned, *plain]
 
 
-def _cursors(rest: Rest, topic: str) -> dict[str, dict[str, Any]]:
+class _Subscription(msgspec.Struct):
+    isDurable: bool = True
+
+
+class _Stats(msgspec.Struct):
+    """What is used of a topic's stats."""
+
+    subscriptions: dict[str, _Subscription]
+
+
+class _Ledger(msgspec.Struct):
+    ledgerId: int
+
+
+class _Cursor(msgspec.Struct):
+    markDeletePosition: Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]{1,18}:-?[0-9]{1,18}$")]
+    individuallyDeletedMessages: str
+
+
+class _InternalStats(msgspec.Struct):
+    """What is used of a topic's internal stats."""
+
+    ledgers: list[_Ledger]
+    cursors: dict[str, _Cursor]
+
+
+def _cursors(rest: Rest, topic: str) -> dict[str, _Cursor]:
     """The durable subscriptions of a topic, each with its cursor."""
     path = topic_path(topic)
-    durable = [
-        name for name, sub in rest.get(f"{path}/stats")["subscriptions"].items() if sub.get("isDurable", True)
-    ]
-    cursors = rest.get(f"{path}/internalStats")["cursors"]
+    shown = rest.get(f"{path}/stats", _Stats).subscriptions
+    durable = [name for name, sub in shown.items() if sub.isDurable]
+    cursors = rest.get(f"{path}/internalStats", _InternalStats).cursors
     if absent := [name for name in durable if cursor_name(name) not in cursors]:
         raise NotCaptured(
             f"{topic}: its stats have the subscription {absent[0]!r}, its internal stats have no cursor of it. Try again"
@@ -276,9 +302,9 @@ class _Log:
                         f"{effect.ledger_id}:{effect.entry_id}, and what follows likewise"
                     )
 
-    def end_ledger(self, topic: str, ledgers: list[dict[str, Any]]) -> None:
+    def end_ledger(self, topic: str, ledgers: list[_Ledger]) -> None:
         """End the ledger of the last entry, if the topic has begun a new one since."""
-        if topic in self._ledgers and ledgers[-1]["ledgerId"] != self._ledgers[topic]:
+        if topic in self._ledgers and ledgers and ledgers[-1].ledgerId != self._ledgers[topic]:
             self._unload(topic)
 
     def _unload(self, topic: str) -> None:
@@ -300,14 +326,14 @@ class _Log:
             )  # fmt: skip
         return id_
 
-    def acknowledge(self, topic: str, name: str, cursor: dict[str, Any]) -> None:
+    def acknowledge(self, topic: str, name: str, cursor: _Cursor) -> None:
         """Have a subscription acknowledge what its cursor has passed and deleted."""
         positions = self._positions.get(topic, {})
-        marked = from_text(cursor["markDeletePosition"])
+        marked = from_text(cursor.markDeletePosition)
         passed = [ours for real, ours in positions.items() if real <= marked]
         holes = [
             ours
-            for low, high in runs_of(cursor["individuallyDeletedMessages"])
+            for low, high in runs_of(cursor.individuallyDeletedMessages)
             for real, ours in positions.items()
             if low < real <= high and real > marked
         ]

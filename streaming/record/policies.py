@@ -12,7 +12,7 @@ from streaming.broker.config import configuration, profile_of, stand_in
 from streaming.broker.policies.admin_calls import TOPIC_POLICIES
 from streaming.broker.policies.kept import KEPT
 from streaming.log.broker_settings import sort_out
-from streaming.record.rest import CallFailed, Rest
+from streaming.record.rest import CallFailed, PartitionCount, Rest, understood
 
 SYSTEM = "pulsar/"
 """The tenant whose namespaces hold only what Pulsar itself needs."""
@@ -52,7 +52,7 @@ class BrokerSettings(NamedTuple):
 
 def settings_of(rest: Rest) -> BrokerSettings:
     """What is known of the broker. Raises `CallFailed`."""
-    version = str(rest.get("/brokers/version"))
+    version = rest.get("/brokers/version", str)
     profile = profile_of(version)
     defaults = configuration(profile, {})
     shown = rest.get("/brokers/configuration/runtime")
@@ -74,8 +74,9 @@ def settings_of(rest: Rest) -> BrokerSettings:
 
 def namespaces_of(rest: Rest) -> Iterator[str]:
     """The namespaces as ``tenant/namespace``, but for Pulsar's own. Raises `CallFailed`."""
-    for tenant in rest.get("/tenants"):
-        yield from (name for name in rest.get(f"/namespaces/{tenant}") if not name.startswith(SYSTEM))
+    for tenant in rest.get("/tenants", list[str]):
+        names = rest.get(f"/namespaces/{tenant}", list[str])
+        yield from (name for name in names if not name.startswith(SYSTEM))
 
 
 class FoundPolicies(NamedTuple):
@@ -114,9 +115,11 @@ def topic_policies(rest: Rest, path: str) -> Iterator[PolicyCall]:
 def partitioned_topics(rest: Rest, namespace: str) -> Iterator[PolicyCall]:
     """The partitioned topics of a namespace. Raises `CallFailed`."""
     for domain in ("persistent", "non-persistent"):
-        for topic in rest.get(f"/{domain}/{namespace}/partitioned"):
-            path = topic_path(topic)
-            yield PolicyCall("PUT", f"{path}/partitions", rest.get(f"{path}/partitions")["partitions"])
+        for topic in rest.get(f"/{domain}/{namespace}/partitioned", list[str]):
+            with understood(rest.url):
+                path = topic_path(topic)
+            count = rest.get(f"{path}/partitions", PartitionCount).partitions
+            yield PolicyCall("PUT", f"{path}/partitions", count)
 
 
 def _set(rest: Rest, path: str) -> Any:

@@ -6,9 +6,10 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -121,13 +122,15 @@ class Rest:
         except msgspec.DecodeError:
             return Said(status, said.decode(errors="replace") or None)
 
-    def get(self, path: str) -> Any:
-        """What a GET shows. Raises `CallFailed`, also for a status that is an error."""
+    def get(self, path: str, type_: Any = dict[str, Any]) -> Any:
+        """What a GET shows: an object, or another type that `msgspec.convert` takes. Raises `CallFailed`, also for a status that is an error, and for
+        something else than the admin API shows."""
         status, value = self.call("GET", path)
         if status >= HTTPStatus.BAD_REQUEST:
             reason = value.get("reason", "") if isinstance(value, dict) else ""
             raise CallFailed(f"GET {path}: {status} {reason}".rstrip(), status)
-        return value
+        with understood(self.url):
+            return msgspec.convert(value, type_)
 
     def _wait(self) -> None:
         """Wait for the turn of a call."""
@@ -138,6 +141,25 @@ class Rest:
             self._next = turn + 1 / self.rate
         if turn > now:
             time.sleep(turn - now)
+
+
+class PartitionCount(msgspec.Struct):
+    """What the admin API shows of a partitioned topic; 0: it is not one."""
+
+    partitions: Annotated[int, msgspec.Meta(ge=0)]
+
+
+@contextmanager
+def understood(url: str) -> Iterator[None]:
+    """Raises `CallFailed` where an answer of the admin API is not what its calls show."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CallFailed(
+            f"{url} answers with something else than Pulsar's admin API does ({error!r}): is it one? Give the URL of a broker or a "
+            "proxy, such as http://localhost:8080",
+            HTTPStatus.BAD_GATEWAY,
+        ) from None
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:

@@ -219,7 +219,7 @@ def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
         change(client, rest, namespace, draw)
     _, said = mirror(broker.service_url, rest, [namespace], folder, 2)
     assert said == []
-    topics = rest.get(f"/persistent/{namespace}")
+    topics = rest.get(f"/persistent/{namespace}", list[str])
     twin = is_twin(
         rest, folder, *(topic for topic in topics if rest.call("GET", _path(topic) + "/stats").status == 200)
     )

@@ -482,11 +482,11 @@ def test_without_policies_a_quota_is_not_known(scene: Scene) -> None:
 
 def test_it_only_reads(scene: Scene) -> None:
     """No call but GETs, and no topic comes into being."""
-    before = scene.rest.get("/persistent/public/default")
+    before = scene.rest.get("/persistent/public/default", list[str])
     for name in ("nothing", "nothing-partition-3"):
         with pytest.raises(NotFound):
             observe(scene.rest, name, NOW)
-    assert scene.rest.get("/persistent/public/default") == before
+    assert scene.rest.get("/persistent/public/default", list[str]) == before
 
 
 def test_a_topic_with_ten_thousand_subscriptions(scene: Scene) -> None:

@@ -123,7 +123,7 @@ def test_a_certificate_of_another_authority_is_not_accepted(broker: Running, tmp
                 assert connection.recv(1) == b""
     assert proxy.frames("in", "CONNECT") == []
     with pytest.raises(CallFailed, match="CERTIFICATE_VERIFY_FAILED"):
-        Rest(admin_url(broker)).get("/tenants")
+        Rest(admin_url(broker)).get("/tenants", list[str])
     with pytest.raises(ReadFailed, match="CERTIFICATE_VERIFY_FAILED"):
         next(Reader(broker.service_url).entries(TOPIC))
 
