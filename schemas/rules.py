@@ -8,6 +8,7 @@ is no matter of these rules.
 from typing import NamedTuple
 
 from schemas.effects import KINDS
+from schemas.units import LATEST_TIME
 
 
 class Rule(NamedTuple):
@@ -31,7 +32,6 @@ _KEPT = "it is kept in the state: it is bounded"
 _WORK = "a command's work is bounded"
 _MILLIS = "epoch milliseconds: later than the year 5138 is another unit"
 _COUNT = "it can't be negative"
-_LATEST = 10**14
 
 RECORD_RULES = (Rule("topic", "topic names are kept in the state: they are bounded", most=4096),)
 """What holds for every record, whatever its command."""
@@ -49,8 +49,7 @@ INPUT_RULES = (
     Rule("feature_flags.count", _WORK, most=1000),
     Rule("producer_id", _IDS, least=0),
     Rule("metadata.producer_name", _NAMES, most=1024),
-    Rule("metadata.publish_time", _MILLIS, least=0, most=_LATEST),
-    Rule("metadata.deliver_at_time", _MILLIS, most=_LATEST),
+    Rule("metadata.publish_time", _MILLIS, least=0, most=LATEST_TIME),
     Rule("metadata.num_messages_in_batch", _COUNT, least=0),
     Rule("metadata.uncompressed_size", _COUNT, least=0),
     Rule("metadata.chunk_id", _COUNT, least=0),
@@ -64,9 +63,9 @@ INPUT_RULES = (
         most=1 << 27,
     ),
     Rule("key", _KEYS, most=65536),
-    Rule("publish_time", _MILLIS, least=0, most=_LATEST),
-    Rule("event_time", _MILLIS, least=0, most=_LATEST),
-    Rule("deliver_at_time", _MILLIS, least=0, most=_LATEST),
+    Rule("publish_time", _MILLIS, least=0, most=LATEST_TIME),
+    Rule("event_time", _MILLIS, least=0, most=LATEST_TIME),
+    Rule("deliver_at_time", _COUNT, least=0),
     Rule("subscription", _NAMES, most=1024),
     Rule("consumer_id", _IDS, least=0),
     Rule("messagePermits", _WORK, most=10**6),

@@ -22,6 +22,9 @@ Seconds64 = Annotated[Int64, unit("s")]
 Bytes32 = Annotated[Int32, unit("bytes")]
 Messages = Annotated[Int32, unit("messages")]
 
+LATEST_TIME = 10**14
+"""No time of a record is later (ms; the year 5138): one that is was given in another unit."""
+
 _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
 """The first and the last millisecond of the calendar, the years 1 to 9999."""
 

@@ -27,6 +27,7 @@ from schemas.effects import (
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
 from schemas.metrics import PartitionMetrics
+from schemas.units import LATEST_TIME
 from streaming.broker import admin_requests, bundles, lookup
 from streaming.broker.admin import (
     dynamic_settings,
@@ -79,9 +80,6 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
-
-LATEST_TIME = 10**14
-"""No time of a record is later (ms; the year 5138): one that is was given in another unit."""
 
 TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
 

@@ -23,8 +23,9 @@ from schemas.commands import Decoded, Refused
 from schemas.effects import KINDS, Quarantined, Row
 from schemas.metrics import PartitionMetrics
 from schemas.outputs import Rows
+from schemas.units import LATEST_TIME
 from sinks.rows import SpooledRows, to_tables
-from streaming.broker.broker import LATEST_TIME, Broker
+from streaming.broker.broker import Broker
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.plain_layout import PlainPublishes, plain_publishes
 from streaming.fold.publishes import RECEIPTS, PublishColumns, plain_columns, publish_columns, send_columns

@@ -20,7 +20,8 @@ from schemas.commands import Decoded, Refused, decode
 from schemas.effects import TIMESTAMP_AHEAD
 from schemas.entries import EntryNotFound
 from schemas.records import Coordinates, TopicAside
-from streaming.broker.broker import LATEST_TIME, Broker, topic_set_aside
+from schemas.units import LATEST_TIME
+from streaming.broker.broker import Broker, topic_set_aside
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.publishes import PublishColumns

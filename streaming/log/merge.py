@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import commands as c
+from schemas.units import LATEST_TIME
 from streaming.broker.admin.partitioned_topics import is_for_whole
 from streaming.broker.admin_requests import call_of, topic_of
-from streaming.broker.broker import LATEST_TIME
 from streaming.log.table import LOGICAL, LogError, ordered
 
 _REMEDY = (

@@ -2,13 +2,11 @@
 
 from typing import Literal, Protocol
 
+from schemas.units import LATEST_TIME
 from streaming.runtime.clock import RealClock
 
 Mode = Literal["held", "real", "skip"]
 QUIET_SECONDS = 0.05
-
-LATEST = 253_402_300_799_999
-"""The end of the year 9999. Nothing shows a later time."""
 
 
 class Clock(Protocol):
@@ -92,7 +90,7 @@ class HeldClock:
 
     def seconds_until(self, due: int) -> float | None:
         """How long to wait until `due`. None: until the clock is moved."""
-        if self._mode == "skip" and due <= LATEST:
+        if self._mode == "skip" and due <= LATEST_TIME:
             return QUIET_SECONDS
         if self._mode == "real":
             return max(0, due - self.now()) / 1000

@@ -12,13 +12,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from schemas.units import LATEST_TIME
 from streaming.broker.context import NEVER
 from streaming.broker.persistent.delivery import Show
 from streaming.broker.position import from_text
 from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
-from streaming.server.clock import LATEST, HeldClock, Mode
+from streaming.server.clock import HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
 from streaming.server.faults import BadFault, FaultSpec, InjectedFault
 
@@ -85,12 +86,12 @@ class Control:
         elif call.advance is not None:
             if call.advance < 0:
                 raise BadCall("advance: time can't go back")
-            if before + call.advance > LATEST:
-                raise BadCall("advance: the clock ends with the year 9999")
+            if before + call.advance > LATEST_TIME:
+                raise BadCall("advance: the clock ends in the year 5138")
             self._clock.move_to(before + call.advance)
         elif call.advance_to_next is not None:
             due = self._engine.next_due()
-            if due > min(LATEST, before + call.advance_to_next):
+            if due > min(LATEST_TIME, before + call.advance_to_next):
                 return {"now": before, "moved": 0, "due": None if due >= NEVER else due}
             self._clock.move_to(due)
         else:

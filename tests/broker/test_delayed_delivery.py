@@ -7,8 +7,9 @@ from typing import Any, Literal
 import pytest
 
 from schemas.effects import Effect, Message, SendError
+from schemas.units import LATEST_TIME
 from streaming.broker.broker import Broker
-from tests.broker.kit import Run, Stored, of, one, sent
+from tests.broker.kit import TOPIC, Run, Stored, of, one, sent
 
 pytestmark = pytest.mark.feature("E6")
 
@@ -75,6 +76,19 @@ def test_key_shared_delays_too() -> None:
     run = with_consumer("Key_Shared")
     assert delayed(run, 60_000) == []
     assert at(run, 60_000) == [0]
+
+
+@pytest.mark.parametrize("time", [LATEST_TIME - 1, LATEST_TIME, 2**53, 2**63 - 1])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("rounds", [False, True])
+def test_what_is_due_after_all_time_waits_for_ever(time: int, strict: bool, rounds: bool) -> None:
+    """As with a real 4.0.7, which takes every delivery time."""
+    run = with_consumer(isDelayedDeliveryDeliverAtTimeStrict=strict, delayedDeliveryRoundsTimes=rounds)
+    assert sent(run.publish(0, deliver_at_time=time)) == []
+    assert delayed(run, 2000, first=1) == []
+    Broker.decode(run.broker.encode(), Stored())
+    assert at(run, 10**10) == [1]
+    assert run.broker.delivery(TOPIC, "s").state == "waiting for a time"
 
 
 def test_it_can_be_turned_off() -> None:

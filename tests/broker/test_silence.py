@@ -26,8 +26,9 @@ from schemas.commands import (
 )
 from schemas.effects import Effect, Evicted, Expired, LedgerClosed, LedgerDeleted, Message, Row
 from schemas.entries import EntryReader
+from schemas.units import LATEST_TIME
 from streaming.broker import entry_filters
-from streaming.broker.broker import LATEST_TIME, Broker
+from streaming.broker.broker import Broker
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.dispatch.single_active_consumer import SingleActiveConsumer
 from streaming.broker.entries import NoEntries

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.records import RECORD
-from streaming.broker.broker import LATEST_TIME
+from schemas.units import LATEST_TIME
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError

@@ -176,7 +176,7 @@ def test_what_makes_no_sense_is_named(pulsar_broker):
         (lambda: pulsar_broker.peek("nothing", "s", count=1001), "count 1001: expected at most 1000"),
         (lambda: pulsar_broker.advance(seconds=-1), "go back"),
         (lambda: pulsar_broker.restore(7), "no such snapshot"),
-        (lambda: pulsar_broker.advance(days=365 * 9000), "year 9999"),
+        (lambda: pulsar_broker.advance(days=365 * 9000), "ends in the year 5138"),
     ]:
         with pytest.raises(Exception, match=text):
             call()

@@ -9,6 +9,7 @@ from sys import maxsize
 
 import msgspec
 
+from schemas.units import LATEST_TIME
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.sorted_blocks import TimedPositions
 from streaming.broker.position import Position
@@ -49,6 +50,7 @@ class DelayedDeliveryTracker(msgspec.Struct, array_like=True):
         if deliver_at is None or deliver_at < 0:
             self.fixed = False
             return False
+        deliver_at = min(deliver_at, LATEST_TIME)  # it waits for ever
         tick, strict = self._tick(config), config.isDelayedDeliveryDeliverAtTimeStrict
         if deliver_at <= (now if strict else now + tick):
             self.fixed = False

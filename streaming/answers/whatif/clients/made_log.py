@@ -19,6 +19,7 @@ from schemas import commands as c
 from schemas import effects as e
 from schemas.commands import Decoded, to_binary
 from schemas.records import RECORD
+from schemas.units import LATEST_TIME
 from streaming.answers.whatif.clients.history import (
     DecodedRecord,
     History,
@@ -28,7 +29,7 @@ from streaming.answers.whatif.clients.history import (
     message_of,
 )
 from streaming.answers.whatif.observed import Ints
-from streaming.broker.broker import LATEST_TIME, Broker
+from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.position import Position

@@ -69,12 +69,12 @@ import pyarrow as pa
 
 from schemas import commands as c
 from schemas import effects as e
+from schemas.units import LATEST_TIME
 from streaming.answers.whatif.clients.consumers import ConsumerModel, Consumers
 from streaming.answers.whatif.clients.history import Break, DecodedRecord, History, break_of, decoded
 from streaming.answers.whatif.clients.made_log import ClientSettings, MadeLog
 from streaming.answers.whatif.clients.producers import ProducerModel, Producers
 from streaming.answers.whatif.observed import Ints
-from streaming.broker.broker import LATEST_TIME
 from streaming.broker.non_persistent.topic import is_non_persistent
 
 ASSUMED = (
