@@ -296,3 +296,14 @@ def test_errors_name_the_record() -> None:
         pytest.raises(FoldError, match="offset 10, topic '.*quiet-0', carrying out SENDs: RuntimeError: no"),
     ):
         fold.answer(sent)
+
+
+@pytest.mark.parametrize("cut", range(4, 36, 4))
+def test_a_run_ends_with_a_ledger_that_is_full_by_size(cut: int) -> None:
+    settings = {"managedLedgerMaxSizePerLedgerMbytes": 1, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+    large: list[Record] = [
+        (0, TOPIC, Send(connection="x", producer_id=1, sequence_id=number, payload="x" * 100_000, metadata=MessageMetadata("q", number, START)))
+        for number in range(36)
+    ]  # fmt: skip
+    log: list[Record] = [(0, None, BrokerConfig(settings=settings)), *opened(["x"]), *large]  # type: ignore[arg-type]
+    same(log, [len(log) - cut], shortest=1)

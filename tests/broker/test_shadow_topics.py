@@ -241,3 +241,18 @@ def test_a_partitioned_topic_is_a_shadow_topic_from_the_beginning_and_for_good()
     assert call("POST", "/partitions", 3) == 204
     run.do(Mirror(ledger_id=7), f"{TOPIC}-partition-2")
     assert run.broker.topic_names() == [f"{TOPIC}-partition-2"]
+
+
+@pytest.mark.feature("K4")
+def test_a_subscription_that_is_made_again_has_not_expired_what_the_former_one_had() -> None:
+    """Between two looks, an operator deletes it and makes it anew at the first message."""
+    run = shadow(shadowTopicFollowsSource=False)
+    for entry in range(3):
+        store(run, 7, entry, sequence_id=entry)
+    seen = {"ledger_id": 7, "first_ledger": 7, "last_confirmed": (7, 2), "entries": 3}
+    former = MirroredSubscription(mark_delete=(7, -1), expired_to=(7, 1))
+    run.do(Mirror(connection="mirror", subscriptions={"s": former}, **seen))  # type: ignore[arg-type]
+    assert one(run.admin("DELETE", "/subscription/s"), AdminResponse).fields.status == 204
+    latter = MirroredSubscription(mark_delete=(7, -1), acknowledged=[(7, -1, 7, 0)])
+    run.do(Mirror(connection="mirror", subscriptions={"s": latter}, **seen))  # type: ignore[arg-type]
+    assert run.topic.cursors["s"].mark_delete == Position(7, 0)
