@@ -77,7 +77,7 @@ def lived(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Li
     with LocalPulsar(folder / "pulsar", config, request.param) as real:
         rest = Rest(f"http://127.0.0.1:{real.ports.admin}")
         url = f"pulsar://127.0.0.1:{real.ports.broker}"
-        for name in NAMESPACES:
+        for name in ("first", *NAMESPACES):
             _set(rest, name)
         client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         with closing(client):
@@ -85,6 +85,7 @@ def lived(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Li
 
 
 def _live(client: Any, rest: Rest, url: str, folder: Path) -> Lived:
+    client.create_producer(_topic("first")).close()  # the cluster's first ledger may have the id 0
     consumers = {name: client.subscribe(_topic(name), "s", pulsar.ConsumerType.Shared) for name in NAMESPACES}
     for each in consumers.values():
         each.close()
