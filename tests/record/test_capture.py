@@ -17,7 +17,7 @@ from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
 from streaming.record.capture import NotCaptured, capture
-from streaming.record.client import Reader, ReadFailed
+from streaming.record.client import Reader, ReadFailed, _Connection
 from streaming.record.rest import CallFailed, Rest
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import TraceError
@@ -150,6 +150,34 @@ def test_payloads_may_be_left_out(
     sends = [each for each in logged(log) if each["command"] == "SEND"]
     assert base64.b64decode(sends[19]["payload_bytes"]) != b"19"
     same_state(rest, topic, log)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20, 5 << 20, 100 << 20])
+@pytest.mark.parametrize("streams", [1, 50, 5000])
+def test_a_reader_lets_so_many_bytes_wait(
+    size: int, streams: int, broker: Running, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All readers together 20,000 messages, or 64 MiB by the average of their sizes; but each must get on."""
+    topic = f"persistent://public/default/waiting-{size}-{streams}"
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic, batching_enabled=False)
+    for number in range(150):
+        producer.send(b"%d" % number)
+    asked: list[int] = []
+    send = _Connection.send
+
+    def counted(connection: _Connection, command: str, fields: dict[str, Any]) -> None:
+        asked.append(fields.get("messagePermits", 0))
+        send(connection, command, fields)
+
+    monkeypatch.setattr(_Connection, "send", counted)
+    most = 0
+    with Reader(broker.service_url, streams=streams) as reader:
+        for taken, _ in enumerate(reader.entries(topic, size=size)):
+            most = max(most, sum(asked) - taken)
+    assert taken == 149
+    assert most <= max(1.5 * 20_000 / streams, 15)
+    assert most * size <= max(1.5 * (64 << 20) / streams, 2 * size)
 
 
 def test_partitions_policies_and_namespaces(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
