@@ -81,7 +81,9 @@ def publish(client: Any, topic: str, count: int, **more: Any) -> None:
 def is_twin(rest: Rest, folder: Path, *topics: str) -> Twin:
     twin = Twin(folder)
     assert twin.refused == []
-    assert {topic: differences(rest, topic, twin) for topic in topics} == {topic: {} for topic in topics}
+    assert {topic: differences(rest, topic, twin.broker) for topic in topics} == {
+        topic: {} for topic in topics
+    }
     return twin
 
 
