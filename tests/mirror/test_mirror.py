@@ -486,7 +486,7 @@ def of_cursor(**fields: Any) -> Callable[[Any], Any]:
         ("/stats", with_(subscriptions=[])),
         ("/stats", with_(subscriptions={"s": 5})),
         ("/stats", with_(publishers=[5])),
-        ("/stats", lambda value: with_(subscriptions={"s": {**value["subscriptions"]["s"], "msgBacklog": 10**30}})(value)),
+        ("/stats", lambda value: with_(subscriptions={"s": {**value["subscriptions"]["s"], "unackedMessages": 10**30}})(value)),
         ("/stats", lambda value: with_(subscriptions={"s": {**value["subscriptions"]["s"], "unackedMessages": None}})(value)),
         ("/internalStats", with_(cursors=[])),
         ("/internalStats", with_(numberOfEntries=-1)),

@@ -52,6 +52,9 @@ TOPICS = {
 
 _DEAD = "dead"
 
+_POISON = "7"
+"""Messages with this key end among the dead letters, where there are any."""
+
 _IN_ORDER = (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover)
 _PAUSES = (0.005, 0.01, 0.05, 0.3)
 _OPERATED = [name for name in TOPICS if name != "parts"]
@@ -83,7 +86,7 @@ class Traffic:
         """By topic, or partition: the entries for which a producer has the broker's receipt, and when it came (s)."""
         self.done: Counter[str] = Counter()
         """What happened how often."""
-        self._pause = pause
+        self._pause, self._said = pause, real.directory / "clients.log"
         self._draw, self._stop = Random(seed), threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -99,7 +102,9 @@ class Traffic:
         rest = Rest(self.admin_url)
         assert rest.call("PUT", f"/persistent/{NAMESPACE}/parts/partitions", PARTITIONS).status == 204
         assert rest.call("PUT", "/namespaces/public/other").status in (204, 409)
-        self._client = client = pulsar.Client(self.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        self._client = client = pulsar.Client(
+            self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self._said))
+        )
         # The cluster's first ledger may have the id 0, which a mirror leaves out.
         client.create_producer("persistent://public/other/first").close()
         for name in (*TOPICS, _DEAD):
@@ -197,6 +202,10 @@ class Traffic:
             try:
                 message = consumer.receive(500)
             except pulsar.Timeout:
+                continue
+            if topic.dead_letters and message.partition_key() == _POISON:
+                consumer.negative_acknowledge(message)
+                self.done["nacks"] += 1
                 continue
             match draw.randrange(20):
                 case 0 | 1:

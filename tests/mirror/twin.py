@@ -23,12 +23,13 @@ import tempfile
 import threading
 import time
 import urllib.request
-from bisect import bisect_left
-from collections import Counter, defaultdict, deque
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -64,7 +65,9 @@ EVERY = 2.0
 """The mirror's interval and the query's trigger, in seconds."""
 
 _SAMPLE_SECONDS = 2.0
-_HISTORY_SECONDS = 1800.0
+_CHECK_SECONDS = 60 + 2 * EVERY
+"""The interval of the broker's slowest check, with a look before and after it."""
+
 _DOWN_SECONDS = 5.0
 """For so long a killed process is away at most."""
 
@@ -116,10 +119,31 @@ class Mirror:
 
 
 class Sample(NamedTuple):
-    """What the broker showed of a subscription at `time` (s)."""
+    """The backlog that the broker showed of a subscription at `time` (s)."""
 
     time: float
     backlog: int
+
+
+class Shown(NamedTuple):
+    """The backlog that the twin showed of a subscription at `time`, as the mirror's look at `since` had it (s)."""
+
+    time: float
+    since: float
+    topic: str
+    subscription: str
+    backlog: int
+
+
+class Judged(NamedTuple):
+    """Of the twin's backlogs during traffic: how far they were from the broker's of the same moment, how old they were (s), how many can
+    only be explained by a check of the broker that came later, and which can't be explained."""
+
+    compared: int
+    largest: int
+    lags: list[float]
+    ahead: int
+    beyond: list[str]
 
 
 class Watch(threading.Thread):
@@ -129,77 +153,86 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.ledgers: dict[str, dict[int, int]] = defaultdict(dict)
         """By topic: the largest number of entries that the broker showed of each ledger."""
-        self.samples = self.compared = 0
-        self.largest = 0
-        """The largest difference of a backlog from the broker's at the same moment."""
-        self.drift = 0
-        self.lag = 0.0
-        """The age of the twin's picture of a topic, at most, in seconds."""
-        self.beyond: list[str] = []
+        self.backlogs: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+        """By topic and subscription."""
+        self.shown: list[Shown] = []
         self.stop = threading.Event()
         self.failed: BaseException | None = None
         self._traffic, self._metrics, self._rest = traffic, metrics, Rest(traffic.admin_url)
-        self._backlogs: dict[tuple[str, str], deque[Sample]] = defaultdict(
-            lambda: deque(maxlen=int(_HISTORY_SECONDS / _SAMPLE_SECONDS))
-        )
 
     def run(self) -> None:
         try:
             while not self.stop.wait(_SAMPLE_SECONDS):
-                self.look()
-                self._compare()
+                with suppress(CallFailed):  # what is being unloaded
+                    self.look()
+                with suppress(OSError):  # the query was killed
+                    self._look_at_twin()
         except BaseException as error:
             self.failed = error
 
     def look(self) -> None:
-        """Ask the broker."""
+        """Ask the broker. Raises `CallFailed`."""
         for topic in self._traffic.topics:
             path = "/" + topic.replace("://", "/")
-            try:
-                internal = self._rest.get(f"{path}/internalStats")
-                seen = self._rest.get(f"{path}/stats?getPreciseBacklog=true")["subscriptions"]
-            except CallFailed:  # while it is being unloaded
-                continue
+            internal = self._rest.get(f"{path}/internalStats")
+            seen = self._rest.get(f"{path}/stats?getPreciseBacklog=true")["subscriptions"]
             known, now = self.ledgers[topic], time.time()
             for id_, (entries, _) in ledgers_of(internal).items():
                 known[id_] = max(entries, known.get(id_, 0))
             for name, each in seen.items():
-                self._backlogs[topic, name].append(Sample(now, each["msgBacklog"]))
-        self.samples += 1
+                self.backlogs[topic, name].append(Sample(now, each["msgBacklog"]))
 
-    def _compare(self) -> None:
-        """Compare the twin's backlogs with those that the broker had since the twin's time."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=5) as page:
-                shown = page.read().decode()
-        except OSError:  # the query was killed
-            return
-        now = time.time()
+    def _look_at_twin(self) -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=5) as page:
+            text, now = page.read().decode(), time.time()
         seen = {
             labels["topic"]: value
-            for labels, value in _metric(shown, "magnetar_mirror_source_seen_timestamp_seconds")
+            for labels, value in _metric(text, "magnetar_mirror_source_seen_timestamp_seconds")
         }
-        receipts = {topic: sorted([*times.values()]) for topic, times in self._traffic.acked.items()}
-        for _, value in _metric(shown, "magnetar_mirror_drift_backlog_entries"):
-            self.drift = max(self.drift, abs(int(value)))
-        for labels, value in _metric(shown, "pulsar_subscription_back_log"):
-            topic, backlog = labels["topic"], int(value)
-            history = self._backlogs.get((topic, labels["subscription"]))
-            if not seen.get(topic) or not history or now - history[-1].time > 2 * _SAMPLE_SECONDS:
+        for labels, value in _metric(text, "pulsar_subscription_back_log"):
+            if since := seen.get(labels["topic"]):
+                self.shown.append(Shown(now, since, labels["topic"], labels["subscription"], int(value)))
+
+    def judged(self) -> Judged:
+        """Compare the twin's backlogs with those that the broker had from a look of the mirror before the twin's time until the twin showed
+        them, with the entries that came meanwhile: they come before the look that says who has acknowledged them.
+
+        The twin's own checks may have been ahead of the broker's, but not by more than `_CHECK_SECONDS`.
+        """
+        receipts = {topic: sorted(times.values()) for topic, times in self._traffic.acked.items()}
+        times = {key: [each.time for each in samples] for key, samples in self.backlogs.items()}
+        count = largest = ahead = 0
+        lags, beyond = [], []
+        for each in self.shown:
+            key, begin = (each.topic, each.subscription), each.since - EVERY - _SAMPLE_SECONDS
+            samples, at = self.backlogs.get(key, []), bisect_right(times.get(key, []), each.time)
+            first = max(bisect_left(times.get(key, []), begin) - 1, 0)
+            between = [sample.backlog for sample in samples[first:at]]
+            if not between or samples[at - 1].time < begin:  # it came or went meanwhile
                 continue
-            self.compared += 1
-            self.lag = max(self.lag, now - seen[topic])
-            self.largest = max(self.largest, abs(backlog - history[-1].backlog))
-            since = seen[topic] - EVERY - _SAMPLE_SECONDS
-            between = [each.backlog for each in history if each.time >= since]
-            # Entries come before the look that says who has acknowledged them.
-            came = receipts.get(topic, [])
-            some = len(came) - bisect_left(came, since)
-            if not min(between) - some <= backlog <= max(between) + some:
-                self.beyond.append(
-                    f"{topic}, {labels['subscription']}: {backlog}, and the broker {min(between)} to {max(between)} in the "
-                    f"{now - since:.0f} s before, in which {some} entries came"
-                )
+
+            came = receipts.get(each.topic, [])
+            count += 1
+            lags.append(each.time - each.since)
+            largest = max(largest, abs(each.backlog - between[-1]))
+            some = _within(came, min(begin, samples[first].time), each.time)
+            if min(between) - some <= each.backlog <= max(between) + some:
+                continue
+            later = samples[at : bisect_right(times[key], each.time + _CHECK_SECONDS)]
+            if any(
+                sample.backlog - _within(came, each.time, sample.time) <= each.backlog for sample in later
+            ) and each.backlog < max(between):
+                ahead += 1
+                continue
+            beyond.append(
+                f"{each.topic}, {each.subscription}: {each.backlog} at {each.time:.0f}, and the broker {min(between)} to {max(between)} in the "
+                f"{each.time - begin:.0f} s before, in which {some} entries came"
+            )
+        return Judged(count, largest, lags, ahead, beyond)
+
+
+def _within(times: list[float], since: float, to: float) -> int:
+    return bisect_right(times, to) - bisect_left(times, since)
 
 
 def _metric(page: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
@@ -410,7 +443,7 @@ class Run:
             at_rest = time.monotonic() - stopped
             said(f"at rest after {at_rest:.0f} s" if not left else f"not at rest: {left}")
             time.sleep(_STAYS_SECONDS)
-            watch.look()
+            watch.look()  # also at ledgers that had no sample
             mirror.stop()
             time.sleep(10 * EVERY)
             left = different()
@@ -425,18 +458,20 @@ class Run:
             wrong += unequal
             drift = drift_of(query.store)
         entries = sum(map(len, log.sends.values()))
-        subscriptions = len(watch._backlogs)
+        judged = watch.judged()
+        lags = sorted(judged.lags) or [0.0]
         receipts = sum(map(len, traffic.acked.values()))
-        wrong += mirror.problems + watch.beyond[:5]
+        wrong += mirror.problems + judged.beyond[:5]
         if watch.failed is not None:
             wrong.append(f"samples: {watch.failed!r}")
         said(
             f"Pulsar {self._version}, {self._seconds:.0f} s of traffic: {traffic.done['messages']:,} sends, {entries:,} entries ({receipts:,} "
-            f"receipts) in {len(log.sends)} topics and {sum(map(len, watch.ledgers.values())):,} ledgers, {subscriptions} subscriptions\n"
+            f"receipts) in {len(log.sends)} topics and {sum(map(len, watch.ledgers.values())):,} ledgers, {len(watch.backlogs)} subscriptions\n"
             f"kill -9: {', '.join(f'{n} × {what}' for what, n in sorted(self.killed.items())) or 'none'}\n"
             f"log: {len(log.records):,} records; output: {rows:,} rows\n"
-            f"during traffic ({watch.samples} samples, {watch.compared:,} backlogs): {watch.largest} entries from the broker's backlog of the same "
-            f"moment, {watch.lag:.1f} s behind it at most, {len(watch.beyond)} times more than the interval explains\n"
+            f"during traffic ({judged.compared:,} backlogs): {judged.largest} entries at most from the broker's of the same moment; "
+            f"{median(lags):.1f} s old, {lags[len(lags) * 99 // 100]:.1f} s at the 99th percentile, {lags[-1]:.1f} s at most; a check of the twin "
+            f"was ahead in {judged.ahead}; {len(judged.beyond)} not explained by the interval\n"
             f"at looks: {drift.rows} MIRROR_DRIFT rows of subscriptions, {drift.entries} entries and {drift.seconds:.1f} s at most {drift.where}\n"
             f"at rest: after {at_rest:.0f} s, {len(wrong)} differences"
         )  # fmt: skip
@@ -490,6 +525,8 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.seconds <= 0 or asked.kills < 0:
         parser.error("--seconds must be more than 0, and --kills 0 or more")
+    if asked.folder is not None and asked.folder.exists() and any(asked.folder.iterdir()):
+        parser.error(f"{asked.folder} is not empty")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="magnetar-twin-"))
