@@ -33,6 +33,7 @@ from statistics import median
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -43,6 +44,7 @@ from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.storage import Storage
 from sinks.tables import TABLES, TableSink, read_table, table_files
+from streaming.answers.history.folders import NotFound
 from streaming.answers.history.inspection import states_at
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -53,6 +55,7 @@ from streaming.kafka.local import LocalKafka, free_port
 from streaming.kafka.url import KafkaUrl
 from streaming.mirror.observation import ledgers_of
 from streaming.record.rest import CallFailed, Rest
+from streaming.spark.failure import QueryFailed
 from streaming.spark.session import spark_session
 from tests.e2e.live import MAGNETAR, LiveQuery
 from tests.e2e.outcome import with_ticks
@@ -425,11 +428,23 @@ class Run:
             stopped = time.monotonic()
             watch.stop.set()
             watch.join()
+            (self._folder / "samples.json").write_bytes(
+                msgspec.json.encode(
+                    [
+                        [*watch.backlogs.items()],
+                        watch.shown,
+                        [(topic, [*each.items()]) for topic, each in traffic.acked.items()],
+                    ]
+                )
+            )
             said("traffic has ended: " + ", ".join(f"{n} {what}" for what, n in sorted(traffic.done.items())))
             rest, left = Rest(traffic.admin_url), dict[str, Any]()
 
             def different() -> dict[str, Any]:
-                brokers = brokers_of(states_at(spark, query.checkpoint))
+                try:
+                    brokers = brokers_of(states_at(spark, query.checkpoint))
+                except (NotFound, QueryFailed) as error:  # it has not begun, or went on meanwhile
+                    return {"the twin": str(error)}
                 found = {
                     topic: differences(rest, topic, brokers[topic])
                     if topic in brokers
