@@ -63,7 +63,7 @@ mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF:
 		--jobs $(or $(JOBS),1) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(if $(COVERAGE),--coverage $(COVERAGE_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
 
 # What a change has no time for: new examples, many mutants, hours of fuzzing, each kind of scenario beside a real broker.
-nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity
+nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity, the twin
 	MAGNETAR_EXAMPLES=$(or $(EXAMPLES),5) MAGNETAR_SAMPLES=all $(MAKE) test PYTEST_ARGS='--hypothesis-profile=nightly -m "slow or not slow" --timeout=3600'
 	$(MAKE) mutants N=300 PYTEST_ARGS='-m "not spark and not slow"'
 	$(MAKE) fuzz MINUTES=$(or $(MINUTES),120)
@@ -72,6 +72,7 @@ nightly: env  ## run the large samples, which take hours: new examples, 300 muta
 	$(MAKE) kills N=50
 	$(MAKE) clients
 	$(MAKE) parity N=3
+	$(MAKE) twin
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
