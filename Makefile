@@ -19,7 +19,7 @@ RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: clients cluster check-cluster suites soak fuzz kills help env run test coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
+.PHONY: clients twin cluster check-cluster suites soak fuzz kills help env run test coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF:
 		--jobs $(or $(JOBS),1) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(if $(COVERAGE),--coverage $(COVERAGE_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
 
 # What a change has no time for: new examples, many mutants, hours of fuzzing, each kind of scenario beside a real broker.
-nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity
+nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity, the twin
 	MAGNETAR_EXAMPLES=$(or $(EXAMPLES),5) MAGNETAR_SAMPLES=all $(MAKE) test PYTEST_ARGS='--hypothesis-profile=nightly -m "slow or not slow" --timeout=3600'
 	$(MAKE) mutants N=300 PYTEST_ARGS='-m "not spark and not slow"'
 	$(MAKE) fuzz MINUTES=$(or $(MINUTES),120)
@@ -72,12 +72,16 @@ nightly: env  ## run the large samples, which take hours: new examples, 300 muta
 	$(MAKE) kills N=50
 	$(MAKE) clients
 	$(MAKE) parity N=3
+	$(MAKE) twin
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
 
 kills: env  ## kill -9 a server under load N times (N=10, SEED=any): nothing may be lost or doubled
 	$(BIN)/python -m tests.server.kills --kills $(or $(N),10) $(if $(SEED),--seed $(SEED))
+
+twin: env  ## beside a real Pulsar (PULSAR=4.0.7, from Maven) with traffic for SECONDS=3600, kill -9 a mirror and its query KILLS=5 times each: the twin must be the broker
+	$(BIN)/python -m tests.mirror.twin --pulsar $(or $(PULSAR),4.0.7) --seconds $(or $(SECONDS),3600) --kills $(or $(KILLS),5) $(if $(SEED),--seed $(SEED))
 
 cluster: env $(VENV)/cluster/bin/versitygw  ## run the query on a Spark cluster with S3, on this machine; kill a worker and compare the result (needs Go; KILL="worker master driver")
 	$(BIN)/python -m tests.cluster $(if $(KILL),--kill $(KILL))

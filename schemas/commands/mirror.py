@@ -36,7 +36,7 @@ class MirroredSubscription(Part):
     acknowledged: list[tuple[Int64, Int64, Int64, Int64]] = field(default_factory=list)
     """`individuallyDeletedMessages`: ranges from a position, which is not in the range, to another, which is."""
     backlog: Natural = 0
-    """`msgBacklog`, in entries."""
+    """Its backlog, in entries."""
     unacked: Int64 = 0
     """`unackedMessages`, in messages."""
     expired: Natural = 0

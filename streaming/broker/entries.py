@@ -6,12 +6,16 @@ from schemas.entries import Entry, EntryNotFound, EntryReader
 from streaming.broker.position import Position
 
 
+class NoStore(EntryNotFound):
+    """There is no store that could have the entry."""
+
+
 class NoEntries:
-    """A reader without entries, for a broker that starts fresh and keeps its whole log in memory."""
+    """A reader without entries: for a broker that starts fresh and keeps its whole log in memory, or whose state is only looked at."""
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
-        """Raises `EntryNotFound`, always."""
-        raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: no store was given")
+        """Raises `NoStore`, always."""
+        raise NoStore(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
 _MAKER = 32

@@ -9,7 +9,9 @@ A position that moved does not say why. Its counters and the topic's policies do
 * Otherwise consumers have acknowledged.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -56,12 +58,13 @@ def observe(
     AttributeError, IndexError, KeyError, TypeError and ValueError for what no broker answers.
     """
     ledgers = {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
+    stored = _Stored(ledgers)
     subscriptions = dict[str, MirroredSubscription]()
     for name, seen in stats["subscriptions"].items():
         cursor = internal["cursors"].get(cursor_name(name))
         if not seen.get("isDurable", True) or name == DEDUP_CURSOR or cursor is None:
             continue
-        now = _subscription(name, seen, cursor)
+        now = _subscription(name, seen, cursor, stored)
         former = None if before is None else before.record.subscriptions.get(name)
         subscriptions[name] = now if former is None else _since(former, now, ledgers, evicts=evicts)
     record = Mirror(
@@ -102,11 +105,37 @@ CONNECTION = "mirror"
 """The connection of what `magnetar mirror` writes."""
 
 
-def _subscription(name: str, seen: Mapping[str, Any], cursor: Mapping[str, Any]) -> MirroredSubscription:
+class _Stored:
+    """Counts a topic's entries. `ledgers`: entries by ledger, ascending."""
+
+    def __init__(self, ledgers: dict[int, int]) -> None:
+        self._ledgers, self._ids = ledgers, [*ledgers]
+        self._before = [0, *accumulate(ledgers.values())]
+
+    def up_to(self, position: _Position) -> int:
+        """How many entries there are up to a position, and with it."""
+        ledger, entry = position
+        return self._before[bisect_left(self._ids, ledger)] + min(entry + 1, self._ledgers.get(ledger, 0))
+
+    def backlog(self, mark_delete: _Position, acknowledged: list[_Range]) -> int:
+        """How many entries after `mark_delete` are in none of the ranges."""
+        return (
+            self._before[-1]
+            - self.up_to(mark_delete)
+            - sum(self.up_to(each[2:]) - self.up_to(each[:2]) for each in acknowledged)
+        )
+
+
+def _subscription(
+    name: str, seen: Mapping[str, Any], cursor: Mapping[str, Any], stored: _Stored
+) -> MirroredSubscription:
+    mark_delete = from_text(cursor["markDeletePosition"])
+    acknowledged = list(ranges(cursor["individuallyDeletedMessages"]))
     return MirroredSubscription(
-        mark_delete=from_text(cursor["markDeletePosition"]),
-        acknowledged=list(ranges(cursor["individuallyDeletedMessages"])),
-        backlog=max(seen.get("msgBacklog", 0), 0),
+        mark_delete=mark_delete,
+        acknowledged=acknowledged,
+        # That of `stats` is of another moment than the positions.
+        backlog=max(stored.backlog(mark_delete, acknowledged), 0),
         unacked=seen.get("unackedMessages", 0),
         expired=max(seen.get("totalMsgExpired", 0), 0),
         sent=max(seen.get("msgOutCounter", 0), 0),

@@ -64,6 +64,14 @@ def test_each_micro_batch_is_as_in_this_process(spark: SparkSession, tmp_path: P
         states_at(spark, checkpoint, 9)
 
 
+def test_a_topic_whose_checks_were_passed_over_is_shown_without_a_store(tmp_path: Path) -> None:
+    """The check of the TTL reads an entry. The time of one that expires nothing is then missing."""
+    silence = [(None, {"command": "TICK"})] * 200
+    settings = {"ttlDurationDefaultInSeconds": 3600, "messageExpiryCheckIntervalInMinutes": 1}
+    found = folders(tmp_path, subscribe(), publish(0), *silence, **settings).states()
+    assert topic_stats(found, T)["stats"]["subscriptions"]["s"]["msgBacklog"] == 1
+
+
 def states(tmp_path: Path, *arguments: object) -> list[StateRow]:
     return folders(tmp_path, *arguments).states()  # type: ignore[arg-type]
 

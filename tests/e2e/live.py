@@ -16,12 +16,13 @@ MAGNETAR = Path(sys.executable).with_name("magnetar")
 class LiveQuery:
     """The query of a folder, which can be started, killed and restarted with the same command line."""
 
-    def __init__(self, folder: Path, ingress: str, responses: str, *options: str) -> None:
+    def __init__(self, folder: Path, ingress: str, responses: str | None, *options: str) -> None:
         self.folder = folder
         self.checkpoint, self.store = folder / "checkpoint", folder / "store"
-        self._arguments = ["--ingress", ingress, "--responses", responses, "--checkpoint", str(self.checkpoint),
+        answers = [] if responses is None else ["--responses", responses]
+        self._arguments = ["--ingress", ingress, *answers, "--checkpoint", str(self.checkpoint),
                            "--store", str(self.store), *options]  # fmt: skip
-        self.ingress, self.responses = ingress, responses.rpartition("/")[2]
+        self.ingress, self.responses = ingress, (responses or "").rpartition("/")[2]
         self._topic = ingress.rpartition("/")[2]
         self.environment: dict[str, str] = {}
         self.starts = 0

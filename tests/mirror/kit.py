@@ -92,9 +92,9 @@ class Twin:
         return effects
 
 
-def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:
+def differences(rest: Rest, topic: str, twin: Broker) -> dict[str, Any]:
     """Where a topic of the cluster and its twin differ."""
-    path, ours = "/" + topic.replace("://", "/"), twin.broker.topic_stats(topic)
+    path, ours = "/" + topic.replace("://", "/"), twin.topic_stats(topic)
     assert ours is not None
     there, stats = rest.get(f"{path}/internalStats"), rest.get(f"{path}/stats?getPreciseBacklog=true")
     here = ours["internal"]
@@ -112,7 +112,7 @@ def differences(rest: Rest, topic: str, twin: Twin) -> dict[str, Any]:
         mine = ours["stats"]["subscriptions"].get(name, {})
         if mine.get("type") != sub.get("type") and sub["consumers"]:
             found[f"{name}.type"] = mine.get("type"), sub.get("type")
-        ledger, cursors = twin.broker.topic(topic).ledger, twin.broker.topic(topic).cursors
+        ledger, cursors = twin.topic(topic).ledger, twin.topic(topic).cursors
         backlog = cursors[name].backlog(ledger, precise=True) if name in cursors else None
         # quirk: with all its entries deleted, a backlog on the cluster counts them still
         if backlog != sub["msgBacklog"] and there["numberOfEntries"]:

@@ -109,7 +109,7 @@ def test_it_goes_on_after_any_end(
         twin = Twin(tmp_path / "log")
         assert twin.refused == []
         for topic in topics:
-            assert differences(rest, topic, twin) == {}
+            assert differences(rest, topic, twin.broker) == {}
             ids = [
                 each["message_id"] for each in found if each["command"] == "SEND" and each["topic"] == topic
             ]

@@ -1,5 +1,6 @@
 """A topic and its twin, which knows of it only what the admin API shows from time to time."""
 
+from collections.abc import Callable
 from itertools import product
 from random import Random
 from typing import Any
@@ -58,8 +59,8 @@ class Pair:
         self.stored.add(effects)
         return effects
 
-    def look(self, **more: Any) -> list[Effect]:
-        """The twin gets the entries so far, and what the admin API shows."""
+    def look(self, during: Callable[[], Any] = lambda: None, **more: Any) -> list[Effect]:
+        """The twin gets the entries so far, and what the admin API shows. `during`: what happens between its two answers."""
         for receipt in self.unseen:
             payload = bytes(receipt.payload or b"").decode()
             self.see(
@@ -69,7 +70,9 @@ class Pair:
                 )
             )  # fmt: skip
         self.unseen.clear()
-        stats, internal = [response(self.cluster.admin("GET", call)) for call in ("/stats", "/internalStats")]
+        internal = response(self.cluster.admin("GET", "/internalStats"))
+        during()
+        stats = response(self.cluster.admin("GET", "/stats"))
         self.before = observe(self.cluster.now, stats, internal, self.before, **more)
         return self.see(self.twin.do(self.before.record))
 
@@ -166,9 +169,9 @@ def test_a_twin_equals_its_topic(seed: int) -> None:
         pair.assert_equal()
 
 
-def observed(pair: Pair) -> MirroredSubscription:
+def observed(pair: Pair, name: str = "s") -> MirroredSubscription:
     assert pair.before is not None
-    return pair.before.record.subscriptions["s"]
+    return pair.before.record.subscriptions[name]
 
 
 def test_under_another_policy_what_the_source_expired_stays() -> None:
@@ -211,6 +214,22 @@ def test_a_quota_of_the_source_is_no_acknowledgment() -> None:
     effects = pair.look()
     assert observed(pair).reset
     assert [each.entries for each in of(effects, CursorMoved)] == [4]
+
+
+def test_what_happens_during_a_look_is_no_drift() -> None:
+    pair = Pair()
+    pair.on_cluster(pair.cluster.subscribe("s", "Shared", permits=10))
+    pair.on_cluster(pair.cluster.admin("PUT", "/subscription/idle"))
+    for _ in range(4):
+        pair.publish()
+    pair.on_cluster(pair.cluster.ack("s", (1, 1)))
+    assert not any(each.entries for each in of(pair.look(pair.publish), MirrorDrift))
+    assert [observed(pair, name).backlog for name in ("s", "idle")] == [3, 4]
+    acks = pair.look(lambda: pair.on_cluster(pair.cluster.ack("s", (1, 0), (1, 2))))
+    assert not any(each.entries for each in of(acks, MirrorDrift))
+    assert [observed(pair, name).backlog for name in ("s", "idle")] == [4, 5]
+    pair.look()
+    pair.assert_equal()
 
 
 def test_a_subscription_that_differs_for_long_is_put_right() -> None:

@@ -1,0 +1,257 @@
+"""Traffic of official clients and operators on a real broker: all that a mirror of it must follow.
+
+It is random, but for what happens for certain on each topic (`TOPICS`). Entries are noted by the message ids that brokers answer with.
+"""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from random import Random
+from typing import Any, NamedTuple
+
+import pulsar
+
+from streaming.record.rest import Rest
+from tests.parity.pulsar import LocalPulsar, settings
+
+NAMESPACE = "public/default"
+PARTITIONS = 3
+MOST_PARTITIONS = 5
+
+At = tuple[int, int]
+"""Ledger and entry."""
+
+
+class Topic(NamedTuple):
+    """A topic, and how its subscription `s` is consumed."""
+
+    type: pulsar.ConsumerType
+    consumers: int = 1
+    dead_letters: str | None = None
+    """The topic of messages that were redelivered twice."""
+    quota: dict[str, Any] | None = None
+    """The body of its backlog quota."""
+    quota_type: str = "destination_storage"
+
+
+_EVICTS = {"policy": "consumer_backlog_eviction"}
+
+TOPICS = {
+    "exclusive": Topic(pulsar.ConsumerType.Exclusive),
+    "failover": Topic(pulsar.ConsumerType.Failover, consumers=2),
+    "shared": Topic(pulsar.ConsumerType.Shared, consumers=2, dead_letters="dead"),
+    "keys": Topic(pulsar.ConsumerType.KeyShared, consumers=2),
+    "parts": Topic(pulsar.ConsumerType.Shared),
+    "evicted": Topic(pulsar.ConsumerType.Shared, quota={"limitSize": 10_000, **_EVICTS}),
+    "aged": Topic(pulsar.ConsumerType.Exclusive, quota={"limitTime": 20, **_EVICTS}, quota_type="message_age"),
+}  # fmt: skip
+"""By name. `parts` has partitions."""
+
+_DEAD = "dead"
+
+_POISON = "7"
+"""Messages with this key end among the dead letters, where there are any."""
+
+_IN_ORDER = (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover)
+_PAUSES = (0.005, 0.01, 0.05, 0.3)
+_OPERATED = [name for name in TOPICS if name != "parts"]
+
+
+def config() -> dict[str, str]:
+    """Settings under which much happens in little time: short ledgers, and checks each few seconds."""
+    return settings() | {
+        "managedLedgerMaxEntriesPerLedger": "50", "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        "messageExpiryCheckIntervalInMinutes": "1", "backlogQuotaCheckIntervalInSeconds": "10",
+        "retentionCheckIntervalInSeconds": "20",
+    }  # fmt: skip
+
+
+def full(name: str) -> str:
+    return f"persistent://{NAMESPACE}/{name}"
+
+
+class Traffic:
+    """Clients and operators of `real` in threads, from `start` to `stop`."""
+
+    def __init__(self, real: LocalPulsar, seed: str, pause: float = 1.0) -> None:
+        """`pause`: factor of the producers' pauses."""
+        self.url, self.admin_url = (
+            f"pulsar://127.0.0.1:{real.ports.broker}",
+            f"http://127.0.0.1:{real.ports.admin}",
+        )
+        self.acked: dict[str, dict[At, float]] = defaultdict(dict)
+        """By topic, or partition: the entries for which a producer has the broker's receipt, and when it came (s)."""
+        self.done: Counter[str] = Counter()
+        """What happened how often."""
+        self._pause, self._said = pause, real.directory / "clients.log"
+        self._draw, self._stop = Random(seed), threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics now, with single partitions."""
+        rest = Rest(self.admin_url)
+        count = rest.get(f"/persistent/{NAMESPACE}/parts/partitions")["partitions"]
+        names = [name for name in (*TOPICS, _DEAD) if name != "parts"]
+        return [*map(full, names), *(full(f"parts-partition-{number}") for number in range(count))]
+
+    def start(self) -> None:
+        rest = Rest(self.admin_url)
+        assert rest.call("PUT", f"/persistent/{NAMESPACE}/parts/partitions", PARTITIONS).status == 204
+        assert rest.call("PUT", "/namespaces/public/other").status in (204, 409)
+        self._client = client = pulsar.Client(
+            self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self._said))
+        )
+        # The cluster's first ledger may have the id 0, which a mirror leaves out.
+        client.create_producer("persistent://public/other/first").close()
+        for name in (*TOPICS, _DEAD):
+            client.subscribe(full(name), "idle", initial_position=pulsar.InitialPosition.Earliest).close()
+        # Nothing of it goes, so that at the end the broker itself says what it got.
+        path = f"/persistent/{NAMESPACE}"
+        self._set(rest, f"{path}/{_DEAD}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        for name, topic in TOPICS.items():
+            if topic.quota is not None:
+                self._set(
+                    rest, f"{path}/{name}/backlogQuota?backlogQuotaType={topic.quota_type}", topic.quota
+                )
+        jobs: list[tuple[Callable[..., None], tuple[Any, ...]]] = [(self._operate, ())]
+        for name, topic in TOPICS.items():
+            jobs += [(self._produce, (name,))] * 2
+            jobs += [(self._consume, (name, topic))] * topic.consumers
+        self._threads = [
+            threading.Thread(target=job, args=(*given, Random(self._draw.random())), daemon=True)
+            for job, given in jobs
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End all clients. Then nothing happens any more, but for the broker's checks."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._client.close()
+
+    @staticmethod
+    def _set(rest: Rest, path: str, body: Any) -> None:
+        deadline = time.monotonic() + 60
+        while (said := rest.call("POST", path, body)).status != 204:  # topic policies are not loaded yet
+            assert time.monotonic() < deadline, (path, said)
+            time.sleep(0.5)
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    def _produce(self, name: str, draw: Random) -> None:
+        """Producers that come and go, one after the other."""
+        while not self._stop.is_set():
+            with suppress(pulsar.PulsarException):  # its quota, an unload
+                self._produce_once(name, draw)
+            self._stop.wait(draw.choice([0, 0, 2]))
+
+    def _produce_once(self, name: str, draw: Random) -> None:
+        batches = draw.random() < 0.5
+        producer = self._client.create_producer(
+            full(name), batching_enabled=batches, batching_max_publish_delay_ms=20, block_if_queue_full=True
+        )
+        self.done["producers"] += 1
+        end = time.monotonic() + draw.choice([5, 20, 60])
+
+        def sent(result: pulsar.Result, id_: pulsar.MessageId) -> None:
+            if result == pulsar.Result.Ok:
+                self._note(name, id_)
+
+        while time.monotonic() < end and not self._stop.wait(draw.choice(_PAUSES) * self._pause):
+            key = str(draw.randrange(20))
+            self.done["messages"] += 1
+            if batches:
+                for _ in range(draw.choice([1, 1, 5])):
+                    producer.send_async(b"x" * draw.randrange(100), sent, partition_key=key)
+            else:
+                after = timedelta(seconds=draw.randrange(1, 8)) if draw.random() < 0.05 else None
+                self._note(
+                    name, producer.send(b"x" * draw.randrange(100), partition_key=key, deliver_after=after)
+                )
+        producer.flush()
+        producer.close()
+
+    def _note(self, name: str, id_: pulsar.MessageId) -> None:
+        topic = full(name if id_.partition() < 0 else f"{name}-partition-{id_.partition()}")
+        self.acked[topic].setdefault((id_.ledger_id(), id_.entry_id()), time.time())
+
+    def _consume(self, name: str, topic: Topic, draw: Random) -> None:
+        """Consumers that come and go, one after the other."""
+        while not self._stop.is_set():
+            with suppress(pulsar.PulsarException):  # somebody else is exclusive, an unload, a seek
+                self._consume_once(name, topic, draw)
+            self._stop.wait(draw.choice([0, 1, 4]))
+
+    def _consume_once(self, name: str, topic: Topic, draw: Random) -> None:
+        letters = topic.dead_letters and pulsar.ConsumerDeadLetterPolicy(2, full(topic.dead_letters))
+        consumer = self._client.subscribe(
+            full(name), "s", topic.type, initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=draw.choice([5, 1000]), negative_ack_redelivery_delay_ms=500,
+            batch_index_ack_enabled=draw.random() < 0.5, dead_letter_policy=letters or None,
+        )  # fmt: skip
+        self.done["consumers"] += 1
+        seeks = name == "exclusive"
+        end = time.monotonic() + draw.choice([5, 15, 40])
+        while not self._stop.is_set() and time.monotonic() < end:
+            try:
+                message = consumer.receive(500)
+            except pulsar.Timeout:
+                continue
+            if topic.dead_letters and message.partition_key() == _POISON:
+                consumer.negative_acknowledge(message)
+                self.done["nacks"] += 1
+                continue
+            match draw.randrange(20):
+                case 0 | 1:
+                    self.done["left alone"] += 1  # also parts of batches
+                case 2 | 3:
+                    consumer.negative_acknowledge(message)
+                    self.done["nacks"] += 1
+                case 4 | 5 | 6 if topic.type in _IN_ORDER:
+                    consumer.acknowledge_cumulative(message)
+                    self.done["cumulative acks"] += 1
+                case 7 if seeks and draw.random() < 0.05:
+                    consumer.seek(message.message_id())
+                    self.done["seeks by id"] += 1
+                case 8 if seeks and draw.random() < 0.05:
+                    consumer.seek(int((time.time() - draw.randrange(10)) * 1000))
+                    self.done["seeks by time"] += 1
+                case _:
+                    consumer.acknowledge(message)
+                    self.done["acks"] += 1
+        consumer.close()
+
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    def _operate(self, draw: Random) -> None:
+        rest = Rest(self.admin_url)
+        while not self._stop.wait(3):
+            name = draw.choice(_OPERATED)
+            path, now = f"/persistent/{NAMESPACE}/{name}", time.time_ns() // 1_000_000
+            spaces = f"/namespaces/{NAMESPACE}"
+            calls: list[tuple[Any, ...]] = [
+                ("unload", "PUT", f"{path}/unload"),
+                ("unload of a partition", "PUT", f"/persistent/{NAMESPACE}/parts-partition-{draw.randrange(PARTITIONS)}/unload"),
+                ("unload of a namespace", "PUT", f"{spaces}/unload"),
+                ("skip", "POST", f"{path}/subscription/s/skip/3"),
+                ("expire", "POST", f"{path}/subscription/s/expireMessages/5"),
+                ("reset", "POST", f"{path}/subscription/idle/resetcursor/{now - 10_000}"),
+                ("subscription", "PUT", f"{path}/subscription/late{draw.randrange(3)}"),
+                ("unsubscription", "DELETE", f"{path}/subscription/late{draw.randrange(3)}"),
+                ("message TTL", "POST", f"{spaces}/messageTTL", draw.choice([30, 3600])),
+                ("retention", "POST", f"{spaces}/retention",
+                 {"retentionTimeInMinutes": draw.choice([0, 10]), "retentionSizeInMB": 10}),
+                ("topic policy", "POST", f"{path}/maxConsumers", draw.randrange(5, 9)),
+                ("topic policy", "DELETE", f"{path}/maxConsumers"),
+                ("topic TTL", "POST", f"/persistent/{NAMESPACE}/keys/messageTTL?messageTTL={draw.choice([30, 600])}"),
+                ("partitions", "POST", f"/persistent/{NAMESPACE}/parts/partitions", draw.randint(PARTITIONS, MOST_PARTITIONS)),
+            ]  # fmt: skip
+            what, *call = draw.choice(calls)
+            if rest.call(*call).status < 300:
+                self.done[what] += 1
