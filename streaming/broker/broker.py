@@ -435,6 +435,9 @@ class Broker:
             and not admin_requests.subscribes(command)
         ):
             return False
+        if isinstance(command, c.Subscribe) and is_partition(name, ctx.partitioned):
+            # Its partitioned topic has created it. Pulsar creates one that is not persistent for everyone.
+            return name not in ctx.deleted or is_non_persistent(name) or command.force_topic_creation
         return (
             topic_commands.creates_topic(command)
             and lookup.auto_topic_creation(ctx, name).allowed

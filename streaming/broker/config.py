@@ -599,6 +599,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     partitionsMustIncrease: bool = False
     """A partitioned topic is given more partitions than it has, or the call is refused with 409; the new ones get the subscriptions of the
     first one (2.10). If false, the number may stay, and every partition gets those that it lacks (3.0)."""
+    useRecreatesPartitions: bool = True
+    """A partition that was deleted is created by its use also where use creates no topics, as long as its partitioned topic has it (4.0). If
+    false, it is not (3.0)."""
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
     that position is in the next one (2.x)."""
@@ -675,6 +678,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "closesOnAckOfNoEntry": True,
     "passedBatchesAreForgotten": True,
     "opensLedgerOfTerminated": False,
+    "useRecreatesPartitions": False,
     "dispatchRateLimiterFactoryClassName": CLASSIC_RATE_LIMITER,
 }
 

@@ -18,7 +18,7 @@ from schemas.effects import (
 from streaming.broker.config import MOST_PARTITIONS_IN_ALL
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import BrokerError
-from streaming.broker.names import PARTITION
+from streaming.broker.names import PARTITION, is_partition
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.schema import schema_registry
 
@@ -122,7 +122,10 @@ class AutoTopicCreation(NamedTuple):
 
 
 def auto_topic_creation(ctx: Context, name: str) -> AutoTopicCreation:
-    """What use of a topic that does not exist creates: as its namespace says, or else the broker."""
+    """What use of a topic that does not exist creates: as its namespace says, or else the broker. The partitions of a partitioned topic
+    exist, or are created by use anyway (BrokerService.isAllowAutoTopicCreationAsync)."""
+    if is_partition(name, ctx.partitioned) and (ctx.config.useRecreatesPartitions or name not in ctx.deleted):
+        return AutoTopicCreation(allowed=True, partitions=0)
     config, policies = ctx.config, ctx.namespaces.get(namespace_of(name))
     override = None if policies is None else policies.autoTopicCreation
     if override is None:

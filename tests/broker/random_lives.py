@@ -230,6 +230,7 @@ SETTINGS: dict[str, list[Any]] = {
     "keepOldestPositionWhenUnknown": [False],
     "trimAtRolloverSparesClosedLedger": [True],
     "partitionsMustIncrease": [True],
+    "useRecreatesPartitions": [False],
     "trimLedgerAckedToItsEnd": [False],
     "statsUpdateFrequencyInSecs": [1, 10],
     "clusterName": ["c"],

@@ -280,3 +280,35 @@ def test_however_they_come_there_are_so_many_partitions_at_most() -> None:
     made = one(run.do(asked, f"{TOPIC}-10"), PartitionedMetadataResponse)
     assert made.fields.partitions == 1
     assert run.broker._ctx.partitions == sum(run.broker.partitioned.values()) == 90_001
+
+
+@pytest.mark.parametrize("profile", ["4.0", "3.0", "2.10"])
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize("by_namespace", [False, True])
+def test_partitions_where_use_creates_no_topics(profile: Any, domain: str, by_namespace: bool) -> None:
+    """As real brokers of 4.0.7 and 2.10.5 answer."""
+    run = Run(profile=profile, allowAutoTopicCreation=by_namespace)
+    if by_namespace:
+        body: Any = {"allowAutoTopicCreation": False}
+        found = run.do(
+            Admin(method="POST", path="/namespaces/public/default/autoTopicCreation", body=body), None
+        )
+        assert status(found) == 204
+    topic = f"{domain}://public/default/u"
+    first, second, beyond = (f"{topic}-partition-{number}" for number in (0, 1, 2))
+    path = f"/{domain}/public/default/u"
+    assert status(run.do(Admin(method="PUT", path=f"{path}/partitions", body=2), None)) == 204
+    assert of(run.subscribe("s", topic=first, force_topic_creation=False), Error) == []
+    assert of(run.create_producer(topic=second), Error) == []
+    for missing in (beyond, f"{topic}2"):
+        assert one(run.create_producer(topic=missing, connection="other"), Error).error == "TopicNotFound"
+        assert one(run.subscribe("s", topic=missing, id_=9), Error).error == "TopicNotFound"
+    if domain == "non-persistent":
+        return
+    assert status(run.do(Admin(method="DELETE", path=f"{path}-partition-1?force=true"), second)) == 204
+    assert (
+        one(run.subscribe("s", topic=second, id_=8, force_topic_creation=False), Error).error
+        == "TopicNotFound"
+    )
+    again = of(run.create_producer("q", id_=3, topic=second), Error)
+    assert [each.error for each in again] == ([] if profile == "4.0" else ["TopicNotFound"])
