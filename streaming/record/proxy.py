@@ -75,6 +75,8 @@ class Proxy:
         self._listeners: dict[str, _Listener] = {}
         self._creating = asyncio.Lock()
         self._connections: set[asyncio.Task[None]] = set()
+        self._is_down = False
+        """Whether the only broker refused the last connection."""
 
     @property
     def connections(self) -> int:
@@ -125,8 +127,12 @@ class Proxy:
             from_broker, to_broker = await asyncio.open_connection(*address, limit=_READ, ssl=tls)
         except OSError as error:
             log.warning("%s can't be reached, so a client's connection is closed: %s", address, error)
+            self._is_down = isinstance(error, ConnectionRefusedError) and len(self._listeners) == 1
             writer.transport.abort()
             return
+        if self._is_down:
+            self._is_down = False
+            self._recording.note(dir="note", event="broker_restart", phase="started")
         number, limits = next(self._numbers), _Limits()
         self._recording.note(conn=number, dir="in", cmd="_TCP_OPEN")
         pipes = [

@@ -66,6 +66,8 @@ class UngatedSession(Session):
         self._closed: dict[str | Stream, list[int]] = defaultdict(list)
         self._commands: dict[str, list[tuple[int, str, Stream]]] = defaultdict(list)
         self._not_supported: set[tuple[str, int]] = set()
+        self._sent: set[tuple[str, int]] = set()
+        """Producer and sequence id of each message that was sent in the recording."""
         self._open_recorded: dict[Hashable, deque[tuple[int, Stream, dict[str, Any]]]] = defaultdict(deque)
         self._open_ours: dict[Hashable, deque[tuple[int, Stream, Frame]]] = defaultdict(deque)
 
@@ -93,6 +95,10 @@ class UngatedSession(Session):
                 return
             if record.get("status") == _REFUSED and self.broker.partitioned.get(topic_of(path) or ""):
                 return  # the call is not for partitioned topics
+        if record["dir"] == "out" and record["cmd"] == "_TCP_CLOSE":
+            # The broker may have ended or restarted, of which a proxy sees nothing else. Without effect on a connection that is closed here.
+            lost = {"command": "CONNECTION_LOST", "connection": self._connection(record)}
+            yield SessionRecord(int(record["t"]), None, lost)
         yield from super()._commands_of(record)
 
     def _frame(self, record: dict[str, Any]) -> tuple[str | None, dict[str, Any]] | None:
@@ -111,6 +117,8 @@ class UngatedSession(Session):
             refused = {name: fields[name] for name in ("producer_id", "sequence_id")}
             self._answer(Frame(connection, "SEND_ERROR", {**refused, "error": "ChecksumError"}))
             return None
+        elif name == "SEND" and record.get("metadata"):
+            self._sent.add(_identity_of(record["metadata"]))
         self._is_of_entries = name == "REDELIVER_UNACKNOWLEDGED_MESSAGES" or (
             name == "ACK" and fields.get("ack_type") != "Cumulative"
         )
@@ -174,11 +182,13 @@ class UngatedSession(Session):
         return True
 
     def _key_of_recorded(self, stream: Stream, record: dict[str, Any]) -> Hashable:
-        """What a recorded frame answers or delivers. None: an entry that Magnetar lacks."""
+        """What a recorded frame answers or delivers. None: an entry from before the recording."""
         fields = record.get("fields", {})
         if record["cmd"] != "MESSAGE":
             return self._identity(stream, fields) or (stream, record["cmd"])
         position = self._position_of(self._topics.get(stream, ""), fields["message_id"], record["metadata"])
+        if position is None and _identity_of(record["metadata"]) in self._sent:
+            return "MESSAGE", stream, record["t"], "not stored here"  # which nothing matches
         return None if position is None else ("MESSAGE", self._subscriptions.get(stream, stream), *position)
 
     def _position_of(
@@ -289,6 +299,8 @@ class UngatedSession(Session):
         self.step = "end"
         for recorded in self._open_recorded.values():
             for time, stream, record in recorded:
+                if record["cmd"] == "_TCP_CLOSE":
+                    continue  # the end of a broker
                 fields = record.get("fields", {})
                 text = f"recorded {record['cmd']} {fields}, ours has none"
                 self._differ(stream, time, self._identity(stream, fields), text)
@@ -316,3 +328,7 @@ _HARMLESS = frozenset({"LOOKUP", "PARTITIONED_METADATA", "GET_SCHEMA"})
 """Commands that change nothing."""
 
 _OF_CONSUMERS = frozenset({"consumer_id", "consumer_epoch"})
+
+
+def _identity_of(metadata: dict[str, Any]) -> tuple[str, int]:
+    return metadata["producer_name"], metadata["sequence_id"]

@@ -280,8 +280,10 @@ def test_clients_stay_on_the_proxy(proxy: Proxied, broker: Running) -> None:
 class Scripted:
     """A broker that answers each command as it is told to, on a port of its own."""
 
-    def __init__(self, answers: Callable[[Any], list[bytes]], tls: ssl.SSLContext | None = None) -> None:
-        self._listener, scheme = socket.create_server(("127.0.0.1", 0)), "pulsar"
+    def __init__(
+        self, answers: Callable[[Any], list[bytes]], tls: ssl.SSLContext | None = None, port: int = 0
+    ) -> None:
+        self._listener, scheme = socket.create_server(("127.0.0.1", port)), "pulsar"
         if tls is not None:
             self._listener, scheme = tls.wrap_socket(self._listener, server_side=True), "pulsar+ssl"
         self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -529,6 +531,12 @@ def traced(tmp_path: Path, *frames: tuple[int, str, str, dict[str, Any]]) -> Pat
     path = tmp_path / TRACE
     with Recording(tmp_path, {}, "keep") as recording:
         for connection, direction, cmd, fields in frames:
+            if cmd == "_TCP_CLOSE":
+                recording.note(conn=connection, dir=direction, cmd=cmd, fields=fields)
+                continue
+            if connection < 0:
+                recording.note(dir="note", **fields)
+                continue
             tail = b""
             if cmd in ("SEND", "MESSAGE"):
                 metadata = {
@@ -634,6 +642,55 @@ def test_answers_to_two_requests_may_come_in_another_order(tmp_path: Path) -> No
 def test_an_entry_from_before_the_recording_is_not_a_difference(tmp_path: Path) -> None:
     _, verdict = command_log(traced(tmp_path, *SUBSCRIBED, delivered("before", 5)))
     assert (verdict.differences, verdict.explained) == ([], {OLDER: 1})
+
+
+RESTARTED: dict[str, tuple[int, int]] = {"closed": (77, 1), "restarted": (78, 0)}
+"""What the broker does when its connections end, and where the next entry is."""
+
+
+@pytest.mark.parametrize("how", RESTARTED)
+def test_a_broker_closes_its_connections(how: str, tmp_path: Path) -> None:
+    """As when it ends: the clients connect again, and go on."""
+    note = (-1, "note", "", {"event": "broker_restart", "phase": "started"})
+    (_, _, producer, asked), (_, _, success, answer) = opened(0)
+    ledger, entry_id = RESTARTED[how]
+    stored = {"message_id": {"ledgerId": ledger, "entryId": entry_id}, "highest_sequence_id": 2**64 - 1}
+    path = traced(
+        tmp_path, *opened(0), sent(0), receipt(0, 0), (0, "out", "_TCP_CLOSE", {}), *[note] * (how == "restarted"),
+        (5, "in", producer, asked | {"epoch": 1}), (5, "out", success, answer),
+        (5, "in", "SEND", {"producer_id": 1, "sequence_id": 1, "of": "p0"}),
+        (5, "out", "SEND_RECEIPT", {"producer_id": 1, "sequence_id": 1} | stored),
+    )  # fmt: skip
+    _, verdict = command_log(path)
+    assert (verdict.differences, verdict.explained) == ([], {})
+    commands = [json.loads(line)["command"] for line in (tmp_path / COMMANDS).read_text().splitlines()]
+    assert commands.count("CONNECTION_LOST") == 1
+    assert commands.count("RESTART") == (how == "restarted")
+
+
+def test_what_was_sent_in_the_recording_is_not_from_before(tmp_path: Path) -> None:
+    lost = (9, "in", "SEND", {"producer_id": 1, "sequence_id": 0, "of": "p0"})  # which has no producer
+    path = traced(tmp_path, *SUBSCRIBED, lost, delivered("p0", 5))
+    assert OLDER not in command_log(path)[1].explained
+
+
+def test_a_broker_that_was_away_has_restarted(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        url = f"pulsar://127.0.0.1:{found.getsockname()[1]}"
+    connect = encode("CONNECT", {"client_version": "x", "protocol_version": 21})
+    with proxied(tmp_path / "log", url, "http://127.0.0.1:1") as proxy:
+        for _ in range(2):
+            with socket.create_connection(broker_address(proxy.service_url), timeout=10) as connection:
+                connection.sendall(connect)
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(1) == b""
+        broker = Scripted(connected, port=broker_address(url)[1])
+        for _ in range(2):
+            exchange(proxy.service_url, connect, until="CONNECTED")
+    broker.close()
+    noted = [each.get("event") or each.get("cmd") for each in proxy.trace.records]
+    assert noted[:2] == ["broker_restart", "_TCP_OPEN"]
+    assert noted.count("broker_restart") == 1
 
 
 def test_a_message_may_go_to_another_consumer(tmp_path: Path) -> None:
