@@ -260,10 +260,15 @@ def mirror_command(
             entries="sampled" if entries == EntriesChoice.sampled else payloads.value,
             say=lambda text: say(f"magnetar: {text}", err=True),
         )  # fmt: skip
-        found = mirror.find()
+        try:
+            what = counted(len(mirror.find().topics), "topic")
+        except CallFailed:  # the mirror waits for its cluster, but a new one may have the wrong URL
+            if not journal.goes_on:
+                raise
+            what = ", ".join(topics)
         with journal:
             say(
-                f"magnetar: mirroring {counted(len(found.topics), 'topic')} of {rest.url} into {to or ingress}; Ctrl-C stops it",
+                f"magnetar: mirroring {what} of {rest.url} into {to or ingress}; Ctrl-C stops it",
                 err=True,
             )
             done = mirror.run(stop)

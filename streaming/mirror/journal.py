@@ -22,7 +22,7 @@ from sinks.lock import exclusive
 from sinks.outputs import check_folder, new_file
 from streaming.kafka.client import consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.topics import ensure_topic
+from streaming.kafka.topics import ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl
 from streaming.kafka.writer import PATIENCE_SECONDS, CommandWriter, NotWritten
 from streaming.log.partition import PARTITIONS
@@ -53,6 +53,10 @@ class MirrorRecord(NamedTuple):
 class MirrorLog(AbstractContextManager["MirrorLog"], Protocol):
     """A log, used by one process at a time, as a context manager."""
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a mirror has begun it before. Also known before it is used."""
+
     def read(self) -> Iterator[MirrorRecord]:
         """The records from the last `keep` on. Comes first."""
 
@@ -76,13 +80,13 @@ class LogFolder:
     def __init__(self, folder: Path) -> None:
         self._folder, self._held = folder, ExitStack()
         self._file, self._lines = -1, bytearray()
-        self._is_known = (folder / _STATE).exists()
-        check_folder(folder, own=_is_own if self._is_known else None, writer=f"`{COMMAND}`")
+        self.goes_on = (folder / _STATE).exists()
+        check_folder(folder, own=_is_own if self.goes_on else None, writer=f"`{COMMAND}`")
 
     def __enter__(self) -> Self:
         self._held.enter_context(exclusive([str(self._folder)], COMMAND))
         try:
-            if not self._is_known:
+            if not self.goes_on:
                 self.keep(_name(1))
         except BaseException:
             self._held.close()
@@ -207,6 +211,11 @@ class KafkaLog:
 
         with suppress(KafkaError) if kind is not None else nullcontext():
             self._writer.close(PATIENCE_SECONDS if kind is None else _AFTER_ERROR_SECONDS)
+
+    @property
+    def goes_on(self) -> bool:
+        """See `MirrorLog.goes_on`."""
+        return holds_records(self._url, self._config)
 
     @property
     def largest(self) -> int:

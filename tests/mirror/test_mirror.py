@@ -22,7 +22,7 @@ from streaming.cli.app import app
 from streaming.mirror import journal
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
-from streaming.mirror.mirror import ClusterMirror
+from streaming.mirror.mirror import ClusterMirror, MirrorTotals
 from streaming.mirror.source import NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
@@ -611,3 +611,19 @@ def test_a_folder_that_is_removed(rest: Rest, broker: Running, tmp_path: Path) -
     folder = tmp_path / "log"
     with pytest.raises(BadLog, match="was removed"):
         mirror(broker.service_url, rest, [NAMESPACE], folder, 3, lambda: shutil.rmtree(folder))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_log_that_is_begun_waits_for_its_cluster(
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a new one, the URL may be wrong."""
+    monkeypatch.setattr(ClusterMirror, "run", lambda *_: MirrorTotals(0, 0, 0, 0))
+    if begun:
+        with LogFolder(tmp_path / "log"):
+            pass
+    urls = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0.0.1:1"]
+    ran = CliRunner().invoke(app, ["mirror", "public/default", "--to", str(tmp_path / "log"), *urls])
+    assert ran.exit_code == (0 if begun else 1), ran.output
+    assert ("can't be reached" in ran.output) is not begun
+    assert (tmp_path / "log").exists() is begun
