@@ -23,6 +23,7 @@ from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow, stats
 from streaming.kafka.client import consuming
 from streaming.kafka.url import KafkaUrl
+from streaming.quality.sink import read_broken
 from tests.e2e.outcome import with_ticks
 from tests.mirror.traffic import At
 
@@ -124,6 +125,7 @@ def of_rows(states: list[StateRow], store: Path, found: Log, folder: Path) -> tu
     mine, other = ([each._replace(offset=0, broker=b"") for each in some] for some in (states, fold.states()))
     if mine != other or stats(states) != stats(fold.states()):
         wrong.append("states: not those of a fold of the log")
+    wrong += [f"{broken} rows break {rule}" for rule, broken in read_broken(str(store)).items()]
     for effect in (Quarantined, SendError, Unsupported):
         if refused := len(read_table(tables, KINDS[effect])):
             wrong.append(f"{refused} rows {KINDS[effect]}: a twin refuses nothing")
