@@ -232,6 +232,21 @@ def test_what_happens_during_a_look_is_no_drift() -> None:
     pair.assert_equal()
 
 
+def test_what_expires_during_a_look_is_no_acknowledgment() -> None:
+    pair = Pair(ttlDurationDefaultInSeconds=30)
+    pair.on_cluster(pair.cluster.subscribe("s", "Shared", permits=10))
+    for _ in range(4):
+        pair.publish()
+    pair.look()
+    pair.wait(40)
+    pair.look(lambda: pair.cluster.check("messageExpiry"))
+    assert observed(pair).expired_to is None
+    pair.look()
+    assert observed(pair).expired_to == (1, 3)
+    pair.look()
+    assert observed(pair).expired_to is None
+
+
 def test_a_subscription_that_differs_for_long_is_put_right() -> None:
     pair = Pair()
     pair.on_cluster(pair.cluster.subscribe("s", "Shared", permits=10))
