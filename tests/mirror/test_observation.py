@@ -238,7 +238,9 @@ def test_the_source_decides_what_expires_as_long_as_it_is_seen(follows: bool) ->
     """Its broker's check comes at another time, and perhaps under another policy."""
     pair = Pair(ttlDurationDefaultInSeconds=30)
     pair.twin.configure(
-        ttlDurationDefaultInSeconds=30, shadowTopicFollowsSource=follows, messageExpiryCheckIntervalInMinutes=1
+        ttlDurationDefaultInSeconds=30,
+        shadowTopicFollowsSource=follows,
+        messageExpiryCheckIntervalInMinutes=1,
     )
     pair.on_cluster(pair.cluster.admin("PUT", "/subscription/s"))
     for _ in range(4):

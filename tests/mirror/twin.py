@@ -173,6 +173,8 @@ class Run:
         judged = watch.judged()
         lags = sorted(judged.lags) or [0.0]
         receipts = sum(map(len, traffic.acked.values()))
+        if traffic.starts > 1:
+            said(f"the clients' library crashed {traffic.starts - 1} times")
         wrong += mirror.problems + judged.beyond[:5]
         if watch.failed is not None:
             wrong.append(f"samples: {watch.failed!r}")
