@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -51,7 +52,10 @@ _REST_SECONDS = 900.0
 """For so long the twin may take to be at rest. A subscription that differs is put right after ten minutes."""
 
 _STAYS_SECONDS = 75.0
-"""For so long it must stay so: the broker's slowest check comes once a minute."""
+"""After so long it must be so again: the broker's slowest check comes once a minute."""
+
+_SLOWEST_SECONDS = 20 * EVERY
+"""For so long a mirror may not look at a topic on which nothing happens, and the query takes a little."""
 
 
 class Mirror:
@@ -106,6 +110,14 @@ def differences_of(spark: SparkSession, checkpoint: Path, traffic: Traffic) -> d
     return {topic: each for topic, each in found.items() if each}
 
 
+def at_rest(different: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Wait until nothing is different, for so long at most. Returns what still is."""
+    deadline = time.monotonic() + seconds
+    while (left := different()) and time.monotonic() < deadline:
+        time.sleep(3)
+    return left
+
+
 class Run:
     """One run in `folder`."""
 
@@ -150,15 +162,14 @@ class Run:
             def different() -> dict[str, Any]:
                 return differences_of(spark, query.checkpoint, traffic)
 
-            while (left := different()) and time.monotonic() < stopped + _REST_SECONDS:
-                time.sleep(3)
-            at_rest = time.monotonic() - stopped
-            said(f"at rest after {at_rest:.0f} s" if not left else f"not at rest: {left}")
+            left = at_rest(different, _REST_SECONDS)
+            seconds = time.monotonic() - stopped
+            said(f"at rest after {seconds:.0f} s" if not left else f"not at rest: {left}")
             time.sleep(_STAYS_SECONDS)
+            left = at_rest(different, _SLOWEST_SECONDS)
             watch.look()  # also at ledgers that had no sample
             mirror.stop()
-            time.sleep(10 * EVERY)
-            left = different()
+            time.sleep(10 * EVERY)  # the query gets to the end of the log
             code = query.stop(signal.SIGTERM)
             wrong = self.wrong + [f"{topic}: twin and broker: {each}" for topic, each in left.items()]
             if code != 0:
@@ -187,7 +198,7 @@ class Run:
             f"{median(lags):.1f} s old, {lags[len(lags) * 99 // 100]:.1f} s at the 99th percentile, {lags[-1]:.1f} s at most; a check of the twin "
             f"was ahead in {judged.ahead}; {len(judged.beyond)} not explained by the interval\n"
             f"at looks: {drift.rows} MIRROR_DRIFT rows of subscriptions, {drift.entries} entries and {drift.seconds:.1f} s at most {drift.where}\n"
-            f"at rest: after {at_rest:.0f} s, {len(wrong)} differences"
+            f"at rest: after {seconds:.0f} s, {len(wrong)} differences"
         )  # fmt: skip
         return wrong
 

@@ -90,7 +90,8 @@ class Watch(threading.Thread):
             self.ledgers[topic] |= found
             self.closed[topic] |= {id_: entries for id_, entries in found.items() if id_ != max(found)}
             for name, each in seen.items():
-                self.backlogs[topic, name].append(Sample(now, each["msgBacklog"]))
+                if each.get("isDurable", True):  # not the mirror's readers
+                    self.backlogs[topic, name].append(Sample(now, each["msgBacklog"]))
 
     def _look_at_twin(self) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=5) as page:
