@@ -20,6 +20,7 @@ from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow
 from tests.mirror.judge import Log, drift_of, of_entries, of_rows
 from tests.mirror.traffic import At
+from tests.mirror.twin import at_rest
 from tests.mirror.watch import CHECK_SECONDS, Sample, Shown, Watch
 
 pytestmark = pytest.mark.feature("K4")
@@ -169,3 +170,13 @@ def test_a_state_that_is_not_the_logs(tmp_path: Path) -> None:
         [each._replace(clock=1) for each in states], tmp_path / "run", log, tmp_path / "expected"
     )
     assert wrong == ["states: not those of a fold of the log"]
+
+
+def test_each_topic_is_at_rest_once() -> None:
+    looks = [{"the twin": "has not begun"}, {"a": 1, "b": 1}, {"b": 2, "c": 1}, {"a": 3, "c": 1}]
+    assert at_rest(iter(looks).__next__, 60, 0) == {}
+
+
+def test_a_topic_that_is_never_at_rest() -> None:
+    number = iter(range(10**9))
+    assert at_rest(lambda: {"a": 1, f"b{next(number)}": 2}, 0.01, 0) == {"a": 1}

@@ -54,6 +54,8 @@ _REST_SECONDS = 900.0
 _STAYS_SECONDS = 75.0
 """After so long it must be so again: the broker's slowest check comes once a minute."""
 
+_TWIN = "the twin"
+
 _SLOWEST_SECONDS = 20 * EVERY
 """For so long a mirror may not look at a topic on which nothing happens, and the query takes a little."""
 
@@ -101,7 +103,7 @@ def differences_of(spark: SparkSession, checkpoint: Path, traffic: Traffic) -> d
     try:
         brokers = brokers_of(states_at(spark, checkpoint))
     except (NotFound, QueryFailed) as error:  # it has not begun, or went on meanwhile
-        return {"the twin": str(error)}
+        return {_TWIN: str(error)}
     rest = Rest(traffic.admin_url)
     found = {
         topic: differences(rest, topic, brokers[topic]) if topic in brokers else {"topic": "missing"}
@@ -110,11 +112,17 @@ def differences_of(spark: SparkSession, checkpoint: Path, traffic: Traffic) -> d
     return {topic: each for topic, each in found.items() if each}
 
 
-def at_rest(different: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Wait until nothing is different, for so long at most. Returns what still is."""
+def at_rest(different: Callable[[], dict[str, Any]], seconds: float, pause: float = 3.0) -> dict[str, Any]:
+    """Wait until each topic has been equal to its twin once, for so long at most. Returns how the others still differ.
+
+    Not all at a time: the broker deletes ledgers for as long as its retention says.
+    """
     deadline = time.monotonic() + seconds
-    while (left := different()) and time.monotonic() < deadline:
-        time.sleep(3)
+    left = different()
+    while left and time.monotonic() < deadline:
+        time.sleep(pause)
+        now = different()
+        left = now if _TWIN in left or _TWIN in now else {topic: now[topic] for topic in left if topic in now}
     return left
 
 
