@@ -173,7 +173,12 @@ def test_a_state_that_is_not_the_logs(tmp_path: Path) -> None:
 
 
 def test_each_topic_is_at_rest_once() -> None:
-    looks = [{"the twin": "has not begun"}, {"a": 1, "b": 1}, {"b": 2, "c": 1}, {"a": 3, "c": 1}]
+    looks: list[dict[str, Any]] = [
+        {"the twin": "has not begun"},
+        {"a": 1, "b": 1},
+        {"b": 2, "c": 1},
+        {"a": 3, "c": 1},
+    ]
     assert at_rest(iter(looks).__next__, 60, 0) == {}
 
 
