@@ -67,7 +67,15 @@ def test_a_topic_that_the_log_lacks() -> None:
     ],
 )
 def test_a_backlog_that_the_interval_explains(backlog: int, ahead: bool, explained: bool) -> None:
-    watch = Watch(SimpleNamespace(admin_url="http://127.0.0.1:1", acked={T: {(1, 0): 99.0, (1, 1): 99.5}}), 1)  # type: ignore[arg-type]
+    watch = Watch(SimpleNamespace(admin_url="http://127.0.0.1:1"), 1)  # type: ignore[arg-type]
+    watch.written[T] = [
+        Sample(0, 40),
+        Sample(93, 50),
+        Sample(98, 51),
+        Sample(100, 52),
+        Sample(101, 52),
+        Sample(200, 52),
+    ]
     watch.backlogs[T, "s"] = [Sample(0, 50), Sample(93, 4), Sample(98, 4), Sample(100, 10)]
     if ahead:
         watch.backlogs[T, "s"].append(Sample(100 + CHECK_SECONDS - 1, 0))

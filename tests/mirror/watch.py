@@ -27,10 +27,10 @@ CHECK_SECONDS = 60 + 2 * EVERY
 
 
 class Sample(NamedTuple):
-    """The backlog that the broker showed of a subscription at `time` (s)."""
+    """What the broker showed at `time` (s): the backlog of a subscription, or the number of entries."""
 
     time: float
-    backlog: int
+    entries: int
 
 
 class Shown(NamedTuple):
@@ -63,6 +63,8 @@ class Watch(threading.Thread):
         """By topic: how many entries the broker showed of each ledger when it was last seen."""
         self.closed: dict[str, dict[int, int]] = defaultdict(dict)
         """Those that had ended."""
+        self.written: dict[str, list[Sample]] = defaultdict(list)
+        """By topic: how many entries there have been so far, also those of clients without receipts."""
         self.backlogs: dict[tuple[str, str], list[Sample]] = defaultdict(list)
         """By topic and subscription."""
         self.shown: list[Shown] = []
@@ -88,6 +90,7 @@ class Watch(threading.Thread):
             seen = self._rest.get(f"{path}/stats?getPreciseBacklog=true")["subscriptions"]
             now, found = time.time(), {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
             self.ledgers[topic] |= found
+            self.written[topic].append(Sample(now, sum(self.ledgers[topic].values())))
             self.closed[topic] |= {id_: entries for id_, entries in found.items() if id_ != max(found)}
             for name, each in seen.items():
                 if each.get("isDurable", True):  # not the mirror's readers
@@ -106,7 +109,7 @@ class Watch(threading.Thread):
 
     def save(self, path: Path) -> None:
         """Write what was seen as JSON, for whoever looks for the cause of a difference."""
-        seen = {"broker": [*self.backlogs.items()], "twin": self.shown}
+        seen = {"backlogs": [*self.backlogs.items()], "written": self.written, "twin": self.shown}
         path.write_bytes(msgspec.json.encode(seen))
 
     def judged(self) -> Judged:
@@ -115,7 +118,6 @@ class Watch(threading.Thread):
 
         The twin's own checks may have been ahead of the broker's, but not by more than `CHECK_SECONDS`.
         """
-        receipts = {topic: sorted(times.values()) for topic, times in self._traffic.acked.items()}
         times = {key: [each.time for each in samples] for key, samples in self.backlogs.items()}
         count = largest = ahead = 0
         lags, beyond = [], []
@@ -123,19 +125,19 @@ class Watch(threading.Thread):
             key, begin = (each.topic, each.subscription), each.since - EVERY - SAMPLE_SECONDS
             samples, at = self.backlogs.get(key, []), bisect_right(times.get(key, []), each.time)
             first = max(bisect_left(times.get(key, []), begin) - 1, 0)
-            between = [sample.backlog for sample in samples[first:at]]
+            between = [sample.entries for sample in samples[first:at]]
             if not between or samples[at - 1].time < begin:  # it came or went meanwhile
                 continue
-            came = receipts.get(each.topic, [])
+            written = self.written[each.topic]
             count += 1
             lags.append(each.time - each.since)
             largest = max(largest, abs(each.backlog - between[-1]))
-            some = _within(came, min(begin, samples[first].time), each.time)
+            some = _grown(written, min(begin, samples[first].time), each.time)
             if min(between) - some <= each.backlog <= max(between) + some:
                 continue
             later = samples[at : bisect_right(times[key], each.time + CHECK_SECONDS)]
             if any(
-                sample.backlog - _within(came, each.time, sample.time) <= each.backlog for sample in later
+                sample.entries - _grown(written, each.time, sample.time) <= each.backlog for sample in later
             ) and each.backlog < max(between):
                 ahead += 1
                 continue
@@ -146,8 +148,15 @@ class Watch(threading.Thread):
         return Judged(count, largest, lags, ahead, beyond)
 
 
-def _within(times: list[float], since: float, to: float) -> int:
-    return bisect_right(times, to) - bisect_left(times, since)
+def _grown(samples: list[Sample], since: float, to: float) -> int:
+    """By how many entries at most the broker's number grew."""
+    first = max(bisect_right(samples, since, key=_time) - 1, 0)
+    last = min(bisect_left(samples, to, key=_time), len(samples) - 1)
+    return samples[last].entries - samples[first].entries
+
+
+def _time(sample: Sample) -> float:
+    return sample.time
 
 
 def _metric(page: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
