@@ -43,15 +43,17 @@ WHOLE: list[At] = [(1, 0), (1, 1), (2, 0)]
     ],
 )  # fmt: skip
 def test_entries_that_are_not_the_brokers(sends: list[At], wrong: list[str]) -> None:
-    found = of_entries({T: sends}, {T: [(2, 0)]}, {T: {1: 2, 2: 1}}, {T: {1: 2}})
+    found = of_entries({T: sends}, {T: [(2, 0)]}, {T: {1: 2, 2: 1}}, {T: {1: 2}}, {})
     assert [*found] == [f"{T}: {each}" for each in wrong]
 
 
 def test_a_topic_that_the_log_lacks() -> None:
-    assert [*of_entries({}, {T: [(1, 0)]}, {}, {})] == [
+    assert [*of_entries({}, {T: [(1, 0)]}, {}, {}, {})] == [
         f"{T}: 1 entries with a receipt are missing, the first: (1, 0)"
     ]
-    assert [*of_entries({}, {}, {T: {1: 1, 2: 0}}, {})] == [f"{T}: 1 ledgers had more entries, the first: 1"]
+    assert [*of_entries({}, {}, {T: {1: 1, 2: 0}}, {}, {})] == [
+        f"{T}: 1 ledgers had more entries, the first: 1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,3 +195,14 @@ def test_each_topic_is_at_rest_once() -> None:
 def test_a_topic_that_is_never_at_rest() -> None:
     number = iter(range(10**9))
     assert at_rest(lambda: {"a": 1, f"b{next(number)}": 2}, 0.01, 0) == {"a": 1}
+
+
+def test_a_ledger_that_soon_went_may_be_missing_as_a_whole() -> None:
+    watch = Watch(SimpleNamespace(admin_url="http://127.0.0.1:1"), 1)  # type: ignore[arg-type]
+    watch.gone[T] = {1: 50.0, 2: 200.0}
+    short = watch.short_lived({T: {(1, 0): 5.0, (1, 1): 10.0, (2, 0): 20.0}})
+    assert short == {T: {1}}
+    both, half = {T: {1: 2, 2: 1}}, {T: [(1, 0), (2, 0)]}
+    assert [*of_entries({T: [(2, 0)]}, {T: [(1, 0), (1, 1), (2, 0)]}, both, both, short)] == []
+    assert len([*of_entries(half, {T: [(1, 0), (1, 1)]}, both, both, short)]) == 3
+    assert len([*of_entries({T: [(1, 0), (1, 1)]}, {}, both, both, short)]) == 2

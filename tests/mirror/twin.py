@@ -183,7 +183,11 @@ class Run:
             if code != 0:
                 wrong.append(f"the query ended with {code}: {query.said()[-500:]}")
             log = read_log(url)
-            wrong += of_entries(log.sends, traffic.acked, watch.ledgers, watch.closed)
+            acked = traffic.acked
+            short = watch.short_lived(acked)
+            wrong += of_entries(log.sends, acked, watch.ledgers, watch.closed, short)
+            kept = {topic: {ledger for ledger, _ in sends} for topic, sends in log.sends.items()}
+            unread = sum(len(ledgers - kept.get(topic, set())) for topic, ledgers in short.items())
             states = states_at(spark, query.checkpoint)
             rows, unequal = of_rows(states, query.store, log, self._folder / "expected")
             wrong += unequal
@@ -201,6 +205,7 @@ class Run:
             f"Pulsar {self._version}, {self._seconds:.0f} s of traffic: {traffic.done['messages']:,} sends, {entries:,} entries ({receipts:,} "
             f"receipts) in {len(log.sends)} topics and {sum(map(len, watch.ledgers.values())):,} ledgers, {len(watch.backlogs)} subscriptions\n"
             f"kill -9: {', '.join(f'{n} × {what}' for what, n in sorted(self.killed.items())) or 'none'}\n"
+            f"{unread} ledgers that the broker deleted before they were read\n"
             f"log: {len(log.records):,} records; output: {rows:,} rows\n"
             f"during traffic ({judged.compared:,} backlogs): {judged.largest} entries at most from the broker's of the same moment; "
             f"{median(lags):.1f} s old, {lags[len(lags) * 99 // 100]:.1f} s at the 99th percentile, {lags[-1]:.1f} s at most; a check of the twin "

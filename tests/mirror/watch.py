@@ -6,7 +6,7 @@ import time
 import urllib.request
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +15,14 @@ import msgspec
 
 from streaming.mirror.observation import ledgers_of
 from streaming.record.rest import CallFailed, Rest
-from tests.mirror.traffic import Traffic
+from tests.mirror.traffic import At, Traffic
 
 EVERY = 2.0
 """The mirror's interval and the query's trigger, in seconds."""
 
 SAMPLE_SECONDS = 2.0
+
+SHORT_SECONDS = 60.0
 
 CHECK_SECONDS = 60 + 2 * EVERY
 """The interval of the broker's slowest check, with a look before and after it."""
@@ -63,6 +65,8 @@ class Watch(threading.Thread):
         """By topic: how many entries the broker showed of each ledger when it was last seen."""
         self.closed: dict[str, dict[int, int]] = defaultdict(dict)
         """Those that had ended."""
+        self.gone: dict[str, dict[int, float]] = defaultdict(dict)
+        """When ledgers had been deleted (s)."""
         self.written: dict[str, list[Sample]] = defaultdict(list)
         """By topic: how many entries there have been so far, also those of clients without receipts."""
         self.backlogs: dict[tuple[str, str], list[Sample]] = defaultdict(list)
@@ -91,6 +95,8 @@ class Watch(threading.Thread):
             now, found = time.time(), {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
             self.ledgers[topic] |= found
             self.written[topic].append(Sample(now, sum(self.ledgers[topic].values())))
+            for id_ in self.ledgers[topic].keys() - found.keys():
+                self.gone[topic].setdefault(id_, now)
             self.closed[topic] |= {id_: entries for id_, entries in found.items() if id_ != max(found)}
             for name, each in seen.items():
                 if each.get("isDurable", True):  # not the mirror's readers
@@ -111,6 +117,19 @@ class Watch(threading.Thread):
         """Write what was seen as JSON, for whoever looks for the cause of a difference."""
         seen = {"backlogs": [*self.backlogs.items()], "written": self.written, "twin": self.shown}
         path.write_bytes(msgspec.json.encode(seen))
+
+    def short_lived(self, receipts: Mapping[str, Mapping[At, float]]) -> dict[str, set[int]]:
+        """By topic: ledgers that the broker deleted within `SHORT_SECONDS` of their last receipt. A mirror that is killed, or waits for a topic
+        that is being unloaded, may find them gone, with all their entries."""
+        found: dict[str, set[int]] = {}
+        for topic, gone in self.gone.items():
+            last = dict[int, float]()
+            for (ledger, _), at in receipts.get(topic, {}).items():
+                last[ledger] = max(at, last.get(ledger, 0.0))
+            found[topic] = {
+                ledger for ledger, at in gone.items() if at - last.get(ledger, 0.0) < SHORT_SECONDS
+            }
+        return found
 
     def judged(self) -> Judged:
         """Compare the twin's backlogs with those that the broker had from a look of the mirror before the twin's time until the twin showed
