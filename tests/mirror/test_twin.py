@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from schemas.effects import KINDS, MirrorDrift, SendReceipt
+from schemas.effects import KINDS, MirrorDrift, SendReceipt, SubscriptionEvent
 from schemas.records import RECORD
 from sinks.base import Sink
 from sinks.ledger_store import LedgerStore
@@ -97,6 +97,8 @@ def test_how_long_a_drift_stays(tmp_path: Path) -> None:
         ("s", 6500, 0),
         ("s", 9000, 1),
         (None, 9500, 9),
+        *[("another", 10_000, 0)] * 5,
+        ("s", 99_000, 0),  # it was created again
     ]
     table = pa.Table.from_pylist(
         [
@@ -108,9 +110,19 @@ def test_how_long_a_drift_stays(tmp_path: Path) -> None:
     )  # fmt: skip
     sink = TableSink(str(tmp_path / "tables"))
     sink.begin(0)
-    sink.write(0, 0, {KINDS[MirrorDrift]: table})
+    gone = {
+        "partition": 0,
+        "offset": 10,
+        "ordinal": 0,
+        "clock": 10_000,
+        "topic": T,
+        "subscription": "s",
+        "cause": "deleted: by a client",
+    }
+    ends = pa.Table.from_pylist([gone], TABLES[KINDS[SubscriptionEvent]])
+    sink.write(0, 0, {KINDS[MirrorDrift]: table, KINDS[SubscriptionEvent]: ends})
     found = drift_of(tmp_path)
-    assert (found.rows, found.entries, found.seconds, found.where) == (6, 3, 4.5, f"{T}, s: because")
+    assert (found.rows, found.entries, found.seconds, found.where) == (12, 3, 4.5, f"{T}, s: because")
 
 
 def ran(folder: Path) -> tuple[list[StateRow], Log]:
