@@ -129,7 +129,7 @@ OUTPUT_RULES = (
     Rule("entries", _COUNT, least=0, kinds=("EVICTED", "EXPIRED", *_STORED)),  # a seek moves back, too
     Rule("size", _COUNT, least=0, kinds=_STORED),
     Rule("size", "an entry has a header", least=10, kinds=_ENTRIES),
-    Rule("messages", _COUNT, least=0),
+    Rule("messages", _COUNT, least=0, kinds=_ENTRIES),
     Rule("redelivery_count", _COUNT, least=0),
     Rule("publish_time", _COUNT, least=0),
     Rule("rule", _NAMED, least=1),

@@ -114,6 +114,8 @@ class ClusterMirror:
         """What is to be written before the next entries."""
         self._policies_at: dict[str, float] = {}
         self._problems: dict[str, str] = {}
+        self._refused: set[str] = set()
+        """Of these, what of settings and policies is not in the log."""
         self._new_entries = self._records = 0
         self._begun = 0.0
         self._looked = 0
@@ -219,7 +221,11 @@ class ClusterMirror:
             self._solved(name)
         yield from self._policies.of_broker()
         yield from self._policies.of_namespaces(dict.fromkeys(namespace_of(each) for each in found.topics))
-        for what, why in self._policies.refused.items():
+        refused = dict(self._policies.refused)
+        for what in self._refused - refused.keys():
+            self._solved(what)
+        self._refused = {*refused}
+        for what, why in refused.items():
             self._problem(what, "not in the log" + (f": {why}" if why else ""))
         for name in [each for each in progress.partitioned if each not in found.partitioned]:
             if self._is_gone(name, found):

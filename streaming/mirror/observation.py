@@ -152,7 +152,8 @@ def _since(
     if now.mark_delete < before.mark_delete or _took_back(before, now):
         return msgspec.structs.replace(now, reset=True)
     if now.mark_delete == before.mark_delete:
-        return now
+        # `stats` come later: what has expired since `internalStats` is seen to move the position at the next look.
+        return msgspec.structs.replace(now, expired=min(before.expired, now.expired))
     if (expired := now.expired - before.expired) > 0:
         to = min(_nth_unacknowledged(before, expired, ledgers), now.mark_delete)
         return msgspec.structs.replace(now, expired_to=to)

@@ -14,6 +14,8 @@ from streaming.record.rest import DENIED, CallFailed, Rest, understood
 _DENIED_SECONDS = 600.0
 """For so long nobody asks for the policies of topics after the cluster has refused them."""
 
+_SETTINGS, _TOPICS = "the brokers' settings, so the defaults hold", "the policies of topics"
+
 _EVICTION = "consumer_backlog_eviction"
 
 
@@ -36,8 +38,9 @@ class ClusterPolicies:
             with understood(self._rest.url):
                 found = settings_of(self._rest)
         except CallFailed as error:
-            self._deny("the brokers' settings, so the defaults hold", error)
+            self._deny(_SETTINGS, error)
             return
+        self.refused.pop(_SETTINGS, None)
         self._cluster = found.cluster
         self.refused |= dict.fromkeys(found.refused, "")
         command = {"command": "BROKER_CONFIG", "profile": found.profile, "settings": found.settings}
@@ -48,12 +51,14 @@ class ClusterPolicies:
     def of_namespaces(self, namespaces: Iterable[str]) -> Iterator[WholeChange]:
         """The policies of namespaces that are new. Raises as `of_broker`."""
         for namespace in namespaces:
+            what = f"the policies of namespace {namespace}"
             try:
                 with understood(self._rest.url):
                     found = namespace_policies(self._rest, namespace, self._cluster)
             except CallFailed as error:
-                self._deny(f"the policies of namespace {namespace}", error)
+                self._deny(what, error)
                 continue
+            self.refused.pop(what, None)
             self.refused |= dict.fromkeys(found.refused, "")
             body = found.calls[0].body if found.calls else {}
             if body != self._namespaces.get(namespace):
@@ -69,10 +74,13 @@ class ClusterPolicies:
             with understood(self._rest.url):
                 found = {_key(call): call for call in topic_policies(self._rest, path)}
         except CallFailed as error:
-            self._deny("the policies of topics", error)
-            if error.status in DENIED:  # of one, so of all
+            of_all = error.status in DENIED
+            self._deny(_TOPICS if of_all else f"the policies of {topic}", error)
+            if of_all:
                 self._denied_at = time.monotonic()
             return
+        for what in (_TOPICS, f"the policies of {topic}"):
+            self.refused.pop(what, None)
         before = self._topics.get(topic)
         self._topics[topic] = found
         of = None if partitioned else topic
@@ -101,6 +109,7 @@ class ClusterPolicies:
     def forget(self, topic: str) -> None:
         """A topic was deleted."""
         self._topics.pop(topic, None)
+        self.refused.pop(f"the policies of {topic}", None)
 
     def _deny(self, what: str, error: CallFailed) -> None:
         if error.status is None:

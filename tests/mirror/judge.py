@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.effects import KINDS, MirrorDrift, Quarantined, SendError, Tick, Unsupported
+from schemas.effects import KINDS, MirrorDrift, Quarantined, SendError, SubscriptionEvent, Tick, Unsupported
 from schemas.records import RECORD
 from sinks.base import Sink
 from sinks.ledger_store import LedgerStore, read_entries
@@ -23,6 +23,7 @@ from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow, stats
 from streaming.kafka.client import consuming
 from streaming.kafka.url import KafkaUrl
+from streaming.quality.sink import read_broken
 from tests.e2e.outcome import with_ticks
 from tests.mirror.traffic import At
 
@@ -71,23 +72,27 @@ def of_entries(
     receipts: Mapping[str, Collection[At]],
     ledgers: Mapping[str, Mapping[int, int]],
     closed: Mapping[str, Mapping[int, int]],
+    short_lived: Mapping[str, Collection[int]],
 ) -> Iterator[str]:
     """Where the entries in a log are not those of the broker, by topic.
 
     `receipts`: those that producers know of. `ledgers`, `closed`: how many entries the broker showed of each ledger, when it was last seen,
-    and after its end.
+    and after its end. `short_lived`: the ledgers that may be missing as a whole, as the broker soon deleted them.
     """
     for topic in sorted({*sends, *receipts, *ledgers}):
         found, ids = sends.get(topic, []), {*sends.get(topic, [])}
         counts, last = Counter(ledger for ledger, _ in ids), dict(sorted(ids))
+        missing = {*short_lived.get(topic, ())} - counts.keys()
         wrong: dict[str, list[Any]] = {
             "entries are repeated": [at for at, count in Counter(found).items() if count > 1],
             "entries come after later ones": [at for before, at in pairwise(found) if at < before],
-            "entries with a receipt are missing": sorted({*receipts.get(topic, ())} - ids),
+            "entries with a receipt are missing": [
+                at for at in sorted({*receipts.get(topic, ())} - ids) if at[0] not in missing
+            ],
             "ledgers have gaps": [ledger for ledger, count in counts.items() if count != last[ledger] + 1],
-            "ledgers had more entries": [id_ for id_, count in ledgers.get(topic, {}).items() if counts[id_] < count],
+            "ledgers had more entries": [id_ for id_, count in ledgers.get(topic, {}).items() if counts[id_] < count and id_ not in missing],
             "ledgers ended with another number of entries": [
-                id_ for id_, count in closed.get(topic, {}).items() if counts[id_] != count
+                id_ for id_, count in closed.get(topic, {}).items() if counts[id_] != count and id_ not in missing
             ],
         }  # fmt: skip
         for what, which in wrong.items():
@@ -124,6 +129,7 @@ def of_rows(states: list[StateRow], store: Path, found: Log, folder: Path) -> tu
     mine, other = ([each._replace(offset=0, broker=b"") for each in some] for some in (states, fold.states()))
     if mine != other or stats(states) != stats(fold.states()):
         wrong.append("states: not those of a fold of the log")
+    wrong += [f"{broken} rows break {rule}" for rule, broken in read_broken(str(store)).items()]
     for effect in (Quarantined, SendError, Unsupported):
         if refused := len(read_table(tables, KINDS[effect])):
             wrong.append(f"{refused} rows {KINDS[effect]}: a twin refuses nothing")
@@ -150,13 +156,22 @@ class Drift(NamedTuple):
 
 
 def drift_of(store: Path) -> Drift:
-    rows = read_table(str(store / "tables"), KINDS[MirrorDrift]).to_pylist()
+    tables = str(store / "tables")
+    rows = read_table(tables, KINDS[MirrorDrift]).to_pylist()
+    ends = [
+        each
+        for each in read_table(tables, KINDS[SubscriptionEvent]).to_pylist()
+        if each["cause"].startswith("deleted")
+    ]
     since = dict[tuple[str, str], int]()
     longest, where = 0, ""
     subscriptions = [each for each in rows if each["subscription"] is not None]
-    for each in subscriptions:
+    for each in sorted(
+        [*subscriptions, *ends], key=lambda row: (row["partition"], row["offset"], row["ordinal"])
+    ):
         key = each["topic"], each["subscription"]
-        begin = since.setdefault(key, each["clock"]) if each["entries"] else since.pop(key, each["clock"])
+        differs = each.get("entries")  # of one that was deleted: None
+        begin = since.setdefault(key, each["clock"]) if differs else since.pop(key, each["clock"])
         if each["clock"] - begin > longest:
             longest, where = each["clock"] - begin, f"{key[0]}, {key[1]}: {each['cause']}"
     return Drift(

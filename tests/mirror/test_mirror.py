@@ -538,6 +538,50 @@ def test_an_odd_answer_leaves_out_what_it_is_about(
     is_twin(rest, folder, topic)
 
 
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("/brokers/configuration/runtime", "the brokers' settings, so the defaults hold"),
+        ("/namespaces/{namespace}", "the policies of namespace {namespace}"),
+        ("/t/maxConsumers", "the policies of persistent://{namespace}/t"),
+    ],
+)
+def test_what_is_known_again_is_told(
+    call: str,
+    what: str,
+    client: Any,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic that is being unloaded has no policies to show."""
+    monkeypatch.setattr(mirroring, "_CONFIGURED_SECONDS", 0.0)
+    topic, call, what = (
+        f"persistent://{namespace}/t",
+        call.format(namespace=namespace),
+        what.format(namespace=namespace),
+    )
+    publish(client, topic, 1)
+
+    class Away(Rest):
+        is_away = True
+
+        def call(self, method: str, path: str, body: Any = None) -> Said:
+            away = self.is_away and path.partition("?")[0].endswith(call)
+            return Said(412, {"reason": "it moves"}) if away else super().call(method, path, body)
+
+    rest = Away(str(broker.server.admin_url))
+    rounds = iter(range(9))
+
+    def before() -> None:
+        rest.is_away = next(rounds) < 2
+
+    _, said = mirror(broker.service_url, rest, [topic], tmp_path / "log", 7, before)
+    about = [each.removeprefix(f"{what}: ") for each in said if each.startswith(what)]
+    assert [each.partition(":")[0] for each in about] == ["not in the log", "goes on"]
+
+
 def test_a_call_without_an_answer_does_not_keep_it_from_ending(
     client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

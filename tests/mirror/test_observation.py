@@ -13,6 +13,7 @@ from schemas.effects import (
     CursorMoved,
     Effect,
     Error,
+    Expired,
     Message,
     MirrorDrift,
     Quarantined,
@@ -230,6 +231,49 @@ def test_what_happens_during_a_look_is_no_drift() -> None:
     assert [observed(pair, name).backlog for name in ("s", "idle")] == [4, 5]
     pair.look()
     pair.assert_equal()
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_source_decides_what_expires_as_long_as_it_is_seen(follows: bool) -> None:
+    """Its broker's check comes at another time, and perhaps under another policy."""
+    pair = Pair(ttlDurationDefaultInSeconds=30)
+    pair.twin.configure(
+        ttlDurationDefaultInSeconds=30,
+        shadowTopicFollowsSource=follows,
+        messageExpiryCheckIntervalInMinutes=1,
+    )
+    pair.on_cluster(pair.cluster.admin("PUT", "/subscription/s"))
+    for _ in range(4):
+        pair.publish()
+    pair.look()
+    for _ in range(3):
+        pair.wait(290)
+        pair.look()
+        assert pair.twin.backlog("s") == (4 if follows else 0)
+    pair.cluster.check("messageExpiry")
+    pair.publish()
+    expired = of(pair.look(), Expired)
+    assert [(each.entries, each.cause) for each in expired] == ([(4, "message TTL")] if follows else [])
+    assert pair.twin.backlog("s") == 1
+    pair.wait(890)
+    assert pair.twin.backlog("s") == (1 if follows else 0)
+    pair.wait(80)
+    assert pair.twin.backlog("s") == 0  # nobody looks any more
+
+
+def test_what_expires_during_a_look_is_no_acknowledgment() -> None:
+    pair = Pair(ttlDurationDefaultInSeconds=30)
+    pair.on_cluster(pair.cluster.subscribe("s", "Shared", permits=10))
+    for _ in range(4):
+        pair.publish()
+    pair.look()
+    pair.wait(40)
+    pair.look(lambda: pair.cluster.check("messageExpiry"))
+    assert observed(pair).expired_to is None
+    pair.look()
+    assert observed(pair).expired_to == (1, 3)
+    pair.look()
+    assert observed(pair).expired_to is None
 
 
 def test_a_subscription_that_differs_for_long_is_put_right() -> None:

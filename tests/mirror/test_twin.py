@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from schemas.effects import KINDS, MirrorDrift, SendReceipt
+from schemas.effects import KINDS, MirrorDrift, SendReceipt, SubscriptionEvent
 from schemas.records import RECORD
 from sinks.base import Sink
 from sinks.ledger_store import LedgerStore
@@ -20,6 +20,7 @@ from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow
 from tests.mirror.judge import Log, drift_of, of_entries, of_rows
 from tests.mirror.traffic import At
+from tests.mirror.twin import at_rest
 from tests.mirror.watch import CHECK_SECONDS, Sample, Shown, Watch
 
 pytestmark = pytest.mark.feature("K4")
@@ -42,15 +43,17 @@ WHOLE: list[At] = [(1, 0), (1, 1), (2, 0)]
     ],
 )  # fmt: skip
 def test_entries_that_are_not_the_brokers(sends: list[At], wrong: list[str]) -> None:
-    found = of_entries({T: sends}, {T: [(2, 0)]}, {T: {1: 2, 2: 1}}, {T: {1: 2}})
+    found = of_entries({T: sends}, {T: [(2, 0)]}, {T: {1: 2, 2: 1}}, {T: {1: 2}}, {})
     assert [*found] == [f"{T}: {each}" for each in wrong]
 
 
 def test_a_topic_that_the_log_lacks() -> None:
-    assert [*of_entries({}, {T: [(1, 0)]}, {}, {})] == [
+    assert [*of_entries({}, {T: [(1, 0)]}, {}, {}, {})] == [
         f"{T}: 1 entries with a receipt are missing, the first: (1, 0)"
     ]
-    assert [*of_entries({}, {}, {T: {1: 1, 2: 0}}, {})] == [f"{T}: 1 ledgers had more entries, the first: 1"]
+    assert [*of_entries({}, {}, {T: {1: 1, 2: 0}}, {}, {})] == [
+        f"{T}: 1 ledgers had more entries, the first: 1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,15 @@ def test_a_topic_that_the_log_lacks() -> None:
     ],
 )
 def test_a_backlog_that_the_interval_explains(backlog: int, ahead: bool, explained: bool) -> None:
-    watch = Watch(SimpleNamespace(admin_url="http://127.0.0.1:1", acked={T: {(1, 0): 99.0, (1, 1): 99.5}}), 1)  # type: ignore[arg-type]
+    watch = Watch(SimpleNamespace(admin_url="http://127.0.0.1:1"), 1)  # type: ignore[arg-type]
+    watch.written[T] = [
+        Sample(0, 40),
+        Sample(93, 50),
+        Sample(98, 51),
+        Sample(100, 52),
+        Sample(101, 52),
+        Sample(200, 52),
+    ]
     watch.backlogs[T, "s"] = [Sample(0, 50), Sample(93, 4), Sample(98, 4), Sample(100, 10)]
     if ahead:
         watch.backlogs[T, "s"].append(Sample(100 + CHECK_SECONDS - 1, 0))
@@ -86,6 +97,8 @@ def test_how_long_a_drift_stays(tmp_path: Path) -> None:
         ("s", 6500, 0),
         ("s", 9000, 1),
         (None, 9500, 9),
+        *[("another", 10_000, 0)] * 5,
+        ("s", 99_000, 0),  # it was created again
     ]
     table = pa.Table.from_pylist(
         [
@@ -97,9 +110,19 @@ def test_how_long_a_drift_stays(tmp_path: Path) -> None:
     )  # fmt: skip
     sink = TableSink(str(tmp_path / "tables"))
     sink.begin(0)
-    sink.write(0, 0, {KINDS[MirrorDrift]: table})
+    gone = {
+        "partition": 0,
+        "offset": 10,
+        "ordinal": 0,
+        "clock": 10_000,
+        "topic": T,
+        "subscription": "s",
+        "cause": "deleted: by a client",
+    }
+    ends = pa.Table.from_pylist([gone], TABLES[KINDS[SubscriptionEvent]])
+    sink.write(0, 0, {KINDS[MirrorDrift]: table, KINDS[SubscriptionEvent]: ends})
     found = drift_of(tmp_path)
-    assert (found.rows, found.entries, found.seconds, found.where) == (6, 3, 4.5, f"{T}, s: because")
+    assert (found.rows, found.entries, found.seconds, found.where) == (12, 3, 4.5, f"{T}, s: because")
 
 
 def ran(folder: Path) -> tuple[list[StateRow], Log]:
@@ -169,3 +192,29 @@ def test_a_state_that_is_not_the_logs(tmp_path: Path) -> None:
         [each._replace(clock=1) for each in states], tmp_path / "run", log, tmp_path / "expected"
     )
     assert wrong == ["states: not those of a fold of the log"]
+
+
+def test_each_topic_is_at_rest_once() -> None:
+    looks: list[dict[str, Any]] = [
+        {"the twin": "has not begun"},
+        {"a": 1, "b": 1},
+        {"b": 2, "c": 1},
+        {"a": 3, "c": 1},
+    ]
+    assert at_rest(iter(looks).__next__, 60, 0) == {}
+
+
+def test_a_topic_that_is_never_at_rest() -> None:
+    number = iter(range(10**9))
+    assert at_rest(lambda: {"a": 1, f"b{next(number)}": 2}, 0.01, 0) == {"a": 1}
+
+
+def test_a_ledger_that_soon_went_may_be_missing_as_a_whole() -> None:
+    watch = Watch(SimpleNamespace(admin_url="http://127.0.0.1:1"), 1)  # type: ignore[arg-type]
+    watch.gone[T] = {1: 50.0, 2: 200.0}
+    short = watch.short_lived({T: {(1, 0): 5.0, (1, 1): 10.0, (2, 0): 20.0}})
+    assert short == {T: {1}}
+    both, half = {T: {1: 2, 2: 1}}, {T: [(1, 0), (2, 0)]}
+    assert [*of_entries({T: [(2, 0)]}, {T: [(1, 0), (1, 1), (2, 0)]}, both, both, short)] == []
+    assert len([*of_entries(half, {T: [(1, 0), (1, 1)]}, both, both, short)]) == 3
+    assert len([*of_entries({T: [(1, 0), (1, 1)]}, {}, both, both, short)]) == 2

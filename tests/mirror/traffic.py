@@ -1,14 +1,21 @@
 """Traffic of official clients and operators on a real broker: all that a mirror of it must follow.
 
 It is random, but for what happens for certain on each topic (`TOPICS`). Entries are noted by the message ids that brokers answer with.
+The clients are a process of their own, for their library's native code may end it (3.13.0 with dead letters, as a consumer closes): then
+others take their place.
 """
 
+import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -74,7 +81,7 @@ def full(name: str) -> str:
 
 
 class Traffic:
-    """Clients and operators of `real` in threads, from `start` to `stop`."""
+    """Clients and operators of `real` in a process, from `start` to `stop`."""
 
     def __init__(self, real: LocalPulsar, seed: str, pause: float = 1.0) -> None:
         """`pause`: factor of the producers' pauses."""
@@ -82,13 +89,9 @@ class Traffic:
             f"pulsar://127.0.0.1:{real.ports.broker}",
             f"http://127.0.0.1:{real.ports.admin}",
         )
-        self.acked: dict[str, dict[At, float]] = defaultdict(dict)
-        """By topic, or partition: the entries for which a producer has the broker's receipt, and when it came (s)."""
-        self.done: Counter[str] = Counter()
-        """What happened how often."""
-        self._pause, self._said = pause, real.directory / "clients.log"
-        self._draw, self._stop = Random(seed), threading.Event()
-        self._threads: list[threading.Thread] = []
+        self.starts = 0
+        self._seed, self._pause, self._folder = seed, pause, real.directory / "traffic"
+        self._stopped = threading.Event()
 
     @property
     def topics(self) -> list[str]:
@@ -98,12 +101,77 @@ class Traffic:
         names = [name for name in (*TOPICS, _DEAD) if name != "parts"]
         return [*map(full, names), *(full(f"parts-partition-{number}") for number in range(count))]
 
+    @property
+    def acked(self) -> dict[str, dict[At, float]]:
+        """By topic, or partition: the entries for which a producer has the broker's receipt, and when it came (s)."""
+        found: dict[str, dict[At, float]] = defaultdict(dict)
+        for path in sorted(self._folder.glob("*.receipts")):
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # or else its writer was cut off
+                    topic, ledger, entry, at = line.split()
+                    found[topic].setdefault((int(ledger), int(entry)), float(at))
+        return found
+
+    @property
+    def done(self) -> Counter[str]:
+        """What happened how often, to a few seconds."""
+        return sum((Counter(json.loads(path.read_text())) for path in self._folder.glob("*.json")), Counter())
+
     def start(self) -> None:
-        rest = Rest(self.admin_url)
-        assert rest.call("PUT", f"/persistent/{NAMESPACE}/parts/partitions", PARTITIONS).status == 204
+        """Returns when there is traffic."""
+        self._folder.mkdir()
+        self._launch()
+        self._watch = threading.Thread(target=self._again, daemon=True)
+        self._watch.start()
+
+    def stop(self) -> None:
+        """End all clients. Then nothing happens any more, but for the broker's checks."""
+        self._stopped.set()
+        self._watch.join()
+        with suppress(BrokenPipeError):
+            self._process.communicate(timeout=120)
+        if self._process.returncode > 0:
+            raise AssertionError(f"the clients failed: see {self._folder}/said.txt")
+
+    def _launch(self) -> None:
+        self.starts += 1
+        words = [self.url, self.admin_url, f"{self._seed}-{self.starts}", str(self._pause), str(self._folder)]
+        with (self._folder / "said.txt").open("ab") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.mirror.traffic", *words],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=Path(__file__).parents[2],
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise AssertionError(f"there is no traffic: see {self._folder}/said.txt")
+
+    def _again(self) -> None:
+        """Start other clients when those that there are have ended by a signal."""
+        while not self._stopped.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                if self._process.wait(1) >= 0 or self._stopped.is_set():
+                    return
+                self._launch()
+
+
+class Clients:
+    """The clients and operators, in threads."""
+
+    def __init__(self, url: str, admin_url: str, seed: str, pause: float, folder: Path) -> None:
+        self._url, self._rest, self._pause = url, Rest(admin_url), pause
+        self._draw, self._stop = Random(seed), threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._said, self._count = folder / f"{seed}.log", folder / f"{seed}.json"
+        self._receipts = (folder / f"{seed}.receipts").open("a", buffering=1)
+        self._lock = threading.Lock()
+        self.done: Counter[str] = Counter()
+
+    def start(self) -> None:
+        rest = self._rest
+        assert rest.call("PUT", f"/persistent/{NAMESPACE}/parts/partitions", PARTITIONS).status in (204, 409)
         assert rest.call("PUT", "/namespaces/public/other").status in (204, 409)
         self._client = client = pulsar.Client(
-            self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self._said))
+            self._url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self._said))
         )
         # The cluster's first ledger may have the id 0, which a mirror leaves out.
         client.create_producer("persistent://public/other/first").close()
@@ -111,12 +179,10 @@ class Traffic:
             client.subscribe(full(name), "idle", initial_position=pulsar.InitialPosition.Earliest).close()
         # Nothing of it goes, so that at the end the broker itself says what it got.
         path = f"/persistent/{NAMESPACE}"
-        self._set(rest, f"{path}/{_DEAD}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        self._set(f"{path}/{_DEAD}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
         for name, topic in TOPICS.items():
             if topic.quota is not None:
-                self._set(
-                    rest, f"{path}/{name}/backlogQuota?backlogQuotaType={topic.quota_type}", topic.quota
-                )
+                self._set(f"{path}/{name}/backlogQuota?backlogQuotaType={topic.quota_type}", topic.quota)
         jobs: list[tuple[Callable[..., None], tuple[Any, ...]]] = [(self._operate, ())]
         for name, topic in TOPICS.items():
             jobs += [(self._produce, (name,))] * 2
@@ -129,16 +195,23 @@ class Traffic:
             thread.start()
 
     def stop(self) -> None:
-        """End all clients. Then nothing happens any more, but for the broker's checks."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
+        self.count()
         self._client.close()
 
-    @staticmethod
-    def _set(rest: Rest, path: str, body: Any) -> None:
+    def count(self) -> None:
+        """Note what happened so far."""
+        draft = self._count.with_suffix(".draft")
+        draft.write_text(json.dumps(self.done))
+        draft.replace(self._count)
+
+    def _set(self, path: str, body: Any) -> None:
         deadline = time.monotonic() + 60
-        while (said := rest.call("POST", path, body)).status != 204:  # topic policies are not loaded yet
+        while (
+            said := self._rest.call("POST", path, body)
+        ).status != 204:  # topic policies are not loaded yet
             assert time.monotonic() < deadline, (path, said)
             time.sleep(0.5)
 
@@ -179,7 +252,8 @@ class Traffic:
 
     def _note(self, name: str, id_: pulsar.MessageId) -> None:
         topic = full(name if id_.partition() < 0 else f"{name}-partition-{id_.partition()}")
-        self.acked[topic].setdefault((id_.ledger_id(), id_.entry_id()), time.time())
+        with self._lock:
+            self._receipts.write(f"{topic} {id_.ledger_id()} {id_.entry_id()} {time.time()}\n")
 
     def _consume(self, name: str, topic: Topic, draw: Random) -> None:
         """Consumers that come and go, one after the other."""
@@ -230,8 +304,8 @@ class Traffic:
     # -- operators ------------------------------------------------------------------------------------------------
 
     def _operate(self, draw: Random) -> None:
-        rest = Rest(self.admin_url)
         while not self._stop.wait(3):
+            self.count()
             name = draw.choice(_OPERATED)
             path, now = f"/persistent/{NAMESPACE}/{name}", time.time_ns() // 1_000_000
             spaces = f"/namespaces/{NAMESPACE}"
@@ -253,5 +327,21 @@ class Traffic:
                 ("partitions", "POST", f"/persistent/{NAMESPACE}/parts/partitions", draw.randint(PARTITIONS, MOST_PARTITIONS)),
             ]  # fmt: skip
             what, *call = draw.choice(calls)
-            if rest.call(*call).status < 300:
+            if self._rest.call(*call).status < 300:
                 self.done[what] += 1
+
+
+def main() -> None:
+    """`python -m tests.mirror.traffic URL ADMIN_URL SEED PAUSE FOLDER`: says a line when there is traffic, and ends with its standard input."""
+    url, admin_url, seed, pause, folder = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C is for who started it
+        signal.signal(number, signal.SIG_IGN)
+    clients = Clients(url, admin_url, seed, float(pause), Path(folder))
+    clients.start()
+    print("traffic", flush=True)
+    sys.stdin.read()
+    clients.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -51,7 +52,12 @@ _REST_SECONDS = 900.0
 """For so long the twin may take to be at rest. A subscription that differs is put right after ten minutes."""
 
 _STAYS_SECONDS = 75.0
-"""For so long it must stay so: the broker's slowest check comes once a minute."""
+"""After so long it must be so again: the broker's slowest check comes once a minute."""
+
+_TWIN = "the twin"
+
+_SLOWEST_SECONDS = 20 * EVERY
+"""For so long a mirror may not look at a topic on which nothing happens, and the query takes a little."""
 
 
 class Mirror:
@@ -97,13 +103,27 @@ def differences_of(spark: SparkSession, checkpoint: Path, traffic: Traffic) -> d
     try:
         brokers = brokers_of(states_at(spark, checkpoint))
     except (NotFound, QueryFailed) as error:  # it has not begun, or went on meanwhile
-        return {"the twin": str(error)}
+        return {_TWIN: str(error)}
     rest = Rest(traffic.admin_url)
     found = {
         topic: differences(rest, topic, brokers[topic]) if topic in brokers else {"topic": "missing"}
         for topic in traffic.topics
     }
     return {topic: each for topic, each in found.items() if each}
+
+
+def at_rest(different: Callable[[], dict[str, Any]], seconds: float, pause: float = 3.0) -> dict[str, Any]:
+    """Wait until each topic has been equal to its twin once, for so long at most. Returns how the others still differ.
+
+    Not all at a time: the broker deletes ledgers for as long as its retention says.
+    """
+    deadline = time.monotonic() + seconds
+    left = different()
+    while left and time.monotonic() < deadline:
+        time.sleep(pause)
+        now = different()
+        left = now if _TWIN in left or _TWIN in now else {topic: now[topic] for topic in left if topic in now}
+    return left
 
 
 class Run:
@@ -150,21 +170,24 @@ class Run:
             def different() -> dict[str, Any]:
                 return differences_of(spark, query.checkpoint, traffic)
 
-            while (left := different()) and time.monotonic() < stopped + _REST_SECONDS:
-                time.sleep(3)
-            at_rest = time.monotonic() - stopped
-            said(f"at rest after {at_rest:.0f} s" if not left else f"not at rest: {left}")
+            left = at_rest(different, _REST_SECONDS)
+            seconds = time.monotonic() - stopped
+            said(f"at rest after {seconds:.0f} s" if not left else f"not at rest: {left}")
             time.sleep(_STAYS_SECONDS)
+            left = at_rest(different, _SLOWEST_SECONDS)
             watch.look()  # also at ledgers that had no sample
             mirror.stop()
-            time.sleep(10 * EVERY)
-            left = different()
+            time.sleep(10 * EVERY)  # the query gets to the end of the log
             code = query.stop(signal.SIGTERM)
             wrong = self.wrong + [f"{topic}: twin and broker: {each}" for topic, each in left.items()]
             if code != 0:
                 wrong.append(f"the query ended with {code}: {query.said()[-500:]}")
             log = read_log(url)
-            wrong += of_entries(log.sends, traffic.acked, watch.ledgers, watch.closed)
+            acked = traffic.acked
+            short = watch.short_lived(acked)
+            wrong += of_entries(log.sends, acked, watch.ledgers, watch.closed, short)
+            kept = {topic: {ledger for ledger, _ in sends} for topic, sends in log.sends.items()}
+            unread = sum(len(ledgers - kept.get(topic, set())) for topic, ledgers in short.items())
             states = states_at(spark, query.checkpoint)
             rows, unequal = of_rows(states, query.store, log, self._folder / "expected")
             wrong += unequal
@@ -173,6 +196,8 @@ class Run:
         judged = watch.judged()
         lags = sorted(judged.lags) or [0.0]
         receipts = sum(map(len, traffic.acked.values()))
+        if traffic.starts > 1:
+            said(f"the clients' library crashed {traffic.starts - 1} times")
         wrong += mirror.problems + judged.beyond[:5]
         if watch.failed is not None:
             wrong.append(f"samples: {watch.failed!r}")
@@ -180,12 +205,13 @@ class Run:
             f"Pulsar {self._version}, {self._seconds:.0f} s of traffic: {traffic.done['messages']:,} sends, {entries:,} entries ({receipts:,} "
             f"receipts) in {len(log.sends)} topics and {sum(map(len, watch.ledgers.values())):,} ledgers, {len(watch.backlogs)} subscriptions\n"
             f"kill -9: {', '.join(f'{n} × {what}' for what, n in sorted(self.killed.items())) or 'none'}\n"
+            f"{unread} ledgers that the broker deleted before they were read\n"
             f"log: {len(log.records):,} records; output: {rows:,} rows\n"
             f"during traffic ({judged.compared:,} backlogs): {judged.largest} entries at most from the broker's of the same moment; "
             f"{median(lags):.1f} s old, {lags[len(lags) * 99 // 100]:.1f} s at the 99th percentile, {lags[-1]:.1f} s at most; a check of the twin "
             f"was ahead in {judged.ahead}; {len(judged.beyond)} not explained by the interval\n"
             f"at looks: {drift.rows} MIRROR_DRIFT rows of subscriptions, {drift.entries} entries and {drift.seconds:.1f} s at most {drift.where}\n"
-            f"at rest: after {at_rest:.0f} s, {len(wrong)} differences"
+            f"at rest: after {seconds:.0f} s, {len(wrong)} differences"
         )  # fmt: skip
         return wrong
 

@@ -6,7 +6,7 @@ import time
 import urllib.request
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,22 +15,24 @@ import msgspec
 
 from streaming.mirror.observation import ledgers_of
 from streaming.record.rest import CallFailed, Rest
-from tests.mirror.traffic import Traffic
+from tests.mirror.traffic import At, Traffic
 
 EVERY = 2.0
 """The mirror's interval and the query's trigger, in seconds."""
 
 SAMPLE_SECONDS = 2.0
 
+SHORT_SECONDS = 60.0
+
 CHECK_SECONDS = 60 + 2 * EVERY
 """The interval of the broker's slowest check, with a look before and after it."""
 
 
 class Sample(NamedTuple):
-    """The backlog that the broker showed of a subscription at `time` (s)."""
+    """What the broker showed at `time` (s): the backlog of a subscription, or the number of entries."""
 
     time: float
-    backlog: int
+    entries: int
 
 
 class Shown(NamedTuple):
@@ -63,6 +65,10 @@ class Watch(threading.Thread):
         """By topic: how many entries the broker showed of each ledger when it was last seen."""
         self.closed: dict[str, dict[int, int]] = defaultdict(dict)
         """Those that had ended."""
+        self.gone: dict[str, dict[int, float]] = defaultdict(dict)
+        """When ledgers had been deleted (s)."""
+        self.written: dict[str, list[Sample]] = defaultdict(list)
+        """By topic: how many entries there have been so far, also those of clients without receipts."""
         self.backlogs: dict[tuple[str, str], list[Sample]] = defaultdict(list)
         """By topic and subscription."""
         self.shown: list[Shown] = []
@@ -88,9 +94,13 @@ class Watch(threading.Thread):
             seen = self._rest.get(f"{path}/stats?getPreciseBacklog=true")["subscriptions"]
             now, found = time.time(), {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
             self.ledgers[topic] |= found
+            self.written[topic].append(Sample(now, sum(self.ledgers[topic].values())))
+            for id_ in self.ledgers[topic].keys() - found.keys():
+                self.gone[topic].setdefault(id_, now)
             self.closed[topic] |= {id_: entries for id_, entries in found.items() if id_ != max(found)}
             for name, each in seen.items():
-                self.backlogs[topic, name].append(Sample(now, each["msgBacklog"]))
+                if each.get("isDurable", True):  # not the mirror's readers
+                    self.backlogs[topic, name].append(Sample(now, each["msgBacklog"]))
 
     def _look_at_twin(self) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=5) as page:
@@ -105,8 +115,21 @@ class Watch(threading.Thread):
 
     def save(self, path: Path) -> None:
         """Write what was seen as JSON, for whoever looks for the cause of a difference."""
-        seen = {"broker": [*self.backlogs.items()], "twin": self.shown}
+        seen = {"backlogs": [*self.backlogs.items()], "written": self.written, "twin": self.shown}
         path.write_bytes(msgspec.json.encode(seen))
+
+    def short_lived(self, receipts: Mapping[str, Mapping[At, float]]) -> dict[str, set[int]]:
+        """By topic: ledgers that the broker deleted within `SHORT_SECONDS` of their last receipt. A mirror that is killed, or waits for a topic
+        that is being unloaded, may find them gone, with all their entries."""
+        found: dict[str, set[int]] = {}
+        for topic, gone in self.gone.items():
+            last = dict[int, float]()
+            for (ledger, _), at in receipts.get(topic, {}).items():
+                last[ledger] = max(at, last.get(ledger, 0.0))
+            found[topic] = {
+                ledger for ledger, at in gone.items() if at - last.get(ledger, 0.0) < SHORT_SECONDS
+            }
+        return found
 
     def judged(self) -> Judged:
         """Compare the twin's backlogs with those that the broker had from a look of the mirror before the twin's time until the twin showed
@@ -114,7 +137,6 @@ class Watch(threading.Thread):
 
         The twin's own checks may have been ahead of the broker's, but not by more than `CHECK_SECONDS`.
         """
-        receipts = {topic: sorted(times.values()) for topic, times in self._traffic.acked.items()}
         times = {key: [each.time for each in samples] for key, samples in self.backlogs.items()}
         count = largest = ahead = 0
         lags, beyond = [], []
@@ -122,19 +144,19 @@ class Watch(threading.Thread):
             key, begin = (each.topic, each.subscription), each.since - EVERY - SAMPLE_SECONDS
             samples, at = self.backlogs.get(key, []), bisect_right(times.get(key, []), each.time)
             first = max(bisect_left(times.get(key, []), begin) - 1, 0)
-            between = [sample.backlog for sample in samples[first:at]]
+            between = [sample.entries for sample in samples[first:at]]
             if not between or samples[at - 1].time < begin:  # it came or went meanwhile
                 continue
-            came = receipts.get(each.topic, [])
+            written = self.written[each.topic]
             count += 1
             lags.append(each.time - each.since)
             largest = max(largest, abs(each.backlog - between[-1]))
-            some = _within(came, min(begin, samples[first].time), each.time)
+            some = _grown(written, min(begin, samples[first].time), each.time)
             if min(between) - some <= each.backlog <= max(between) + some:
                 continue
             later = samples[at : bisect_right(times[key], each.time + CHECK_SECONDS)]
             if any(
-                sample.backlog - _within(came, each.time, sample.time) <= each.backlog for sample in later
+                sample.entries - _grown(written, each.time, sample.time) <= each.backlog for sample in later
             ) and each.backlog < max(between):
                 ahead += 1
                 continue
@@ -145,8 +167,15 @@ class Watch(threading.Thread):
         return Judged(count, largest, lags, ahead, beyond)
 
 
-def _within(times: list[float], since: float, to: float) -> int:
-    return bisect_right(times, to) - bisect_left(times, since)
+def _grown(samples: list[Sample], since: float, to: float) -> int:
+    """By how many entries at most the broker's number grew."""
+    first = max(bisect_right(samples, since, key=_time) - 1, 0)
+    last = min(bisect_left(samples, to, key=_time), len(samples) - 1)
+    return samples[last].entries - samples[first].entries
+
+
+def _time(sample: Sample) -> float:
+    return sample.time
 
 
 def _metric(page: str, name: str) -> Iterator[tuple[dict[str, str], float]]:

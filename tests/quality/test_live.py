@@ -11,12 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from schemas.effects import MirrorDrift, Row
 from schemas.outputs import Rows
-from sinks.rows import concat
+from sinks.rows import concat, to_tables
 from sinks.storage import Storage
 from streaming.fold.columns import Fold
 from streaming.quality import sink as quality_sink
 from streaming.quality import watch
+from streaming.quality.outputs import output_rules
 from streaming.quality.sink import LIVE, ROWS_PER_KIND, QualitySink, read_broken, sample_of
 from streaming.quality.sink import __name__ as quality_log
 from tests.quality.helpers import TOPIC, great_expectations, value
@@ -43,6 +45,13 @@ def test_good_rows_leave_nothing(tmp_path: Path) -> None:
     sink.begin(0)
     sink.write(0, 0, rows())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drift_has_either_sign() -> None:
+    found = to_tables(
+        0, [Row(0, n, 1, MirrorDrift(TOPIC, "s", n - 1, n - 1, n - 1, "why")) for n in range(3)]
+    )
+    assert output_rules().broken(found) == {}
 
 
 def test_a_row_that_breaks_a_rule_is_told_and_counted_once(

@@ -12,7 +12,7 @@ The idea
       topic's own rules, so that under another policy it stays.
     * Permits are counted from when a consumer connected. A consumer that was sent 100 messages and has permits for 10 asked for 110;
       what is missing to that comes as a FLOW, and the dispatcher sends as the source's did.
-    * What the topic has passed and the source has not is left alone: its own rules may have run a little earlier. Who reset a
+    * What the topic has passed and the source has not is left alone: its own quotas may have acted a little earlier. Who reset a
       subscription shows by a position that went back on the source, and the record says so (`reset`).
 
     What differs afterwards is the drift. A row tells of it when it changes.

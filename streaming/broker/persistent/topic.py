@@ -94,6 +94,10 @@ class Drift(msgspec.Struct, array_like=True, frozen=True):
     size: int = 0
 
 
+SOURCE_UNSEEN = 900_000
+"""After so long without a MIRROR (ms), nobody is looking at a source any more: `magnetar mirror` writes one each ten minutes at least."""
+
+
 class MirroredCursor(msgspec.Struct, array_like=True):
     """`expired_to`: up to where rules of the source have moved the subscription. `since`: how long the backlogs differ (ms); 0: they do not."""
 
@@ -161,6 +165,10 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def follows_source(self, ctx: Context) -> bool:
         """Is it a shadow topic on which the source's broker decides what is deleted?"""
         return self.is_shadow and ctx.config.shadowTopicFollowsSource
+
+    def source_expires_until(self, ctx: Context) -> int:
+        """Until when (ms) the broker of its source decides what expires. Later nobody knows what happens there. −1: it never did."""
+        return self.mirrored.seen + SOURCE_UNSEEN if self.follows_source(ctx) and self.mirrored.seen else -1
 
     def last_sequence_id(self, producer: str) -> int:
         """The highest pushed sequence id of a producer, or −1 if deduplication knows none."""

@@ -23,7 +23,7 @@ CAUGHT_UP_FACTOR = 1.5
 def check(ctx: Context, topic: PersistentTopic) -> None:
     """The periodic check of a topic, and the one after a policy change (docs/rules/ttl.md §3; profile 2.x: §5)."""
     ttl = ctx.policies_of(topic).messageTTL
-    if ttl.value <= 0:
+    if ttl.value <= 0 or ctx.clock <= topic.source_expires_until(ctx):
         return
     policy = f"messageTTL {ttl.value} s ({ttl.level})"
     names = topic.known_subscriptions()
@@ -49,7 +49,11 @@ def check_after_source(ctx: Context, topic: PersistentTopic, name: str, to: Posi
 
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
-    """When the next entry of a subscription exceeds the TTL."""
+    """When the next entry of a subscription exceeds the TTL, and no source's broker decides that."""
+    return max(_next_effect(ctx, topic), topic.source_expires_until(ctx) + 1)
+
+
+def _next_effect(ctx: Context, topic: PersistentTopic) -> int:
     seconds, names = ctx.policies_of(topic).messageTTL.value, topic.known_subscriptions()
     if seconds <= 0 or not names:
         return NEVER
