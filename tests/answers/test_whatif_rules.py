@@ -196,8 +196,10 @@ ELSEWHERE = {
     "missingAdminFields": "the rows of a log have the fields of 4.0",
     "managedLedgerMaxUnackedRangesToPersist": "tests/broker/test_limits_of_stores.py",
     "messageExpiryPassesClosedLedgers": "tests/broker/random_lives.py",
+    "partitionsMustIncrease": "tests/server/test_admin.py",
     "passedBatchesAreForgotten": "tests/broker/test_profile_2_10.py",
     "trimMovesToNextLedger": "tests/broker/random_lives.py",
+    "useRecreatesPartitions": "tests/broker/test_partitioned_topics.py",
 }
 """Settings that none of these meets, and where they are met."""
 
