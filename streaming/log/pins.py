@@ -222,7 +222,7 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
             elif (
                 config is not None
                 and topic is None
-                and dynamic_settings.setting_of(command.path) in config["settings"]
+                and dynamic_settings.setting_of(command) in config["settings"]
             ):
                 keep[row] = False
             elif command.method != "GET":

@@ -21,10 +21,10 @@ from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow, stats
-from streaming.kafka.client import consuming
 from streaming.kafka.url import KafkaUrl
 from streaming.quality.sink import read_broken
 from tests.e2e.outcome import with_ticks
+from tests.mirror.kit import topic_records
 from tests.mirror.traffic import At
 
 _SLICE = 20_000
@@ -40,30 +40,17 @@ class Log(NamedTuple):
 
 
 def read_log(url: KafkaUrl) -> Log:
-    from kafka import TopicPartition
-
     columns: dict[str, list[Any]] = {name: [] for name in RECORD.names}
     sends: dict[str, list[At]] = defaultdict(list)
-    with consuming(url, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
-        for number in sorted(consumer.partitions_for_topic(url.topic)):
-            part = TopicPartition(url.topic, number)
-            consumer.assign([part])
-            consumer.seek(part, 0)
-            end = consumer.end_offsets([part])[part]
-            while consumer.position(part) < end:
-                for polled in consumer.poll(timeout_ms=500).values():
-                    for each in polled:
-                        topic = None if each.key is None else each.key.decode()
-                        for name, value in zip(
-                            RECORD.names,
-                            (number, each.offset, each.timestamp, topic, each.value),
-                            strict=True,
-                        ):
-                            columns[name].append(value)
-                        command = json.loads(each.value)
-                        if command["command"] == "SEND":
-                            id_ = command["message_id"]
-                            sends[topic or ""].append((id_["ledgerId"], id_["entryId"]))
+    for each in topic_records(url):
+        topic = None if each.key is None else each.key.decode()
+        values = (each.partition, each.offset, each.timestamp, topic, each.value)
+        for name, value in zip(RECORD.names, values, strict=True):
+            columns[name].append(value)
+        command = json.loads(each.value)
+        if command["command"] == "SEND":
+            id_ = command["message_id"]
+            sends[topic or ""].append((id_["ledgerId"], id_["entryId"]))
     return Log(pa.table(columns, RECORD), sends)
 
 

@@ -11,6 +11,8 @@ from schemas.effects import AdminResponse, Effect, Quarantined, SendError, Unsup
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.position import from_text
+from streaming.kafka.client import consuming
+from streaming.kafka.url import KafkaUrl
 from streaming.mirror.journal import LogFolder
 from streaming.mirror.mirror import ClusterMirror, MirrorTotals
 from streaming.record.rest import Rest
@@ -61,6 +63,21 @@ def positions(folder: Path, topic: str) -> list[tuple[int, int]]:
         each["message_id"] for each in records(folder) if each["command"] == "SEND" and each["topic"] == topic
     )
     return [(each["ledgerId"], each["entryId"]) for each in found]
+
+
+def topic_records(url: KafkaUrl) -> Iterator[Any]:
+    """The records of an ingress topic up to its end, partition by partition."""
+    from kafka import TopicPartition
+
+    with consuming(url, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+        for number in sorted(consumer.partitions_for_topic(url.topic)):
+            part = TopicPartition(url.topic, number)
+            consumer.assign([part])
+            consumer.seek(part, 0)
+            end = consumer.end_offsets([part])[part]
+            while consumer.position(part) < end:
+                for records in consumer.poll(timeout_ms=500).values():
+                    yield from records
 
 
 class Twin:

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 
-from streaming.kafka.client import consuming
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
 from streaming.kafka.writer import NotWritten
@@ -16,7 +15,7 @@ from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import KafkaLog, MirrorRecord
 from streaming.mirror.mirror import ClusterMirror
 from streaming.record.rest import Rest
-from tests.mirror.kit import Rounds, Twin, differences
+from tests.mirror.kit import Rounds, Twin, differences, topic_records
 from tests.server.conftest import Running, running
 
 pytestmark = [pytest.mark.kafka, pytest.mark.feature("K4")]
@@ -47,21 +46,11 @@ def mirror(broker: Running, url: KafkaUrl, rounds: int = 1, before: Any = None) 
 
 def logged(url: KafkaUrl, folder: Path) -> list[dict[str, Any]]:
     """The records of all partitions, those of each topic in their order, also as a log folder."""
-    from kafka import TopicPartition
-
     found = []
-    with consuming(url, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
-        for number in range(3):
-            part = TopicPartition(url.topic, number)
-            consumer.assign([part])
-            consumer.seek(part, 0)
-            end = consumer.end_offsets([part])[part]
-            while consumer.position(part) < end:
-                for records in consumer.poll(timeout_ms=500).values():
-                    for record in records:
-                        if record.key is not None or number == 0:
-                            topic = {} if record.key is None else {"topic": record.key.decode()}
-                            found.append({"timestamp": record.timestamp, **topic, **json.loads(record.value)})
+    for record in topic_records(url):
+        if record.key is not None or record.partition == 0:
+            topic = {} if record.key is None else {"topic": record.key.decode()}
+            found.append({"timestamp": record.timestamp, **topic, **json.loads(record.value)})
     folder.mkdir(exist_ok=True)
     (folder / "1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +260,7 @@ class _Teller:
         """No row is about a producer's sequence id: is it certain that there never was one?"""
         fate: Published = "never seen"
         marks = [] if self._broker is None else [self._mark(self._broker, producer)]
-        if self._complete():
+        if self._complete:
             text = f"{producer} never sent sequence id {sequence_id} to {self._topic}: the outputs reach back to its creation"
             names = {
                 row["producer_name"]
@@ -286,6 +286,7 @@ class _Teller:
         dedup = broker.topic(self._topic).dedup
         return dedup.persisted.get(producer) if dedup.status == "Enabled" else None
 
+    @cached_property
     def _complete(self) -> bool:
         """Whether the kept outputs begin no later than the topic."""
         created = self._of_topic & (pc.field("cause") == "created")
@@ -327,7 +328,7 @@ class _Teller:
 
     def _never_written(self, position: Position) -> bool:
         """Whether it is certain that there was no message at a position."""
-        if self._complete():
+        if self._complete:
             return True
         return self._broker is not None and position > self._broker.topic(self._topic).ledger.last_confirmed
 
@@ -416,7 +417,7 @@ class _Teller:
                 )
             if last is not None:
                 return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
-            if self._broker.topic(self._topic).is_shadow and self._complete():
+            if self._broker.topic(self._topic).is_shadow and self._complete:
                 return found(outcome="acked", text="acknowledged on the source")
             created = next((row for row in events if row["cause"].startswith("created")), None)
             if (

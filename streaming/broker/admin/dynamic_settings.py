@@ -4,7 +4,6 @@ Pulsar keeps any value of a dynamic setting, and a broker that starts takes it i
 others are kept and returned.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -208,12 +207,6 @@ def over(ctx: Context, config: ServiceConfiguration) -> ServiceConfiguration:
     return config
 
 
-def setting_of(path: str) -> str | None:
-    """The setting that a call changes, by its path. None: it is not such a call."""
-    found = re.fullmatch("/brokers/configuration/([^/]+)(/[^/]*)?", path)
-    return None if found is None or found[1] in ("values", "runtime") else found[1]
-
-
 def _list(ctx: Context, names: Names, reconfigure: Reconfigure) -> AdminAnswer:
     """The names of the settings that can change while the broker runs."""
     return 200, sorted(DYNAMIC)
@@ -281,3 +274,9 @@ CALLS: Table[Callable[[Context, Names, Reconfigure], AdminAnswer]] = Table(
     ),
 )
 """The calls on the dynamic settings."""
+
+
+def setting_of(command: Admin) -> str | None:
+    """The setting that a call changes. None: it is not such a call."""
+    found = CALLS.find(command.method, command.path.partition("?")[0])
+    return None if found is None else decoded(found[1]).get("setting")

@@ -153,7 +153,7 @@ class _Api:
         if partitions and call.refusal:
             return _reason(405, call.refusal)
         if partitions and call[:2] == _MORE_PARTITIONS:
-            return await self._add_partitions(call, topic, command)
+            return await self._add_partitions(call, topic, command, partitions)
         if (partitions and call.on_partitioned == "whole") or call[:2] == _NEW_PARTITIONS:
             return await self._answer_to(call, None, command)
         if not partitions or call.on_partitioned == "one":
@@ -171,7 +171,7 @@ class _Api:
 
     # -- calls on a partitioned topic that are several commands
 
-    async def _add_partitions(self, call: Call[Any], topic: str, command: Admin) -> Response:
+    async def _add_partitions(self, call: Call[Any], topic: str, command: Admin, before: int) -> Response:
         """Give a partitioned topic more partitions. Every partition gets the subscriptions of the first one, from its first message on,
         so that consumers which come later miss nothing (PersistentTopicsBase.internalUpdatePartitionedTopicAsync)."""
         first = partition_of(topic, 0)
@@ -187,7 +187,6 @@ class _Api:
                 412,
                 f"{len(kept):,} subscriptions on {count:,} partitions are more than {MOST_COPIED:,}: delete some",
             )
-        before = await self._engine.partitions(topic)
         old = before if (await self._settings())["partitionsMustIncrease"] == "true" else 0
         response = await self._answer_to(call, None, command)
         partitions = await self._engine.partitions(topic)
