@@ -166,11 +166,11 @@ def peek_command(
         with folders.unchanged():
             name = folders.topic(topic)
             found = peek(folders, name, subscription, show.value, number)
+    if b"sampled" in (found.schema.metadata or {}):
+        say(*sampled_note([name]), err=as_json)
     if as_json:
         say_json(json.dumps(found.to_pylist(), indent=2))
         return
-    if b"sampled" in (found.schema.metadata or {}):
-        say(*sampled_note([name]))
     if len(found):
         console().print(_table(f"{show.value} of {subscription}", found.to_pylist()))
     else:

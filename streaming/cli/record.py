@@ -263,7 +263,7 @@ def mirror_command(
         try:
             what = counted(len(mirror.find().topics), "topic")
         except CallFailed:  # the mirror waits for its cluster, but a new one may have the wrong URL
-            if not journal.goes_on:
+            if not journal.goes_on():
                 raise
             what = ", ".join(topics)
         with journal:

@@ -203,6 +203,8 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
     first_rows, config = set(starts.values()), _config(policies, records)
     calls = [each for each in policies if isinstance(each.command, Admin)]
     keys = {key for each in calls for key in keys_of(each.topic, each.command)}  # type: ignore[arg-type]
+    if config is not None:
+        keys |= {_key_of_setting(name) for name in config["settings"]}
     whole = {_about(each.topic, each.command) for each in calls if each.whole}  # type: ignore[arg-type]
     keep = np.ones(len(records), bool)
     configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
@@ -219,12 +221,6 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
             if (created := created_by(topic, command)) is not None:
                 if (other := _under(command, created, calls, whole=created in whole)) != command:
                     reconfigured[row] = other
-            elif (
-                config is not None
-                and topic is None
-                and dynamic_settings.setting_of(command) in config["settings"]
-            ):
-                keep[row] = False
             elif command.method != "GET":
                 key = _key(topic, command)
                 is_policy = key[1] != command.path
@@ -301,7 +297,14 @@ def _key(topic: str | None, command: Admin) -> tuple[str | None, str]:
     if topic is None and (about := namespaces.call_of(path)) is not None:
         policy = policy_of(about[1], path)
         return topic, path if policy is None else f"{about[0]} {policy}"
+    if topic is None and (setting := dynamic_settings.setting_of(command)) is not None:
+        return _key_of_setting(setting)
     return topic, path
+
+
+def _key_of_setting(name: str) -> tuple[None, str]:
+    """What sets a setting of the broker, see `_key`: a BROKER_CONFIG, or a call."""
+    return None, f"broker {name}"
 
 
 def _config(policies: list[PolicyCommand], records: pa.Table) -> dict[str, Any] | None:

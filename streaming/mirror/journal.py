@@ -53,7 +53,6 @@ class MirrorRecord(NamedTuple):
 class MirrorLog(AbstractContextManager["MirrorLog"], Protocol):
     """A log, used by one process at a time, as a context manager."""
 
-    @property
     def goes_on(self) -> bool:
         """Whether a mirror has begun it before. Also known before it is used."""
 
@@ -80,13 +79,13 @@ class LogFolder:
     def __init__(self, folder: Path) -> None:
         self._folder, self._held = folder, ExitStack()
         self._file, self._lines = -1, bytearray()
-        self.goes_on = (folder / _STATE).exists()
-        check_folder(folder, own=_is_own if self.goes_on else None, writer=f"`{COMMAND}`")
+        self._goes_on = (folder / _STATE).exists()
+        check_folder(folder, own=_is_own if self._goes_on else None, writer=f"`{COMMAND}`")
 
     def __enter__(self) -> Self:
         self._held.enter_context(exclusive([str(self._folder)], COMMAND))
         try:
-            if not self.goes_on:
+            if not self._goes_on:
                 self.keep(_name(1))
         except BaseException:
             self._held.close()
@@ -99,6 +98,10 @@ class LogFolder:
         if self._file >= 0:
             os.close(self._file)
         self._held.close()
+
+    def goes_on(self) -> bool:
+        """See `MirrorLog.goes_on`."""
+        return self._goes_on
 
     def read(self) -> Iterator[MirrorRecord]:
         """See `MirrorLog.read`."""
@@ -212,7 +215,6 @@ class KafkaLog:
         with suppress(KafkaError) if kind is not None else nullcontext():
             self._writer.close(PATIENCE_SECONDS if kind is None else _AFTER_ERROR_SECONDS)
 
-    @property
     def goes_on(self) -> bool:
         """See `MirrorLog.goes_on`."""
         return holds_records(self._url, self._config)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from streaming.answers.sampled import sampled_note
 from streaming.broker.persistent.topic import ENTRIES, SHADOW_SOURCE
 from streaming.cli.app import app
+from tests.mirror.kit import entries_of_mirror
 
 pytestmark = pytest.mark.feature("K4")
 
@@ -29,11 +30,7 @@ def is_sampled(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         {"command": "ADMIN", "method": "PUT", "path": PATH, "body": properties},
         {"command": "ADMIN", "method": "PUT", "path": f"{PATH}/subscription/s"},
     ]
-    of_mirror = {"command": "SEND", "connection": "mirror", "producer_id": 0, "payload": "x"}
-    for entry in range(3):
-        metadata = {"producer_name": "p", "sequence_id": entry, "publish_time": 1000}
-        message_id = {"ledgerId": 7, "entryId": entry}
-        records.append(of_mirror | {"sequence_id": entry, "metadata": metadata, "message_id": message_id})
+    records += entries_of_mirror(7, 3)
     lines = [json.dumps({"timestamp": 1000 * at, "topic": T, **each}) for at, each in enumerate(records)]
     Path("LOG.jsonl").write_text("\n".join(lines))
     Path("ttl.yaml").write_text("namespaces: {public/default: {messageTTL: 1}}")
@@ -48,8 +45,11 @@ def test_every_answer_says_so(answer: list[str], is_sampled: bool) -> None:
     ran = CliRunner().invoke(app, words)
     assert ran.exit_code == 0, ran.output
     assert (f"Sampled: {T}" in ran.output) is is_sampled
-    if answer[0] != "peek":
-        found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    ran = CliRunner().invoke(app, [*words, "--json"])
+    found = json.loads(ran.stdout)
+    if answer[0] == "peek":  # its rows are those of a table of entries
+        assert (f"Sampled: {T}" in ran.stderr) is is_sampled
+    else:
         said = [each["sampled"] for each in (found if isinstance(found, list) else [found])]
         assert said == [([T] if is_sampled else []) if isinstance(found, dict) else is_sampled] * len(said)
     if answer[0] in ("whatif", "advise", "diff"):

@@ -80,6 +80,18 @@ def topic_records(url: KafkaUrl) -> Iterator[Any]:
                     yield from records
 
 
+def entries_of_mirror(ledger: int, count: int) -> list[dict[str, Any]]:
+    """The commands with which a mirror adds the first entries of a ledger to its topic."""
+    return [
+        {
+            "command": "SEND", "connection": "mirror", "producer_id": 0, "sequence_id": entry, "payload": "x",
+            "metadata": {"producer_name": "p", "sequence_id": entry, "publish_time": 1000},
+            "message_id": {"ledgerId": ledger, "entryId": entry},
+        }
+        for entry in range(count)
+    ]  # fmt: skip
+
+
 class Twin:
     """The broker at the end of a log, and what it did."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from streaming.answers.explain.life import explain
 from streaming.broker.persistent.topic import SHADOW_SOURCE
+from tests.mirror.kit import entries_of_mirror
 
 pytestmark = pytest.mark.feature("K4")
 
@@ -38,11 +39,7 @@ def test_what_became_of_each_message(
     records: list[dict[str, Any]] = [
         {"command": "ADMIN", "method": "PUT", "path": f"/{T.replace('://', '/')}", "body": {SHADOW_SOURCE: T}}
     ]
-    of_mirror = {"command": "SEND", "connection": "mirror", "producer_id": 0, "payload": "x"}
-    for entry in range(3):
-        metadata = {"producer_name": "p", "sequence_id": entry, "publish_time": 1000}
-        message_id = {"ledgerId": 7, "entryId": entry}
-        records.append(of_mirror | {"sequence_id": entry, "metadata": metadata, "message_id": message_id})
+    records += entries_of_mirror(7, 3)
     for each in subscriptions:
         shown = {"last_confirmed": [7, 2], "read_to": [7, 2], "entries": 3, "size": 57, "subscriptions": each}
         records.append(COMMON | shown)
