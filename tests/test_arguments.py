@@ -608,7 +608,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return dict(zip(every, map(json.loads, ran.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=" ".join(case.arguments)) for cases in CASES.values() for case in cases]
 )

@@ -46,6 +46,7 @@ def magnetar(*arguments: object, cwd: Path | None = None) -> Done:
 
 
 @pytest.mark.feature("J1")
+@pytest.mark.sampled(2)
 @pytest.mark.spark
 def test_traces_replayed_with_spark_and_without(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"

@@ -125,6 +125,7 @@ def test_killed_whenever(
     assert_equal(of(spark, kafka, query), of_log(partition_log(log, PARTITIONS), tmp_path / "expected"))
 
 
+@pytest.mark.sampled(2)
 def test_a_live_run_replays_exactly(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
 ) -> None:

@@ -103,7 +103,7 @@ def magnetar(*arguments: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_a_query_goes_on_over_more_partitions(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
     old = Live(spark, kafka, "two-partitions", tmp_path)
     produce_log(BEFORE, old.address, partitions=2)

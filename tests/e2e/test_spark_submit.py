@@ -90,7 +90,7 @@ def query(kafka: LocalKafka, tmp_path: Path) -> Iterator[Submitted]:
     kill_session(made.process)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(900)

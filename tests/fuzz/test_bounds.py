@@ -61,7 +61,7 @@ def test_a_log_costs_no_more_than_its_bound(log: Log) -> None:
     judge_log(log)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """The same cases each time; `make fuzz` tries others."""
     words = ["--rounds", str(ROUNDS), "--seed", "0", "--minutes", "4", "--out", str(tmp_path)]
@@ -149,7 +149,7 @@ def longest_of(field: inspect.Type, holder: inspect.StructType, size: int) -> li
     return [value for each in types if each is not holder for value in longest(each, size)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
     log = swing()
@@ -195,7 +195,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_at_its_edges(name: str) -> None:
     for value in {*NUMBERS, *edges_of(name)}:
@@ -205,7 +205,7 @@ def test_every_setting_at_its_edges(name: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", sorted({name: None for name, _ in POLICY_CALLS.values()}))
 def test_every_policy_at_its_edges(name: str) -> None:
     for value in NUMBERS:
@@ -215,7 +215,7 @@ def test_every_policy_at_its_edges(name: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("type_", QUOTA_TYPES)
 @pytest.mark.parametrize("policy", get_args(QuotaPolicy))
 def test_every_quota_at_its_edges(type_: str, policy: str) -> None:
@@ -227,7 +227,7 @@ def test_every_quota_at_its_edges(type_: str, policy: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("depth", [100, 5_000, 100_000])
 @pytest.mark.parametrize("form", sorted(DEEP))
 def test_nesting(form: str, depth: int) -> None:
@@ -255,7 +255,7 @@ BEFORE: dict[str, list[tuple[str, str, int]]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("before", sorted(BEFORE))
 @pytest.mark.parametrize("grows", sorted(SEGMENTS))
 def test_a_load_costs_in_proportion(grows: str, before: str) -> None:

@@ -182,7 +182,7 @@ class Interrupted(Exception):
 STEPS = ["piece", "entries", "state", "first transaction", "finish", "check"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_move_that_was_interrupted_goes_on(
     step: str, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
