@@ -35,6 +35,8 @@ def check(broker: Broker, store: Stored) -> None:
             if getattr(dispatcher, "pending_read", 0):
                 assert found.unread == 0, "a read waits only at the end of the topic"
             assert not [each for each in found.verdicts if "None" in each.text], "names nobody"
+            delayed = Broker.decode(state, store).peek(name, subscription, "delayed", 9999)
+            assert found.delayed == len(delayed), (found, delayed)
             blocking = [verdict for verdict in found.verdicts if verdict.blocks]
             if found.state == "held back":
                 assert blocking, found

@@ -196,9 +196,8 @@ class Dispatcher(msgspec.Struct, array_like=True):
         """How many entries wait to be sent again, or for a consumer that can take them."""
         return 0
 
-    @property
-    def entries_rescheduled(self) -> int:
-        """How many entries an entry filter rescheduled."""
+    def waiting_for_time(self, cursor: ManagedCursor) -> int:
+        """How many entries of the backlog wait for their delivery time, or until an entry filter judges them again."""
         return 0
 
     def accounted_for(self, sub: SubscriptionContext) -> Collection[Position] | None:

@@ -48,6 +48,7 @@ What it costs
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -517,12 +518,13 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if sub.subscription.broker_blocked:
             yield unacked_of_broker(config.maxUnackedMessagesPerBroker)
         yield from rate_of(sub)
-        if self.delayed.waiting:
-            pauses = self.delayed.pauses_all(sub.ctx.clock, config)
-            yield delayed_entries(len(self.delayed), self.delayed.first, pauses=pauses)
-        if later := [*self.rescheduled, *self.asleep]:
-            text = f"{self.entries_rescheduled} entries were rescheduled by an entry filter, which judges them again"
-            yield Verdict("entryFilters", False, text, until=min(later))
+        if self.delayed.pauses_all(sub.ctx.clock, config):
+            yield delayed_entries(len(self.delayed), self.delayed.first, pauses=True)
+        elif times := [at for at, position in self._delayed() if _is_waiting(sub.cursor, position)]:
+            yield delayed_entries(len(times), times[0])
+        if times := [at for at, position in self._rescheduled() if _is_waiting(sub.cursor, position)]:
+            text = f"{len(times)} entries were rescheduled by an entry filter, which judges them again"
+            yield Verdict("entryFilters", False, text, until=min(times))
         if self.replay:
             yield Verdict("replay queue", *self._replay_queue(sub), "new")
         turn = self.round_robin if self.round_robin < len(sub.consumers) else 0
@@ -552,18 +554,27 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """The size of the replay set."""
         return len(self.replay)
 
-    @property
-    def entries_rescheduled(self) -> int:
-        """How many entries an entry filter rescheduled."""
-        return sum(map(len, [*self.rescheduled.values(), *self.asleep.values()]))
+    def waiting_for_time(self, cursor: ManagedCursor) -> int:
+        """See `Dispatcher.waiting_for_time`."""
+        return sum(
+            _is_waiting(cursor, position) for _, position in chain(self._delayed(), self._rescheduled())
+        )
+
+    def _delayed(self) -> Iterator[tuple[int, Position]]:
+        """The entries in the delayed delivery tracker, by time (ms)."""
+        return ((at, Position(ledger, entry)) for at, ledger, entry in self.delayed.waiting)
+
+    def _rescheduled(self) -> Iterator[tuple[int, Position]]:
+        """The entries that an entry filter rescheduled, and when it judges them again (ms)."""
+        every = chain(self.rescheduled.items(), self.asleep.items())
+        return ((at, position) for at, positions in every for position in positions)
 
     def accounted_for(self, sub: SubscriptionContext) -> Collection[Position]:
         """The entries that were read and that consumers have, or that wait here."""
         return {
             *(position for consumer in sub.consumers for position in consumer.pending),
             *self.replay,
-            *(Position(ledger, entry) for _, ledger, entry in self.delayed.waiting),
-            *(each for waiting in (self.rescheduled, self.asleep) for at in waiting.values() for each in at),
+            *(position for _, position in chain(self._delayed(), self._rescheduled())),
         }
 
     def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
@@ -872,3 +883,9 @@ def entries_in_turn(
     if of_messages:
         return max(min(most, messages) // average, 1)
     return max(min(most, -(-messages // average)), 1)
+
+
+def _is_waiting(cursor: ManagedCursor, position: Position) -> bool:
+    """Whether an entry that was put off is still one of the backlog that was read: it stays with the dispatcher when it expires, and
+    after a seek."""
+    return position < cursor.read_position and not cursor.has_acked(position)

@@ -119,7 +119,7 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         for position in consumer.pending
         if position > cursor.mark_delete and position not in cursor.acked
     }
-    delayed = 0 if dispatcher is None else dispatcher.delayed_messages + dispatcher.entries_rescheduled
+    delayed = 0 if dispatcher is None else dispatcher.waiting_for_time(cursor)
     to_redeliver = 0 if dispatcher is None else dispatcher.entries_to_redeliver
     lost, first_lost = _lost(sub)
     verdicts = [*_of_topic(topic, sub)]
