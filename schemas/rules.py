@@ -27,7 +27,6 @@ class Rule(NamedTuple):
 
 _IDS = "ids are unsigned in the protocol"
 _NAMES = "names are kept in the state: they are bounded"
-_KEYS = "keys are kept in the state of Key_Shared: they are bounded"
 _KEPT = "it is kept in the state: it is bounded"
 _WORK = "a command's work is bounded"
 _MILLIS = "epoch milliseconds: later than the year 5138 is another unit"
@@ -55,14 +54,12 @@ INPUT_RULES = (
     Rule("metadata.chunk_id", _COUNT, least=0),
     Rule("metadata.num_chunks_from_msg", "there is at least one", least=1),
     Rule("metadata.total_chunk_msg_size", _COUNT, least=0),
-    Rule("metadata.partition_key", _KEYS, most=65536),
-    Rule("metadata.uuid", _NAMES, most=1024),
+    Rule("metadata.uuid", "the name of a producer and a sequence id: it is kept in the state", most=2048),
     Rule(
         "payload.size",
         "far over what a broker takes: its own limit (maxMessageSize) is answered, this one isn't",
         most=1 << 27,
     ),
-    Rule("key", _KEYS, most=65536),
     Rule("publish_time", _MILLIS, least=0, most=LATEST_TIME),
     Rule("event_time", _MILLIS, least=0, most=LATEST_TIME),
     Rule("deliver_at_time", _COUNT, least=0),

@@ -121,6 +121,7 @@ def publish_columns(
         and not each.properties
         and each.event_time is None
         and each.deliver_at_time is None
+        and not each.rest
     ]
     records = _in_runs(records)
     if not records:

@@ -125,6 +125,11 @@ def short_form(run: Churn, name: str) -> None:
     run.publish(1, name)
 
 
+def through_rest(run: Churn, name: str) -> None:
+    run.publish(1, name, rest=True)
+    run.publish(1, name, "non-persistent://t/n/t", rest=True)
+
+
 def short_form_non_persistent(run: Churn, name: str) -> None:
     topic = "non-persistent://t/n/t"
     run.subscribe("s", connection="stays", topic=topic)
@@ -343,6 +348,8 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
     (short_form, 1, {}),
     (short_form, 1, DEDUP),
     (short_form_non_persistent, 1, {}),
+    (through_rest, 1, {}),
+    (through_rest, 1, DEDUP),
     (short_form_then_a_restart, 1, DEDUP),
     (short_form_fenced_out, 1, DEDUP),
     (short_form_purged_before_a_load, 1, DEDUP),

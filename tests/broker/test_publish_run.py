@@ -46,7 +46,7 @@ def bursts() -> st.SearchStrategy[list[Record]]:
     publish = st.builds(
         Publish, producer=st.sampled_from(["p", "r", "é" * 70]), sequence_id=st.integers(0, 40), key=st.sampled_from([None, None, "kö"]),
         payload=st.sampled_from(["", "payload", "x" * 300]), publish_time=st.sampled_from([None, None, START - 1, START + 10**9]),
-        properties=st.sampled_from([*[{}] * 9, {"a": "b"}]),
+        properties=st.sampled_from([*[{}] * 9, {"a": "b"}]), rest=st.sampled_from([*[False] * 9, True]),
     )  # fmt: skip
     jumps = st.sampled_from([*[0] * 20, 1, 1, 7, -3, 1_000, 61_000])
     return st.lists(

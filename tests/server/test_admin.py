@@ -14,8 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route
 
-from schemas.commands import AnyCommand, KeyValue, MessageMetadata, Publish, decode_or_refuse, to_json
-from schemas.effects import AdminResponse, Row
+from schemas.commands import (
+    AnyCommand,
+    CloseProducer,
+    KeyValue,
+    MessageMetadata,
+    Producer,
+    Publish,
+    decode_or_refuse,
+    to_json,
+)
+from schemas.effects import AdminResponse, ProducerSuccess, Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_table import Call
@@ -789,6 +798,32 @@ def test_messages_are_published_through_http() -> None:
             200,
             {"messagePublishResults": [], "schemaVersion": 0},
         )
+
+    on_api(publish)
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_no_producer_joins_a_topic_for_them(domain: str) -> None:
+    """So a topic can have an exclusive producer, too, and can be deleted."""
+    path = f"/{domain}/public/n/t"
+
+    async def publish(api: Api) -> None:
+        exclusive = Producer(
+            connection="c", producer_id=1, request_id=1, producer_name="x", producer_access_mode="Exclusive"
+        )
+        await api.call("PUT", path)
+        for names in [], ["x"]:
+            if names:
+                rows = await api.engine.submit(f"{domain}://public/n/t", exclusive)
+                assert [type(row.effect) for row in rows] == [ProducerSuccess]
+            _, found = (await api.call("POST", f"/topics{path}", {"messages": [{"payload": "x"}]}))[:2]
+            assert [each["errorCode"] for each in found["messagePublishResults"]] == [0]
+            publishers = (await api.call("GET", f"{path}/stats")).body["publishers"]
+            assert [each["producerName"] for each in publishers] == names
+        await api.engine.submit(
+            f"{domain}://public/n/t", CloseProducer(connection="c", producer_id=1, request_id=2)
+        )
+        assert (await api.call("DELETE", path)).status == 204
 
     on_api(publish)
 

@@ -395,7 +395,12 @@ class _Teller:
         rows: list[dict[str, Any]],
         events: list[dict[str, Any]],
     ) -> SubscriptionFate:
-        own = [row for row in rows if row.get("subscription") == name]
+        created = next((row for row in reversed(events) if row["cause"].startswith("created")), None)
+        own = [
+            row
+            for row in rows
+            if row.get("subscription") == name and (created is None or _identity(row) > _identity(created))
+        ]
         deliveries = sum(row["kind"] == KINDS[e.Message] for row in own)
         found = partial(SubscriptionFate, name, deliveries=deliveries)
         if events and events[-1]["cause"].startswith("deleted"):
@@ -409,7 +414,7 @@ class _Teller:
         state = self._broker.entry_state(self._topic, name, position)
         if state.state == "acked":
             return found(outcome="acked out of order", text=state.text)
-        if state.state == "passed":
+        if state.state in ("passed", "deleted"):
             if last is not None and last["cause"] == SEEN_FIRST:
                 return found(
                     outcome="unknown",
@@ -419,17 +424,18 @@ class _Teller:
                 return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
             if self._broker.topic(self._topic).is_shadow and self._complete:
                 return found(outcome="acked", text="acknowledged on the source")
-            created = next((row for row in events if row["cause"].startswith("created")), None)
+            gone = state.state == "deleted"
             if (
                 not deliveries
                 and receipt is not None
                 and created is not None
-                and created["cause"] != "created at Earliest"
+                and (gone or created["cause"] != "created at Earliest")
                 and _identity(created) > _identity(receipt)
             ):
+                since = "its ledger was deleted" if gone else "the message was stored"
                 return found(
                     outcome="not for it",
-                    text=f"the subscription was {created['cause']} after the message was stored",
+                    text=f"the subscription was {created['cause']} after {since}",
                 )
             text = (
                 state.text

@@ -132,19 +132,21 @@ def _handle_send(ctx: Context, topic: NonPersistentTopic, command: c.Send) -> No
 
 
 def _handle_publish(ctx: Context, topic: NonPersistentTopic, command: c.Publish) -> None:
-    """The short form. Its producer is registered with its first message."""
+    """The short form. Its producer is registered with its first message, but for one that came through REST."""
     policies = ctx.policies_of(topic)
     write = from_short_form(ctx, topic, command)
     if not may_publish(ctx, topic, policies, write):
         return
     producer = write.producer
-    if producer.name not in topic.producers:
-        try:
+    try:
+        if command.rest:
+            registration.check_open(topic)
+        elif producer.name not in topic.producers:
             creation.check_max_producers(ctx, topic, producer)
             creation.add(ctx, topic, producer)
-        except BrokerError as error:
-            refuse(ctx, topic, write, error.code, error.cause)
-            return
+    except BrokerError as error:
+        refuse(ctx, topic, write, error.code, error.cause)
+        return
     if not _too_many_in_flight(ctx, topic, write, 1):
         _publish(ctx, topic, policies, write, 1)
 

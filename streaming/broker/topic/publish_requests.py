@@ -65,9 +65,10 @@ def may_send(
 
 
 def from_short_form(ctx: Context, topic: AbstractTopic, command: Publish) -> PendingWrite:
-    """The short form as a write. A producer that the topic does not know yet is a new one."""
+    """The short form as a write. A producer that the topic does not know yet is a new one, and so is that of a REST call."""
     name = command.producer
-    producer = topic.producers.get(name) or Producer(name, "", None, created=ctx.clock)
+    known = None if command.rest else topic.producers.get(name)
+    producer = known or Producer(name, "", None, created=ctx.clock)
     time = ctx.clock if command.publish_time is None else command.publish_time
     payload = command.payload_bytes or command.payload.encode()
     metadata = MessageMetadata(name, command.sequence_id, time, partition_key=command.key)

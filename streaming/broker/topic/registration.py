@@ -15,12 +15,17 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 # -- registering --------------------------------------------------------------------------------------------------
 
 
-def register(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
-    """Add a producer that passed the gate (§5). Raises `BrokerError`; the topic is then unchanged."""
+def check_open(topic: AbstractTopic) -> None:
+    """Raises `BrokerError` if the topic takes no messages."""
     if topic.fenced:
         raise BrokerError("ServiceNotReady", "Topic is temporarily unavailable")
     if topic.terminated:
         raise BrokerError("TopicTerminatedError", "Topic was already terminated")
+
+
+def register(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
+    """Add a producer that passed the gate (§5). Raises `BrokerError`; the topic is then unchanged."""
+    check_open(topic)
     former = topic.producers.get(producer.name)
     if former is not None and not producer.is_successor_to(former):
         raise BrokerError(

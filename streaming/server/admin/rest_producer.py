@@ -90,6 +90,7 @@ def command(message: RestMessage, schema: Schema, producer: str, number: int, no
         properties=message.properties or {},
         event_time=message.event_time,
         deliver_at_time=deliver_at,
+        rest=True,
     )
 
 

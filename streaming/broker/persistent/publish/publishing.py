@@ -54,21 +54,27 @@ def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
 
 
 def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> None:
-    """The short form. Its producer is registered with its first message."""
+    """The short form. Its producer is registered with its first message, but for one that came through REST. Deduplication knows that
+    one, too, and forgets it like one that has left. In Pulsar, such a message fails if deduplication is enabled."""
     policies = ctx.policies_of(topic)
     write = from_short_form(ctx, topic, command)
     if not may_publish(ctx, topic, policies, write):
         return
     producer = write.producer
-    if producer.name not in topic.producers:
-        try:
+    try:
+        if command.rest:
+            registration.check_open(topic)
+        elif producer.name not in topic.producers:
             creation.check_max_producers(ctx, topic, producer)
             backlog_quota.check_producer_creation(ctx, topic)
             creation.add(ctx, topic, producer)
-        except BrokerError as error:
-            refuse(ctx, topic, write, error.code, error.cause)
-            return
+    except BrokerError as error:
+        refuse(ctx, topic, write, error.code, error.cause)
+        return
     _publish(ctx, topic, policies, write, 1)
+    if command.rest and producer.name not in topic.producers:
+        topic.dedup.producer_added(producer.name)  # it may have left before
+        topic.dedup.producer_removed(producer.name, ctx.clock, short_form=True)
 
 
 def _publish(
@@ -76,7 +82,7 @@ def _publish(
 ) -> None:
     """The checks in Pulsar's order, then the write. `messages`: the number of messages that the command states.
 
-    A fenced or terminated topic has no producers, so no message gets here.
+    A fenced or terminated topic has no producers, and takes nothing through REST, so no message gets here.
     """
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
