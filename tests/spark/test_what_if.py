@@ -1,5 +1,6 @@
 """Policies pinned over a log."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.commands import Admin, BrokerConfig, SubType, decode
-from streaming.broker.policies.admin_calls import POLICY_CALLS
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
+from streaming.broker.policies.admin_calls import POLICY_CALLS, QUOTA_TYPES
 from streaming.broker.policies.hierarchy import (
     AutoSubscriptionCreationOverride,
     AutoTopicCreationOverride,
@@ -19,6 +22,7 @@ from streaming.broker.policies.hierarchy import (
     DelayedDeliveryPolicies,
     DispatchRate,
     InactiveTopicPolicies,
+    Policies,
     PublishRate,
     RetentionPolicies,
     SubscribeRate,
@@ -31,6 +35,7 @@ from streaming.log.partition import partition_log
 from streaming.log.pins import Pinned, pin
 from streaming.log.policies import PolicyError, read_policies
 from streaming.quality.gate import judge
+from tests.broker.kit import feed
 from tests.examples import examples
 from tests.spark.helpers import Nowhere, log_of
 
@@ -263,6 +268,30 @@ def test_every_policy_can_be_pinned(scope: str, method: str) -> None:
         under(log, (topic, admin(f"{scope}/{name}", body, method)))
     quota = msgspec.to_builtins(BacklogQuota(limitSize=5))
     under(log, (topic, admin(f"{scope}/backlogQuota?backlogQuotaType=message_age", quota, method)))
+
+
+@pytest.mark.feature("I1")
+def test_a_pinned_policy_outlives_a_call_that_removes_all_of_its_topic() -> None:
+    """As a mirror writes it that goes on. The others are removed."""
+    scope, quota = "/persistent/public/default/t", msgspec.to_builtins(BacklogQuota(limitSize=5))
+    bodies = {name: VALUES.get(type_, 7) for name, (_, type_) in POLICY_CALLS.items() if name not in KEPT}
+    bodies |= {f"backlogQuota?backlogQuotaType={type_}": quota for type_ in QUOTA_TYPES}
+    bodies["s/dispatchRate"] = VALUES[DispatchRate]
+    for name, body in bodies.items():
+        calls = [(TOPIC, admin(f"{scope}/{each}", body)) for each, body in bodies.items() if each != name]
+        config = {"command": "BROKER_CONFIG", "profile": "4.2"}
+        removal = (TOPIC, admin(f"{scope}/policies", None, "DELETE"))
+        log = [(None, config), (TOPIC, {"producer": "p", "sequence_id": 1}), *calls, removal]
+        records, _ = under(
+            partition_log(log_of(*((5, *each) for each in log)), 1), (TOPIC, admin(f"{scope}/{name}", body))
+        )
+        broker, alone = Broker(0, NoEntries()), Broker(0, NoEntries())
+        for row in records.to_pylist():
+            feed(broker, row["offset"], row["timestamp"], row["topic"], row["value"])
+        for offset, (topic, command) in enumerate([*log[:2], (TOPIC, admin(f"{scope}/{name}", body))]):
+            feed(alone, offset, 5, topic, json.dumps(command).encode())
+        found = broker.topic(TOPIC).policies
+        assert found == alone.topic(TOPIC).policies != Policies(), name
 
 
 CALLS = st.builds(
