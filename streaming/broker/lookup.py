@@ -10,6 +10,7 @@ from schemas.effect_fields import (
     PartitionedMetadataResponseFields,
 )
 from schemas.effects import (
+    Effect,
     GetOrCreateSchemaResponse,
     GetSchemaResponse,
     LookupResponse,
@@ -54,23 +55,24 @@ def answer(ctx: Context, name: str, command: LookupCommand, *, exists: bool, own
 
 def refuse(ctx: Context, name: str, command: LookupCommand, error: str, cause: str) -> None:
     """Answer a lookup command that fails."""
-    connection, request_id = command.connection, command.request_id
-    match command:
-        case c.PartitionedMetadata():
-            failed = PartitionedMetadataResponseFields(response="Failed")
-            ctx.emit(PartitionedMetadataResponse(name, connection, request_id, failed, error, cause))
-        case c.Lookup():
-            ctx.emit(
-                LookupResponse(
-                    name, connection, request_id, LookupResponseFields(response="Failed"), error, cause
-                )
-            )
-        case c.GetSchema():
-            nothing = GetSchemaResponseFields()
-            ctx.emit(GetSchemaResponse(name, connection, request_id, nothing, error, cause))
-        case _:
-            no_version = GetOrCreateSchemaResponseFields()
-            ctx.emit(GetOrCreateSchemaResponse(name, connection, request_id, no_version, error, cause))
+    ctx.emit(refusal(type(command), name, command.connection, command.request_id, error, cause))
+
+
+def refusal(
+    kind: type[LookupCommand], name: str, connection: str, request_id: int, error: str, cause: str
+) -> Effect:
+    """The answer to a lookup command that fails."""
+    if kind is c.PartitionedMetadata:
+        failed = PartitionedMetadataResponseFields(response="Failed")
+        return PartitionedMetadataResponse(name, connection, request_id, failed, error, cause)
+    if kind is c.Lookup:
+        fields = LookupResponseFields(response="Failed")
+        return LookupResponse(name, connection, request_id, fields, error, cause)
+    if kind is c.GetSchema:
+        nothing = GetSchemaResponseFields()
+        return GetSchemaResponse(name, connection, request_id, nothing, error, cause)
+    no_version = GetOrCreateSchemaResponseFields()
+    return GetOrCreateSchemaResponse(name, connection, request_id, no_version, error, cause)
 
 
 def refuse_as_missing(ctx: Context, name: str, command: LookupCommand) -> None:

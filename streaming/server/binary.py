@@ -66,6 +66,7 @@ from streaming.server.entry_spool import FILE_BYTES, EntrySpool, SpooledEntry
 from streaming.server.fair_queue import FairQueue
 from streaming.server.faults import Faults, FaultSpec, error_answer
 from streaming.server.rarely import Rarely
+from streaming.server.refusals import answer_of, connection_of
 from streaming.server.stalled import Stalled
 from streaming.server.topic_watchers import TopicWatchers, Watching
 
@@ -181,6 +182,7 @@ class BinaryServer:
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
         self.bugs = Rarely(log)
+        self._refusals = Rarely(log)
         self._exceeded: defaultdict[str, Rarely] = defaultdict(lambda: Rarely(log))
         """By limit."""
         self.clients = Clients()
@@ -253,10 +255,10 @@ class BinaryServer:
         """Send rows to the connections that they name."""
         of: defaultdict[str, list[e.Effect]] = defaultdict(list)
         for row in rows:
-            effect = row.effect
+            effect: e.Effect | None = row.effect
             if isinstance(effect, e.Quarantined):
-                self._refused(effect)
-            elif name := getattr(effect, "connection", None):
+                effect = self._refused(effect)
+            if effect is not None and (name := getattr(effect, "connection", None)):
                 of[name].append(effect)
         began = time.monotonic()
         for name, effects in of.items():
@@ -319,14 +321,15 @@ class BinaryServer:
             for connection in list(self.connections.values()):
                 connection.pace()
 
-    def _refused(self, effect: e.Quarantined) -> None:
-        """The gate refused a command. It can't be answered, so its connection ends."""
-        try:
-            name = msgspec.json.decode(effect.payload)["connection"]
-        except (msgspec.MsgspecError, KeyError, TypeError):
-            return
-        if (connection := self.connections.get(name)) is not None:
+    def _refused(self, effect: e.Quarantined) -> e.Effect | None:
+        """The answer to a command that the gate refuses. If it has none, its connection ends."""
+        name = connection_of(effect)
+        if name is None or (connection := self.connections.get(name)) is None:
+            return None
+        self._refusals.warning("connection %s: a command is refused: %s: %s", name, effect.rule, effect.cause)
+        if (answer := answer_of(effect)) is None:
             connection.close(f"{effect.rule}: {effect.cause}")
+        return answer
 
     def _look_after(self) -> None:
         for connection in list(self.connections.values()):

@@ -120,6 +120,84 @@ def send(number: int, payload: bytes = b"x") -> bytes:
     return encode("SEND", {"producer_id": 1, "sequence_id": number}, entry(metadata, payload))
 
 
+LONG = "x" * 5_000
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "SEND": (
+        encode(
+            "SEND",
+            {"producer_id": 1, "sequence_id": 2},
+            entry({"producer_name": "p1", "sequence_id": 2, "publish_time": 2**63}, b"x"),
+        ),
+        "SEND_ERROR",
+    ),
+    "PRODUCER": (
+        encode("PRODUCER", {"topic": TOPIC, "producer_id": 7, "request_id": 70, "producer_name": LONG}),
+        "ERROR",
+    ),
+    "SUBSCRIBE": (
+        encode(
+            "SUBSCRIBE",
+            {"topic": TOPIC, "subscription": LONG, "subType": "Shared", "consumer_id": 7, "request_id": 70},
+        ),
+        "ERROR",
+    ),
+    "LOOKUP": (
+        encode("LOOKUP", {"topic": TOPIC, "request_id": 70, "advertised_listener_name": LONG}),
+        "LOOKUP_RESPONSE",
+    ),
+    "PARTITIONED_METADATA": (
+        encode("PARTITIONED_METADATA", {"topic": TOPIC + LONG, "request_id": 70}),
+        "PARTITIONED_METADATA_RESPONSE",
+    ),
+    "GET_SCHEMA": (
+        encode("GET_SCHEMA", {"topic": TOPIC, "request_id": 70, "schema_version": bytes(65)}),
+        "GET_SCHEMA_RESPONSE",
+    ),
+    "GET_OR_CREATE_SCHEMA": (
+        encode(
+            "GET_OR_CREATE_SCHEMA",
+            {
+                "topic": TOPIC,
+                "request_id": 70,
+                "schema": {"name": LONG, "schema_data": b"", "type": "String"},
+            },
+        ),
+        "GET_OR_CREATE_SCHEMA_RESPONSE",
+    ),
+}
+"""Of each kind with an answer: a command that the gate refuses, and the answer."""
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_command_that_the_gate_refuses_is_answered(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Else its client would open the connection again, and repeat it with all that came after it, for ever."""
+    refused, answered = REFUSED[kind]
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(producer(), send(1), refused, send(3))
+        frames = []
+        while len(frames) < 4:
+            frame = await peer.next()
+            assert frame is not None
+            frames.append(frame)
+        assert frames[0].cmd == "PRODUCER_SUCCESS"
+        by_kind = {frame.cmd: frame.fields for frame in frames}
+        text = by_kind[answered].get("message", by_kind[answered].get("error_message"))
+        assert ": expected " in text or "Expected " in text
+        if kind == "SEND":
+            assert [frame.cmd for frame in frames[1:]] == ["SEND_RECEIPT", "SEND_ERROR", "SEND_RECEIPT"]
+            numbers = {name: by_kind["SEND_ERROR"][name] for name in ("producer_id", "sequence_id")}
+            assert numbers == {"producer_id": 1, "sequence_id": 2}
+        else:
+            assert by_kind[answered]["request_id"] == 70
+        assert by_kind[answered].get("error", by_kind[answered].get("error_code")) == "NotAllowedError"
+        assert frames[-1].fields["message_id"] == {"ledgerId": 1, "entryId": 1}
+
+    run(work)
+    assert "a command is refused: " in caplog.text
+
+
 def subscribe(name: str, permits: int) -> bytes:
     fields = {"topic": TOPIC, "subscription": name, "subType": "Exclusive", "consumer_id": 1, "request_id": 9}
     return encode("SUBSCRIBE", fields) + encode("FLOW", {"consumer_id": 1, "messagePermits": permits})
