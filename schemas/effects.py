@@ -61,6 +61,7 @@ class SendError(NamedTuple):
     """The sequence id of the message, or the highest of a batch."""
     error: str
     cause: str
+    lowest_sequence_id: int | None = None
 
 
 class ProducerSuccess(NamedTuple):

@@ -31,6 +31,7 @@ OUTPUT = pa.schema(
         column("producer_name", pa.string(), "The producer's name, unique on the topic."),
         column("sequence_id", pa.int64(), "The sequence id of the message, or the lowest of a batch."),
         column("highest_sequence_id", pa.int64(), "The highest sequence id of a batch. Null: the client gave none."),
+        column("lowest_sequence_id", pa.int64(), "The lowest sequence id of a batch that is refused. Null: it is one message."),
         column("consumer_id", pa.int64(), "The client's number for the consumer, unique on its connection."),
         column("subscription", pa.string(), "The subscription."),
         column("ledger_id", pa.int64(), "The ledger, numbered from 1 in each topic."),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -398,6 +399,18 @@ def test_a_log_whose_policies_take_something_is_advised_by_what_they_left() -> N
     found = advise(table(records), partitions=1)
     assert smallest(found, "messageTTL") == (90, 89, 1)
     hold(table(records), found)
+
+
+@pytest.mark.parametrize("call", ["?force=true", "/policies"])
+def test_a_topic_that_loses_its_policies_needs_what_it_needed_before(call: str) -> None:
+    """A value that is gone at the end is not one that the broker refuses."""
+    path = f"/persistent/{T.removeprefix('persistent://')}{call}"
+    loses = (2500_000, T, {"command": "ADMIN", "method": "DELETE", "path": path})
+    log = table([*FIVE[:-1], loses, publish(2600, 9), FIVE[-1]])
+    found = advise(log, partitions=1)
+    assert smallest(found, "messageTTL") == (390, 389, 2)
+    assert all(need(found, name).smallest is not None for name in POLICY_NAMES)
+    hold(log, found)
 
 
 def test_what_partitioned_topics_and_namespaces_need_is_what_their_neediest_topic_needs() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from schemas.effects import KINDS, Message
 from schemas.entries import EntryNotFound
 from streaming.answers.explain import life
-from streaming.answers.explain.delivery import explain_deliveries, to_json, verdicts
+from streaming.answers.explain.delivery import explain_deliveries, peek, to_json, verdicts
 from streaming.answers.explain.life import Life, SubscriptionFate
 from streaming.answers.explain.policies import namespace_policies, topic_policies
 from streaming.answers.explain.producing import explain_producers
@@ -255,6 +255,85 @@ def test_a_subscription_that_came_later_or_went(tmp_path: Path) -> None:
         tmp_path, publish(0), subscribe(initialPosition="Latest"), subscribe("gone", 1), gone, publish(1)
     )
     assert [of(at(log, 0), name).outcome for name in ("s", "gone")] == ["not for it", "subscription deleted"]
+
+
+def test_a_subscription_that_went_and_came_again(tmp_path: Path) -> None:
+    """What the one before got is not the new one's."""
+    gone = (T, {"command": "UNSUBSCRIBE", "connection": "c0", "consumer_id": 0, "request_id": 3})
+    log = folders(
+        tmp_path,
+        publish(0),
+        subscribe(),
+        flow(5),
+        ack(0),
+        gone,
+        subscribe(initialPosition="Latest"),
+        publish(1),
+    )
+    found = of(at(log, 0))
+    assert (found.outcome, found.deliveries) == ("not for it", 0)
+
+
+def test_a_subscription_that_came_after_its_ledger_was_trimmed(tmp_path: Path) -> None:
+    log = folders(
+        tmp_path, publish(0), publish(1), (None, {"command": "RUN_CHECK", "check": "retention"}), subscribe(), publish(2),
+        managedLedgerMaxEntriesPerLedger=2,
+    )  # fmt: skip
+    found = of(at(log, 0))
+    assert (found.outcome, found.text) == (
+        "not for it",
+        "the subscription was created at Earliest after its ledger was deleted",
+    )
+    (entry,) = peek(log, T, "s", "backlog", 10).to_pylist()
+    assert entry["position"] == "2:0"
+
+
+def test_the_lives_of_a_topic_that_was_deleted_are_kept_apart(tmp_path: Path) -> None:
+    delete = (T, {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/t?force=true"})
+    log = folders(
+        tmp_path, subscribe("before"), publish(0), delete, subscribe("after", 1), flow(5, 1), publish(0)
+    )
+    first, second = at(log, 0), at(log, 0, ledger=2)
+    assert [of(first, name).outcome for name in ("before", "after")] == ["subscription deleted", "not for it"]
+    assert [each.kind for each in second.events] == ["SEND_RECEIPT", "MESSAGE"]
+    assert of(second, "after").outcome == "in flight"
+    assert "TOPIC_EVENT" in [each.kind for each in first.events]
+
+
+def test_a_batch_that_was_refused(tmp_path: Path) -> None:
+    """By any of its sequence ids."""
+    producer = (
+        T,
+        {"command": "PRODUCER", "connection": "c", "producer_id": 0, "request_id": 1, "producer_name": "q"},
+    )
+    metadata = {
+        "producer_name": "q",
+        "sequence_id": 70,
+        "highest_sequence_id": 74,
+        "publish_time": 1,
+        "num_messages_in_batch": 5,
+    }
+    batch = {"command": "SEND", "connection": "c", "producer_id": 0, "sequence_id": 70, "highest_sequence_id": 74,
+             "num_messages": 5, "metadata": metadata, "payload": "y" * 16}  # fmt: skip
+    log = folders(
+        tmp_path, producer, (T, {"command": "FAULT", "fault": "FailWrites", "count": 1}), (T, batch)
+    )
+    assert [sent(log, number, "q").fate for number in range(69, 76)] == [
+        "never seen", *["refused"] * 5, "never seen",
+    ]  # fmt: skip
+    assert sent(log, 72, "q").text.startswith("in a batch from 70 to 74, refused with PersistenceError")
+
+
+def test_what_a_readers_seek_leaves(tmp_path: Path) -> None:
+    """It is no subscription that anybody could delete."""
+    seek = (
+        T,
+        {"command": "SEEK", "connection": "c0", "consumer_id": 0, "request_id": 2, "message_publish_time": 0},
+    )
+    log = folders(tmp_path, publish(0), subscribe(type_="Exclusive", durable=False), seek)
+    (found,) = explain_deliveries(log, T, "s")
+    assert found.to_do == ["Nothing: it keeps no ledger, and a reader that comes back goes on with it."]
+    assert next(each.decider for each in found.verdicts) == "reader"
 
 
 # -- why nothing is delivered

@@ -176,14 +176,14 @@ def test_a_command_that_the_gate_refuses_is_answered(kind: str, caplog: pytest.L
     async def work(scene: Scene) -> None:
         peer = await scene.connected()
         peer.send(producer(), send(1), refused, send(3))
-        frames = []
+        frames: list[Frame] = []
         while len(frames) < 4:
             frame = await peer.next()
             assert frame is not None
             frames.append(frame)
         assert frames[0].cmd == "PRODUCER_SUCCESS"
         by_kind = {frame.cmd: frame.fields for frame in frames}
-        text = by_kind[answered].get("message", by_kind[answered].get("error_message"))
+        text = by_kind[answered].get("message", by_kind[answered].get("error_message", ""))
         assert ": expected " in text or "Expected " in text
         if kind == "SEND":
             assert [frame.cmd for frame in frames[1:]] == ["SEND_RECEIPT", "SEND_ERROR", "SEND_RECEIPT"]

@@ -286,12 +286,9 @@ def _waiting(of: OfTopic, mine: OfSubscription) -> int:
 
 
 def _in_force(folded: Folded, run: int, topic: str, rule: _Rule, value: int) -> bool:
-    """Whether a topic has the policy at the end of a run. A topic that is gone counts as if it had."""
-    try:
-        found = folded.observers[run].broker.topic(topic)
-    except KeyError:
-        return True
-    return rule.is_set(found.policies, value)
+    """Whether the broker takes the policy: a topic that is deleted later loses it. A topic that is not there counts as if it had it."""
+    found = folded.pinned[run].get(topic)
+    return found is None or rule.is_set(found, value)
 
 
 def _trimmed(folded: Folded, run: int, topic: str, of: OfTopic, count: int) -> np.ndarray[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
+from streaming.broker.dispatch.verdict import LEFT_BY_READER
 from streaming.broker.persistent.cleanup.backlog_quota import Quota
 from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import Delivery
@@ -26,6 +27,8 @@ _STATES = {
     "topics unload {topic}",
 }
 """By the state of a delivery."""
+
+_LEFT_BY_READER = "Nothing: it keeps no ledger, and a reader that comes back goes on with it."
 
 _DECIDERS = {
     "permits": "See whether the application of {consumer} still receives: its queue is full, and its client asks for more only when "
@@ -80,7 +83,9 @@ def of_delivery(found: Delivery) -> list[str]:
             inactive = decider == "active consumer" and each.consumer is not None
             if (each.blocks or not each.sure) and decider in _DECIDERS and not inactive:
                 advice[_DECIDERS[decider].format(**known, consumer=each.consumer or "the consumer")] = None
-    if found.state in _STATES:
+    if any(each.decider == LEFT_BY_READER for each in found.verdicts):
+        advice[_LEFT_BY_READER] = None
+    elif found.state in _STATES:
         advice[_STATES[found.state].format(**known)] = None
     if found.backlog and any(each.decider == "ack holes" for each in found.verdicts):
         advice[_DECIDERS["ack holes"].format(**known)] = None

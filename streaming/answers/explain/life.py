@@ -132,9 +132,10 @@ def by_sequence_id(folders: Folders, topic: str, producer: str, sequence_id: int
     ids = (pc.field("sequence_id") == sequence_id) | (
         (pc.field("sequence_id") < sequence_id) & (pc.field("highest_sequence_id") >= sequence_id)
     )
+    lowest = pc.coalesce(pc.field("lowest_sequence_id"), pc.field("sequence_id"))
     rows = [
         *folders.rows(e.SendReceipt, by & ids),
-        *folders.rows(e.SendError, by & (pc.field("sequence_id") == sequence_id)),
+        *folders.rows(e.SendError, by & (pc.field("sequence_id") >= sequence_id) & (lowest <= sequence_id)),
         *(
             row
             for row in teller.quarantined()
@@ -202,7 +203,12 @@ class _Teller:
         if row["kind"] == KINDS[e.SendReceipt]:
             fate, text = "duplicate", self._duplicate(row)
         elif row["kind"] == KINDS[e.SendError]:
-            fate, text = "refused", f"refused with {row['error']}: {row['cause']}{self._known_before(row)}"
+            lowest = row.get("lowest_sequence_id")
+            what = "" if lowest is None else f"in a batch from {lowest} to {row['sequence_id']}, "
+            fate, text = (
+                "refused",
+                f"{what}refused with {row['error']}: {row['cause']}{self._known_before(row)}",
+            )
         else:
             fate, text = "quarantined", f"quarantined by the rule {row['rule']}: {row['cause']}"
         event = _event(row, text)
@@ -363,7 +369,7 @@ class _Teller:
             (e.CursorMoved, passed),
             (e.LedgerClosed, of_ledger),
             (e.LedgerDeleted, of_ledger),
-            (e.TopicEvent, self._of_topic & (pc.field("cause") == "deleted by an administrator")),
+            (e.TopicEvent, self._of_topic & pc.starts_with(pc.field("cause"), "deleted ")),
         ):
             yield from self._folders.rows(kind, where, partition=partition)
 
@@ -380,12 +386,20 @@ class _Teller:
         if self._broker is not None:
             names |= dict.fromkeys(self._broker.topic(self._topic).subscriptions)
         names.pop("pulsar.dedup", None)
-        return [
-            self._outcome(
-                name, position, receipt, rows, [row for row in events if row["subscription"] == name]
-            )
-            for name in names
-        ]
+        end = next((_record(row) for row in rows if row["kind"] == KINDS[e.TopicEvent]), None)
+        found: list[SubscriptionFate] = []
+        for name in names:
+            own = [row for row in events if row["subscription"] == name]
+            fate: Outcome
+            if end is None:
+                found.append(self._outcome(name, position, receipt, rows, own))
+                continue
+            if any(_record(row) <= end for row in own):
+                fate, text = "subscription deleted", "the topic was deleted"
+            else:
+                fate, text = "not for it", "the subscription began after the topic was deleted"
+            found.append(SubscriptionFate(name, fate, _deliveries(rows, name), text))
+        return found
 
     def _outcome(
         self,
@@ -401,7 +415,7 @@ class _Teller:
             for row in rows
             if row.get("subscription") == name and (created is None or _identity(row) > _identity(created))
         ]
-        deliveries = sum(row["kind"] == KINDS[e.Message] for row in own)
+        deliveries = _deliveries(own, name)
         found = partial(SubscriptionFate, name, deliveries=deliveries)
         if events and events[-1]["cause"].startswith("deleted"):
             return found(outcome="subscription deleted", text=f"the subscription was {events[-1]['cause']}")
@@ -478,13 +492,32 @@ def _identity(row: dict[str, Any]) -> tuple[int, int, int]:
     return row["partition"], row["offset"], row["ordinal"]
 
 
+def _deliveries(rows: list[dict[str, Any]], name: str) -> int:
+    """How often a subscription got the message."""
+    return sum(row["kind"] == KINDS[e.Message] and row["subscription"] == name for row in rows)
+
+
 def _while_there(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows about a message, in order, without the moves of cursors after its ledger was trimmed: they concern it no more, though a
-    subscription that began later may have its cursor before it."""
+    subscription that began later may have its cursor before it. The end of the topic is the one that took its ledger."""
     trimmed = next(
         (place for place, row in enumerate(rows) if row["kind"] == KINDS[e.LedgerDeleted]), len(rows)
     )
-    return [row for place, row in enumerate(rows) if place < trimmed or row["kind"] not in _OUTCOMES]
+    end = _record(rows[trimmed]) if trimmed < len(rows) else None
+    return [
+        row
+        for place, row in enumerate(rows)
+        if (
+            _record(row) == end
+            if row["kind"] == KINDS[e.TopicEvent]
+            else place < trimmed or row["kind"] not in _OUTCOMES
+        )
+    ]
+
+
+def _record(row: dict[str, Any]) -> tuple[int, int]:
+    """The record that caused a row."""
+    return row["partition"], row["offset"]
 
 
 def _forward(row: dict[str, Any]) -> bool:

@@ -453,7 +453,10 @@ class Observer:
 
     def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
         """Which publish an answer is for: the record's own, or one whose write a fault put off."""
-        waiting = of.waiting.get((effect.producer_name, effect.sequence_id))
+        lowest = effect.sequence_id
+        if isinstance(effect, e.SendError) and effect.lowest_sequence_id is not None:
+            lowest = effect.lowest_sequence_id
+        waiting = of.waiting.get((effect.producer_name, lowest))
         if offset in self.numbers and not waiting:
             return self.numbers[offset]
         return waiting.pop(0) if waiting else None

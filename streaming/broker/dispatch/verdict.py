@@ -124,6 +124,18 @@ def recently_joined(name: str, before: str) -> Verdict:
     return Verdict("recently joined", True, text, "consumer", name)
 
 
+LEFT_BY_READER = "reader"
+
+
+def left_by_reader() -> Verdict:
+    """A seek closes the consumer of a reader, and its cursor stays."""
+    return Verdict(
+        LEFT_BY_READER,
+        True,
+        "a seek closed its reader, and keeps the cursor for it: for admin calls, there is no such subscription",
+    )
+
+
 def no_consumers() -> Verdict:
     """Nobody is there to receive."""
     return Verdict("consumers", True, "no consumer is connected")

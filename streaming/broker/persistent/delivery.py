@@ -12,6 +12,7 @@ from streaming.broker.dispatch.verdict import (
     Verdict,
     Whereabouts,
     ack_holes,
+    left_by_reader,
     lost_chunks,
     no_backlog,
     no_consumers,
@@ -172,7 +173,7 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
         text = f"{len(topic.pending)} messages were received, and are not delivered before their writes are confirmed"
         yield Verdict("unconfirmed writes", True, text, "new")
     if not sub.consumers:
-        yield no_consumers()
+        yield no_consumers() if sub.cursor.durable else left_by_reader()
     caught_up = sub.cursor.backlog(sub.ledger, precise=True) == 0
     if caught_up:
         yield no_backlog()

@@ -135,10 +135,9 @@ def too_many_messages(ctx: Context, write: PendingWrite) -> str | None:
 
 def refuse(ctx: Context, topic: AbstractTopic, write: PendingWrite, error: str, cause: str) -> None:
     """SEND_ERROR, with the highest sequence id of the message or batch."""
-    producer, highest = write.producer, write.highest_sequence_id
-    sequence_id = write.sequence_id if highest is None else highest
+    producer, lowest = write.producer, write.sequence_id
+    highest = lowest if write.highest_sequence_id is None else write.highest_sequence_id
     ctx.emit(
-        SendError(
-            topic.name, producer.connection, producer.producer_id, producer.name, sequence_id, error, cause
-        )
-    )
+        SendError(topic.name, producer.connection, producer.producer_id, producer.name, highest, error, cause,
+                  None if lowest == highest else lowest)
+    )  # fmt: skip
