@@ -5,11 +5,12 @@ CONNECTION_LOST, and a failing write is a FAULT command. So the log of a test wi
 """
 
 import asyncio
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from streaming.broker.names import whole_of
+from schemas.commands import AnyCommand
+from streaming.broker.names import is_topic_name, whole_of, why_not_topic_name
 from streaming.protocol import pulsar_api_pb2
 from streaming.protocol.requests import LOOKUPS, OF_THE_BROKER, complete
 
@@ -19,6 +20,7 @@ _ERRORS: Any = pulsar_api_pb2.DESCRIPTOR.enum_types_by_name["ServerError"].value
 
 _LONGEST_DELAY = 366 * 86_400_000
 
+_FIELDS = {each.__struct_config__.tag: each.__struct_fields__ for each in get_args(AnyCommand)}
 _UNANSWERED = frozenset({"FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES"})
 
 
@@ -54,6 +56,10 @@ class InjectedFault:
     def __init__(self, id_: int, spec: FaultSpec) -> None:
         if spec.command is not None and spec.command not in OF_THE_BROKER:
             raise BadFault(f"command {spec.command!r}: expected one of {', '.join(sorted(OF_THE_BROKER))}")
+        kinds = OF_THE_BROKER if spec.command is None else (spec.command,)
+        fields = sorted({field for kind in kinds for field in _FIELDS[kind]})
+        if unknown := sorted(spec.when.keys() - set(fields)):
+            raise BadFault(f"when {unknown[0]!r}: expected one of {', '.join(fields)}")
         if spec.action == "error" and spec.command in _UNANSWERED:
             raise BadFault(
                 f"{spec.command} has no answer, so it can't fail: choose drop, delay or disconnect"
@@ -67,6 +73,8 @@ class InjectedFault:
         self.id, self.spec = id_, spec
         self.hits = 0
         self._topic = None if spec.topic is None else complete(spec.topic)
+        if self._topic is not None and not is_topic_name(self._topic):
+            raise BadFault(f"topic {spec.topic!r}: {why_not_topic_name(self._topic)}")
         self._hit = asyncio.Condition()
 
     def matches(self, topic: str | None, command: dict[str, Any]) -> bool:

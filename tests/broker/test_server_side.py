@@ -6,6 +6,7 @@ import pytest
 
 from schemas.commands import Admin, Subscribe
 from schemas.effects import AdminResponse
+from streaming.broker.admin import dynamic_settings
 from streaming.broker.context import NEVER
 from streaming.broker.position import Position
 from tests.broker.kit import START, TOPIC, Run, one
@@ -67,3 +68,16 @@ def test_a_partition_takes_no_policies_where_namespaces_must_exist() -> None:
     partition = "persistent://public/default/parts-partition-0"
     status, response = answer(run, "POST", f"{path}-partition-0/messageTTL", 5, partition)
     assert (status, response["reason"]) == (412, "Not allowed to set/get topic policy for a partition")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "setting"),
+    [
+        ("POST", "/brokers/configuration/maxProducersPerTopic/5", "maxProducersPerTopic"),
+        ("DELETE", "/brokers/configuration/maxProducersPerTopic", "maxProducersPerTopic"),
+        ("GET", "/brokers/configuration/values", None),
+        ("POST", "/brokers/health", None),
+    ],
+)
+def test_the_setting_that_a_call_changes(method: Any, path: str, setting: str | None) -> None:
+    assert dynamic_settings.setting_of(Admin(method=method, path=path)) == setting

@@ -9,6 +9,7 @@ from schemas.commands import SubType
 from schemas.effects import AdminResponse, Effect, Error, Message, SendError, SendReceipt, Success
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.policies.hierarchy import Policies
 from tests.broker.kit import Run, of, one, response, sent
 from tests.broker.test_admin_calls import OTHER, status
 
@@ -211,3 +212,35 @@ def test_kept_policies_that_a_topic_does_not_take(call: str, body: Any, expected
     refused = run.admin("POST", f"/{call}", body)
     assert (status(refused), response(refused)["reason"]) == expected
     assert response(run.admin("GET", f"/{call}")) is UNSET
+
+
+# -- all policies at once ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (None, {}),
+        ({"keep": ["messageTTL"]}, {"messageTTL": 7}),
+        ({"keep": ["backlogQuota message_age", "maxProducersPerTopic"]}, {"backlogQuota": ["message_age"], "maxProducersPerTopic": 3}),
+        ({"keep": ["subscriptionDispatchRates s"]}, {"subscriptionDispatchRates": ["s"]}),
+        ({"keep": ["__class__", "no such policy", "", 5]}, {}),
+        ({"keep": 5}, {}),
+        ([], {}),
+    ],
+)  # fmt: skip
+def test_a_call_that_removes_all_policies_keeps_those_that_it_names(body: Any, left: dict[str, Any]) -> None:
+    """Pulsar's call names none. Policies that are tried on a log are named where it makes the call."""
+    run = Run(profile="4.2")
+    run.publish(1)
+    quota, rate = {"limitSize": 5, "policy": "producer_exception"}, {"dispatchThrottlingRateInMsg": 5}
+    for call, value in [
+        ("messageTTL", 7), ("maxProducers", 3), ("s/dispatchRate", rate),
+        *((f"backlogQuota?backlogQuotaType={type_}", quota) for type_ in ("message_age", "destination_storage")),
+    ]:  # fmt: skip
+        assert status(run.admin("POST", f"/{call}", value)) == 204
+    assert status(run.admin("DELETE", "/policies", body)) == 204
+    found = {
+        name: value for name in Policies.__struct_fields__ if (value := getattr(run.topic.policies, name))
+    }
+    assert {name: [*value] if isinstance(value, dict) else value for name, value in found.items()} == left

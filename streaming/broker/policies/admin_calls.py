@@ -254,11 +254,12 @@ def _kept_of(policies: Policies, command: Admin) -> Policies:
     names = command.body.get(_KEEP) if isinstance(command.body, dict) else None
     for each in names if isinstance(names, list) else ():
         name, _, key = str(each).partition(" ")
-        value = getattr(policies, name, None)
+        if name not in Policies.__struct_fields__:
+            continue
+        value = getattr(policies, name)
         if isinstance(value, dict):
             value = getattr(found, name) | {own: of for own, of in value.items() if own == key}
-        if value is not None:
-            setattr(found, name, value)
+        setattr(found, name, value)
     return found
 
 

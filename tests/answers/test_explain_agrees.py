@@ -1,0 +1,43 @@
+"""What explain says of a message agrees with the state: it waits for a subscription if it is in the backlog, and only then."""
+
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from schemas.effects import SendReceipt
+from streaming.answers.explain.life import by_position
+from streaming.answers.history.folders import Folders
+from streaming.broker.non_persistent.topic import is_non_persistent
+from streaming.broker.position import Position
+from streaming.jobs.replay import replay_in_process
+from tests.answers.test_reactive import as_table
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import NAMES
+
+MOST = 6
+"""Messages of a topic that are asked for: so many of the first, and of the last."""
+WAITING = {"waiting", "in flight", "delayed"}
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize(("theme", "seed"), NAMES)
+def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int, tmp_path: Path) -> None:
+    records = as_table(live(theme, seed).log)
+    replay_in_process(records, tmp_path / "out")
+    folders = Folders.of(tmp_path / "out")
+    stored: dict[str, list[Position]] = {}
+    for row in folders.rows(SendReceipt, pc.field("ledger_id") > 0, ["topic", "ledger_id", "entry_id"]):
+        stored.setdefault(row["topic"], []).append(Position(row["ledger_id"], row["entry_id"]))
+    for topic, positions in stored.items():
+        broker = None if is_non_persistent(topic) else folders.broker_of(topic)
+        if broker is None or topic not in broker.topics():
+            continue
+        backlogs = {
+            name: {each.position for each in broker.peek(topic, name, "backlog", 9999)}
+            for name in broker.topic(topic).subscriptions
+        }
+        for position in dict.fromkeys([*positions[:MOST], *positions[-MOST:]]):
+            found = by_position(folders, topic, position)
+            waits = {each.subscription for each in found.subscriptions if each.outcome in WAITING}
+            assert waits == {name for name, of in backlogs.items() if str(position) in of}, found
