@@ -247,8 +247,8 @@ def _admin_calls() -> Iterator[str]:
         "broker that has them turned off. `/broker-stats/mbeans` and `/broker-stats/allocator-stats` are refused with 501: there is no "
         "JVM.\n"
         "\nMessages can be published with `POST /topics/{domain}/{tenant}/{namespace}/{topic}` and `…/partitions/{partition}`, on the "
-        "embedded engine: of the schema types STRING, JSON, BOOLEAN and of numbers; a key is text. Paths and topic names of Pulsar 1, "
-        "which have a cluster between tenant and namespace, are taken, too.\n"
+        "embedded engine: of the schema types STRING, JSON, BOOLEAN and of numbers; a key is text. No producer joins the topic "
+        "for them ([producers.md](../rules/producers.md) §19). Paths and topic names of Pulsar 1, which have a cluster between tenant and namespace, are taken, too.\n"
     )
 
 

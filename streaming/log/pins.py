@@ -5,7 +5,7 @@ setting are left out. The pinned commands take the first offsets. The log's own 
 the same in all partitions: subtract it to compare two results row by row.
 
 A PUT of a namespace sets all of its policies. A pinned one comes before the other calls on the namespace, and one in the log gets the pinned
-policies into its body.
+policies into its body. A call that removes all policies of a topic keeps the pinned ones.
 """
 
 from collections import defaultdict
@@ -129,8 +129,8 @@ def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, Partitio
 
 
 class _Overridden(NamedTuple):
-    """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations, and
-    PUTs of namespaces, each of which sets all policies of one. `starts` has the
+    """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations,
+    PUTs of namespaces, each of which sets all policies of one, and calls that remove all policies of a topic. `starts` has the
     first row of each partition; `configs`, by that row, the configuration with which the partition begins: the log's own or
     the default, with that of the policies applied."""
 
@@ -238,7 +238,7 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
 
 
 def _pinned_of_all(command: Admin, policies: list[PolicyCommand]) -> list[str]:
-    """The policies that a call would remove with all others of its topic. None: it is another call, or there are none."""
+    """The policies that a call would remove with all others of its topic. Empty: it is another call, or there are none."""
     about = admin_requests.topic_of(command.path)
     if about is None or command.method != "DELETE" or admin_requests.call_of(command)[1:] != ALL_POLICIES:
         return []

@@ -66,7 +66,7 @@ from streaming.server.entry_spool import FILE_BYTES, EntrySpool, SpooledEntry
 from streaming.server.fair_queue import FairQueue
 from streaming.server.faults import Faults, FaultSpec, error_answer
 from streaming.server.rarely import Rarely
-from streaming.server.refusals import answer_of, connection_of
+from streaming.server.refusals import answer_of
 from streaming.server.stalled import Stalled
 from streaming.server.topic_watchers import TopicWatchers, Watching
 
@@ -322,13 +322,13 @@ class BinaryServer:
                 connection.pace()
 
     def _refused(self, effect: e.Quarantined) -> e.Effect | None:
-        """The answer to a command that the gate refuses. If it has none, its connection ends."""
-        name = connection_of(effect)
-        if name is None or (connection := self.connections.get(name)) is None:
-            return None
-        self._refusals.warning("connection %s: a command is refused: %s: %s", name, effect.rule, effect.cause)
-        if (answer := answer_of(effect)) is None:
-            connection.close(f"{effect.rule}: {effect.cause}")
+        """The answer to a command that the gate refuses."""
+        answer = answer_of(effect, in_order=self.engine.answers_in_order)
+        name = getattr(answer, "connection", None)
+        if name in self.connections:
+            self._refusals.warning(
+                "connection %s: a command is refused: %s: %s", name, effect.rule, effect.cause
+            )
         return answer
 
     def _look_after(self) -> None:

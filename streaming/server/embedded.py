@@ -109,6 +109,7 @@ class EmbeddedEngine:
     """
 
     shows_topic_events = True
+    answers_in_order = True
 
     def __init__(
         self,

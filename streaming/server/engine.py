@@ -43,6 +43,9 @@ class Engine(Protocol):
     shows_topic_events: bool
     """Whether all rows are delivered, also those that name no connection, such as the creation of a topic."""
 
+    answers_in_order: bool
+    """Whether a connection's answers come in the order of its commands, also those to commands that the gate refuses."""
+
     clock: Clock
     """Where the time of commands comes from."""
 

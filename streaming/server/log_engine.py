@@ -44,6 +44,7 @@ class LogEngine:
         self.accepted: list[tuple[str | None, AnyCommand | Publish]] = []
 
     shows_topic_events = False
+    answers_in_order = False
     written: Durations | None = None
     unanswered = None
 

@@ -164,6 +164,7 @@ class QueryEngine:
     """
 
     shows_topic_events = False
+    answers_in_order = False
     written: Durations | None = None
 
     def __init__(

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from schemas import commands as c
-from schemas.effects import Effect, Error, Quarantined, SendError
+from schemas.effects import AckResponse, CloseConnection, Effect, Error, Quarantined, SendError
 from streaming.broker import lookup
 
 _ERROR = "NotAllowedError"
-"""Clients do not repeat a request for it."""
+"""A client's request fails with it at once. Java's client also gives up a message for it; that of C++ opens a connection again after any
+SEND_ERROR, as beside Pulsar."""
 _LOOKUPS: dict[str, type[lookup.LookupCommand]] = {
     "LOOKUP": c.Lookup,
     "PARTITIONED_METADATA": c.PartitionedMetadata,
@@ -22,36 +23,35 @@ _LOOKUPS: dict[str, type[lookup.LookupCommand]] = {
 }
 
 
-def connection_of(refused: Quarantined) -> str | None:
-    """The connection of a command; None: it has none, or can't be read."""
-    found = _fields(refused).get("connection")
-    return found if isinstance(found, str) else None
+def answer_of(refused: Quarantined, *, in_order: bool) -> Effect | None:
+    """What the client's connection gets. It is closed if the command asks for no answer, or has no number to answer to. None: the
+    command came from no connection.
 
-
-def answer_of(refused: Quarantined) -> Effect | None:
-    """The answer to a command of a connection, or None if it has none: it asks for nothing, or has no number to answer to."""
-    fields = _fields(refused)
-    connection, kind = fields["connection"], fields.get("command")
-    topic, cause = refused.topic or "", f"{refused.rule}: {refused.cause}"
-    if kind == "SEND":
-        producer, sequence_id = (_number(fields, name) for name in ("producer_id", "sequence_id"))
-        if producer is None or sequence_id is None:
-            return None
-        return SendError(topic, connection, producer, "", sequence_id, _ERROR, cause)
-    request_id = _number(fields, "request_id")
-    if request_id is None or kind == "ACK":
-        return None
-    if kind in _LOOKUPS:
-        return lookup.refusal(_LOOKUPS[kind], topic, connection, request_id, _ERROR, cause)
-    return Error(topic, connection, request_id, _ERROR, cause)
-
-
-def _fields(refused: Quarantined) -> dict[str, Any]:
+    `in_order`: answers come in the order of commands. Else a SEND has none, since the client expects those of earlier ones first.
+    """
     try:
-        found = msgspec.json.decode(refused.payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        fields = msgspec.json.decode(refused.payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    connection = fields.get("connection") if isinstance(fields, dict) else None
+    if not isinstance(connection, str):
+        return None
+    topic, cause = refused.topic or "", f"{refused.rule}: {refused.cause}"
+    kind, request_id = str(fields.get("command")), _number(fields, "request_id")
+    if kind == "SEND":
+        producer, lowest = _number(fields, "producer_id"), _number(fields, "sequence_id")
+        if in_order and producer is not None and lowest is not None:
+            highest = max(lowest, _number(fields, "highest_sequence_id") or 0)
+            return SendError(topic, connection, producer, "", highest, _ERROR, cause)
+    elif kind == "ACK":
+        consumer = _number(fields, "consumer_id")
+        if request_id is not None and consumer is not None:
+            return AckResponse(topic, connection, request_id, consumer, _ERROR, cause)
+    elif request_id is not None:
+        if kind in _LOOKUPS:
+            return lookup.refusal(_LOOKUPS[kind], topic, connection, request_id, _ERROR, cause)
+        return Error(topic, connection, request_id, _ERROR, cause)
+    return CloseConnection(topic, connection, cause)
 
 
 def _number(fields: dict[str, Any], name: str) -> int | None:

@@ -276,7 +276,7 @@ def test_a_subscription_that_went_and_came_again(tmp_path: Path) -> None:
 
 def test_a_subscription_that_came_after_its_ledger_was_trimmed(tmp_path: Path) -> None:
     log = folders(
-        tmp_path, publish(0), publish(1), (None, {"command": "RUN_CHECK", "check": "retention"}), subscribe(), publish(2),
+        tmp_path, publish(0), publish(1), check("consumedLedgers"), subscribe(), publish(2),
         managedLedgerMaxEntriesPerLedger=2,
     )  # fmt: skip
     found = of(at(log, 0))
@@ -298,6 +298,42 @@ def test_the_lives_of_a_topic_that_was_deleted_are_kept_apart(tmp_path: Path) ->
     assert [each.kind for each in second.events] == ["SEND_RECEIPT", "MESSAGE"]
     assert of(second, "after").outcome == "in flight"
     assert "TOPIC_EVENT" in [each.kind for each in first.events]
+
+
+def test_a_topic_that_ends_after_the_ledger_of_a_message(tmp_path: Path) -> None:
+    delete = (T, {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/t?force=true"})
+    log = folders(
+        tmp_path, subscribe(), publish(0), publish(1), flow(5), ack(0, 1), publish(2),
+        check("cursorFlush"), check("consumedLedgers"), delete, subscribe(), subscribe("new", 1), publish(0),
+        managedLedgerMaxEntriesPerLedger=2,
+    )  # fmt: skip
+    found = at(log, 0)
+    assert {each.subscription: each.outcome for each in found.subscriptions} == {
+        "s": "subscription deleted",
+        "new": "not for it",
+    }
+    assert kinds(found)[-1] == "TOPIC_EVENT"
+
+
+def test_a_topic_that_ends_and_begins_in_one_record(tmp_path: Path) -> None:
+    """Nobody used it for a while, which the next command shows."""
+    records = [publish(0, rest=True), subscribe(), publish(0)]
+    log = log_table(
+        LOGICAL,
+        timestamp=[START, START + 3_600_000, START + 3_601_000],
+        topic=[topic for topic, _ in records],
+        value=[json.dumps(command).encode() for _, command in records],
+    )
+    replay_in_process(log, tmp_path, partitions=2)
+    found = at(Folders.of(tmp_path), 0)
+    assert of(found).outcome == "not for it"
+    assert "TOPIC_EVENT" in kinds(found)
+
+
+def test_a_subscription_of_the_former_life_of_a_topic(tmp_path: Path) -> None:
+    delete = (T, {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/t?force=true"})
+    log = folders(tmp_path, subscribe(), publish(0), delete, publish(0))
+    assert of(at(log, 0, ledger=2)).outcome == "not for it"
 
 
 def test_a_batch_that_was_refused(tmp_path: Path) -> None:

@@ -205,10 +205,7 @@ class _Teller:
         elif row["kind"] == KINDS[e.SendError]:
             lowest = row.get("lowest_sequence_id")
             what = "" if lowest is None else f"in a batch from {lowest} to {row['sequence_id']}, "
-            fate, text = (
-                "refused",
-                f"{what}refused with {row['error']}: {row['cause']}{self._known_before(row)}",
-            )
+            fate, text = "refused", f"{what}refused with {row['error']}: {row['cause']}"
         else:
             fate, text = "quarantined", f"quarantined by the rule {row['rule']}: {row['cause']}"
         event = _event(row, text)
@@ -223,9 +220,7 @@ class _Teller:
         return f"not stored: {row['cause']}{self._known_before(row)}"
 
     def _known_before(self, row: dict[str, Any]) -> str:
-        """What deduplication had persisted of the producer before a row: the last id that was stored."""
-        if row["kind"] == KINDS[e.SendError] and "duplicate" not in row["cause"]:
-            return ""
+        """What deduplication had persisted of the producer before a receipt: the last id that was stored."""
         columns = [
             "partition",
             "offset",
@@ -311,7 +306,7 @@ class _Teller:
         partition = None if receipt is None else receipt["partition"]
         if receipt is None and self._never_written(position):
             return self._no_such(position)
-        rows = _while_there(sorted(self._rows(position, partition), key=_identity))
+        rows = _while_there(sorted(self._rows(position, partition), key=_identity), receipt)
         events = [] if receipt is None else [_event(receipt, _received(receipt))]
         events += [_event(row, _told(row, position)) for row in rows]
         if receipt is None:
@@ -386,7 +381,7 @@ class _Teller:
         if self._broker is not None:
             names |= dict.fromkeys(self._broker.topic(self._topic).subscriptions)
         names.pop("pulsar.dedup", None)
-        end = next((_record(row) for row in rows if row["kind"] == KINDS[e.TopicEvent]), None)
+        end = next((row for row in rows if row["kind"] == KINDS[e.TopicEvent]), None)
         found: list[SubscriptionFate] = []
         for name in names:
             own = [row for row in events if row["subscription"] == name]
@@ -394,7 +389,7 @@ class _Teller:
             if end is None:
                 found.append(self._outcome(name, position, receipt, rows, own))
                 continue
-            if any(_record(row) <= end for row in own):
+            if any(_is_of_life(row, end) for row in own):
                 fate, text = "subscription deleted", "the topic was deleted"
             else:
                 fate, text = "not for it", "the subscription began after the topic was deleted"
@@ -418,6 +413,10 @@ class _Teller:
         deliveries = _deliveries(own, name)
         found = partial(SubscriptionFate, name, deliveries=deliveries)
         if events and events[-1]["cause"].startswith("deleted"):
+            if receipt is not None and _identity(events[-1]) < _identity(receipt):
+                return found(
+                    outcome="not for it", text="the subscription was deleted before the message was stored"
+                )
             return found(outcome="subscription deleted", text=f"the subscription was {events[-1]['cause']}")
         moves = [row for row in own if row["kind"] in _OUTCOMES]
         last = moves[-1] if moves and _forward(moves[-1]) else None
@@ -456,7 +455,7 @@ class _Teller:
                 if deliveries
                 else f"{state.text}; no delivery of it is in the outputs that are kept"
             )
-            return found(outcome="acked" if deliveries else "unknown", text=text)
+            return found(outcome="acked" if deliveries and not gone else "unknown", text=text)
         if state.state == "in flight":
             return found(outcome="in flight", text=state.text)
         if state.state in ("delayed", "rescheduled"):
@@ -497,22 +496,34 @@ def _deliveries(rows: list[dict[str, Any]], name: str) -> int:
     return sum(row["kind"] == KINDS[e.Message] and row["subscription"] == name for row in rows)
 
 
-def _while_there(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _while_there(rows: list[dict[str, Any]], receipt: dict[str, Any] | None) -> list[dict[str, Any]]:
     """The rows about a message, in order, without the moves of cursors after its ledger was trimmed: they concern it no more, though a
-    subscription that began later may have its cursor before it. The end of the topic is the one that took its ledger."""
+    subscription that began later may have its cursor before it. Of the ends of the topic, the one that it met: the first one after
+    its receipt, or the one that took its ledger."""
     trimmed = next(
         (place for place, row in enumerate(rows) if row["kind"] == KINDS[e.LedgerDeleted]), len(rows)
     )
-    end = _record(rows[trimmed]) if trimmed < len(rows) else None
+    ends = [row for row in rows if row["kind"] == KINDS[e.TopicEvent]]
+    if receipt is not None:
+        ends = [row for row in ends if _identity(row) > _identity(receipt)]
+    else:
+        ends = [row for row in ends if rows[trimmed:] and _record(row) == _record(rows[trimmed])]
     return [
         row
         for place, row in enumerate(rows)
         if (
-            _record(row) == end
+            row in ends[:1]
             if row["kind"] == KINDS[e.TopicEvent]
             else place < trimmed or row["kind"] not in _OUTCOMES
         )
     ]
+
+
+def _is_of_life(event: dict[str, Any], end: dict[str, Any]) -> bool:
+    """Whether an event of a subscription belongs to the life of the topic that ended so. Its subscriptions are deleted after it, by the
+    same record, which may also begin the next life."""
+    deleted = _record(event) == _record(end) and event["cause"] == "deleted: topic deleted"
+    return deleted or _identity(event) < _identity(end)
 
 
 def _record(row: dict[str, Any]) -> tuple[int, int]:

@@ -216,8 +216,10 @@ def fold_side_by_side(
             run.broker.apply(int(records["offset"][0].as_py()) + offset, first, topic, command, b"")
         run.broker.flush()
         run.observer.sample()
-        topics = run.broker.topics()
-        pinned.append({topic: deepcopy(topics[topic].policies) for topic, _ in each.front if topic in topics})
+        there = set(run.broker.topic_names())
+        pinned.append(
+            {topic: deepcopy(run.broker.topic(topic).policies) for topic, _ in each.front if topic in there}
+        )
     size = max(1, min(PIECE, len(records) // PIECES))
     done = 0
     while done < len(records):

@@ -125,6 +125,7 @@ def recently_joined(name: str, before: str) -> Verdict:
 
 
 LEFT_BY_READER = "reader"
+"""The decider of `left_by_reader`."""
 
 
 def left_by_reader() -> Verdict:

@@ -135,7 +135,7 @@ def _handle_publish(ctx: Context, topic: NonPersistentTopic, command: c.Publish)
     """The short form. Its producer is registered with its first message, but for one that came through REST."""
     policies = ctx.policies_of(topic)
     write = from_short_form(ctx, topic, command)
-    if not may_publish(ctx, topic, policies, write):
+    if not may_publish(ctx, topic, policies, write, rest=command.rest):
         return
     producer = write.producer
     try:
@@ -182,7 +182,7 @@ def _publish(
 def _complete(ctx: Context, topic: NonPersistentTopic, write: PendingWrite) -> None:
     """Send the receipt, then deliver the message."""
     messages = _messages(write)
-    counters = topic.producer_counters.get(write.producer.name) or topic.count_producer(ctx, write.producer)
+    counters = topic.counters_of(ctx, write.producer)
     counters.messages_in += messages
     counters.bytes_in += write.size
     counters.last = ctx.clock

@@ -90,8 +90,8 @@ _UNSET_OF_TOPIC: dict[str, tuple[int, Any]] = {
 _SUBSCRIPTION_RATE = re.compile(r"(?P<name>[^/]+)/dispatchRate")
 
 ALL_POLICIES = "policies"
-_KEEP = "keep"
 """The call that removes all policies of a topic."""
+_KEEP = "keep"
 
 QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
 
@@ -257,9 +257,10 @@ def _kept_of(policies: Policies, command: Admin) -> Policies:
         if name not in Policies.__struct_fields__:
             continue
         value = getattr(policies, name)
-        if isinstance(value, dict):
-            value = getattr(found, name) | {own: of for own, of in value.items() if own == key}
-        setattr(found, name, value)
+        if not isinstance(value, dict):
+            setattr(found, name, value)
+        elif key in value:
+            getattr(found, name)[key] = value[key]
     return found
 
 

@@ -160,6 +160,12 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
 
     # -- rates ----------------------------------------------------------------------------------------------------
 
+    def counters_of(self, ctx: Context, producer: Producer) -> ProducerCounters:
+        """Where a message of a producer counts. One through REST has none, though the topic may have a producer of its name."""
+        if producer.producer_id is None and self.producers.get(producer.name) != producer:
+            return ProducerCounters(Rates(ctx.clock))
+        return self.producer_counters.get(producer.name) or self.count_producer(ctx, producer)
+
     def count_producer(self, ctx: Context, producer: Producer) -> ProducerCounters:
         """Count what a producer publishes from now on."""
         start = self.rates_until - seconds_of_interval(ctx.config) * 1000

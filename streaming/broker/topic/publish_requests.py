@@ -65,7 +65,7 @@ def may_send(
 
 
 def from_short_form(ctx: Context, topic: AbstractTopic, command: Publish) -> PendingWrite:
-    """The short form as a write. A producer that the topic does not know yet is a new one, and so is that of a REST call."""
+    """The short form as a write. A producer that the topic does not know yet is a new one. A REST call uses none of the topic's."""
     name = command.producer
     known = None if command.rest else topic.producers.get(name)
     producer = known or Producer(name, "", None, created=ctx.clock)
@@ -85,11 +85,14 @@ def from_short_form(ctx: Context, topic: AbstractTopic, command: Publish) -> Pen
 
 
 def may_publish(
-    ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, write: PendingWrite
+    ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, write: PendingWrite, *, rest: bool
 ) -> bool:
-    """The checks that a producer makes on the short form, which is never encrypted. False: it was refused."""
+    """The checks that a producer makes on the short form, which is never encrypted. False: it was refused. `rest`: there is no producer
+    that could make them."""
     if topic.is_shadow:
         refuse(ctx, topic, write, "NotAllowedError", _SHADOW)
+    elif rest:
+        return True
     elif policies.encryptionRequired:
         refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
     elif write.producer.name in topic.closing_producers:

@@ -63,7 +63,10 @@ class Producers:
     # -- what the log's clients say
 
     def publish(self, topic: str, record: DecodedRecord, origin: int, command: c.Publish | c.Send) -> None:
-        """A message of the log."""
+        """A message of the log. Nobody repeats one that came through REST."""
+        if isinstance(command, c.Publish) and command.rest:
+            self._made.pass_on(record, origin, command)
+            return
         key = sender_of(topic, command)
         producer = self.models.get(key)
         if producer is None and isinstance(command, c.Publish):
@@ -279,8 +282,8 @@ class Producers:
     def receipt(self, effect: e.SendReceipt) -> None:
         """A message is stored."""
         producer = self._by_name.get((effect.topic, effect.producer_name))
-        if producer is None:
-            return
+        if producer is None or (effect.producer_id is None and producer.template is not None):
+            return  # or it is for a message through REST, by the name of a connected producer
         producer.pending.pop(effect.sequence_id, None)
         self._made.unstored.discard((effect.topic, effect.producer_name, effect.sequence_id))
         if producer.template is None:

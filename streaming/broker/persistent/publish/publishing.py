@@ -23,6 +23,7 @@ from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position, from_tuple, from_wire
 from streaming.broker.producer.message_size import broker_entry_metadata_size
+from streaming.broker.producer.producer import Producer
 from streaming.broker.topic import creation, registration
 from streaming.broker.topic.abstract_topic import PendingWrite
 from streaming.broker.topic.publish_requests import (
@@ -58,7 +59,7 @@ def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> No
     one, too, and forgets it like one that has left. In Pulsar, such a message fails if deduplication is enabled."""
     policies = ctx.policies_of(topic)
     write = from_short_form(ctx, topic, command)
-    if not may_publish(ctx, topic, policies, write):
+    if not may_publish(ctx, topic, policies, write, rest=command.rest):
         return
     producer = write.producer
     try:
@@ -72,7 +73,12 @@ def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> No
         refuse(ctx, topic, write, error.code, error.cause)
         return
     _publish(ctx, topic, policies, write, 1)
-    if command.rest and producer.name not in topic.producers:
+    _note_absent(ctx, topic, producer)
+
+
+def _note_absent(ctx: Context, topic: PersistentTopic, producer: Producer) -> None:
+    """Deduplication forgets the name of a message without a connection some time after now, if no producer of the topic has it."""
+    if producer.producer_id is None and producer.name not in topic.producers:
         topic.dedup.producer_added(producer.name)  # it may have left before
         topic.dedup.producer_removed(producer.name, ctx.clock, short_form=True)
 
@@ -190,7 +196,7 @@ def _receipt(
 ) -> None:
     producer, metadata = write.producer, write.metadata
     num = metadata.num_messages_in_batch
-    counters = topic.producer_counters.get(producer.name) or topic.count_producer(ctx, producer)
+    counters = topic.counters_of(ctx, producer)
     counters.messages_in += 1 if num is None else num
     counters.bytes_in += write.size
     counters.last = ctx.clock
@@ -233,6 +239,7 @@ def _complete(ctx: Context, topic: PersistentTopic, count: int) -> None:
         write = topic.take_oldest()
         _confirm(ctx, topic, write)
         registration.write_done(ctx, topic, write.producer)
+        _note_absent(ctx, topic, write.producer)
         if write.last_of_ledger:
             for waiting in topic.pending:
                 _submit(ctx, topic, waiting)
