@@ -22,6 +22,12 @@ MOVED: dict[type[Effect], Outcome] = {e.Expired: "expired", e.Evicted: "evicted"
 LOST: tuple[Outcome, ...] = tuple(MOVED.values())
 NOT_STORED: tuple[Published, ...] = ("duplicate", "refused", "quarantined", "not sent")
 
+
+def loses_writes(event: e.TopicEvent) -> bool:
+    """Whether a topic closes, so that writes which a fault put off are never answered."""
+    return event.cause.startswith(("deleted", "unloaded"))
+
+
 Change = Literal[
     "lost newly", "saved", "lost earlier", "lost later", "lost by another rule", "delivered later", "redelivered", "unknown"
 ]  # fmt: skip

@@ -438,3 +438,19 @@ def test_what_is_not_modelled_is_counted() -> None:
     found = ask(log, hold=hold(300))
     assert found.model is not None
     assert found.model.left_out == {"commands on non-persistent topics": 1}
+
+
+def test_sequence_ids_of_a_topic_that_came_again_are_no_repeats() -> None:
+    """One of the former life was refused. It is another message."""
+    log = table(
+        [
+            subscribe(), admin_of_topic(1, "POST", "/backlogQuota?backlogQuotaType=destination_storage", {"limitSize": 10, "policy": "producer_exception"}),
+            publish(2, 0), (3, None, {"command": "RUN_CHECK", "check": "backlogQuota"}), publish(5, 1),
+            admin_of_topic(20, "DELETE", "?force=true", None), subscribe(21), *(publish(22, each) for each in range(3)),
+        ]
+    )  # fmt: skip
+    assert topic_row(ask(log, proposed=eviction(1_000_000)), "proposed")["backlog"] == 3
+
+
+def admin_of_topic(second: int, method: str, call: str, body: Any) -> Record:
+    return second, T, {"command": "ADMIN", "method": method, "path": f"/persistent/a/b/t{call}", "body": body}

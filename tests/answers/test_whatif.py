@@ -486,3 +486,39 @@ def test_the_report_shows_texts_of_clients_as_text() -> None:
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "No message fares otherwise" in report(ask(log, same=ttl(0)))
+
+
+# -- topics that close, and that end and begin again
+
+
+def called(second: int, method: str, call: str) -> Record:
+    return second, T, {"command": "ADMIN", "method": method, "path": f"/persistent/a/b/t{call}"}
+
+
+@pytest.mark.parametrize(("method", "call"), [("PUT", "/unload"), ("DELETE", "?force=true")])
+def test_a_write_that_a_closed_topic_lost_is_not_the_next_one_of_its_sequence_id(
+    method: str, call: str
+) -> None:
+    log = [
+        subscribe(),
+        (1, T, {"command": "FAULT", "fault": "DelayWrites", "count": 1}),
+        publish(2, 0),
+        called(10, method, call),
+        subscribe(15),
+        publish(20, 0),
+        (40, None, {"command": "RUN_CHECK", "check": "messageExpiry"}),
+    ]
+    assert differences(ask(table(log, messageExpiryCheckIntervalInMinutes=0), proposed=ttl(30))) == []
+
+
+def test_the_storage_of_a_topic_that_came_again() -> None:
+    log = [
+        subscribe(), *(publish(1, each) for each in range(3)), called(5, "DELETE", "?force=true"),
+        subscribe(6), *(publish(7, each) for each in range(5)),
+    ]  # fmt: skip
+    (row,) = (
+        row
+        for row in ask(table(log), proposed=ttl(500)).summary.to_pylist()
+        if (row["policies"], row["topic"], row["subscription"]) == ("baseline", T, None)
+    )
+    assert row["peak_storage"] == row["storage"] > 0

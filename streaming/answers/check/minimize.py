@@ -18,7 +18,7 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas.arguments import checked
 from schemas.commands import AnyCommand, Line, MessageIdData, Publish, Refused, to_binary, to_json
-from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Row, SendReceipt
+from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Row, SendReceipt, SubscriptionEvent
 from schemas.errors import MagnetarError
 from sinks.outputs import new_file
 from streaming.answers.check.invariants import INVARIANTS, Monitor, Violation
@@ -138,10 +138,16 @@ class Lost(NamedTuple):
         for (_, _, topic, command, _), rows in zip(folded.commands, folded.rows, strict=True):
             if isinstance(command, c.Subscribe) and topic == self.topic:
                 consumers[command.connection, command.consumer_id] = command.subscription
-            if isinstance(command, c.Ack) and _acks(command, position):
+            if isinstance(command, c.Ack) and topic == self.topic and _acks(command, position):
                 acked.add(consumers.get((command.connection, command.consumer_id), ""))
             for row in rows:
                 effect = row.effect
+                if (
+                    isinstance(effect, SubscriptionEvent)
+                    and effect.topic == self.topic
+                    and effect.cause.startswith("deleted")
+                ):
+                    acked.discard(effect.subscription)  # one that comes again has acked nothing
                 if (
                     isinstance(effect, Expired | Evicted | CursorMoved)
                     and effect.topic == self.topic

@@ -15,7 +15,7 @@ import numpy as np
 from schemas import effects as e
 from schemas.commands import MessageMetadata
 from schemas.entries import Entry, EntryNotFound
-from streaming.answers.fates import LOST, MOVED, Outcome
+from streaming.answers.fates import LOST, MOVED, Outcome, loses_writes
 from streaming.broker.broker import Broker
 from streaming.broker.context import Acked
 from streaming.broker.persistent.publish.publishing import DUPLICATE as DUPLICATE_ID
@@ -325,7 +325,7 @@ class OfTopic:
 
     def trim(self, ledger: int, entries: int, size: int) -> None:
         """A ledger is deleted, as all before it are. What became of its messages is final."""
-        self.storage -= size
+        self.storage = max(self.storage - size, 0)  # the ledgers of a topic that was deleted come after it
         self.trimmed += entries
         self._begins = max(self._begins, Position(ledger + 1, -1))
 
@@ -544,8 +544,13 @@ class Observer:
             found.start, found.gone = min(start, found.start), 0
 
     def _topic_event(self, offset: int, clock: int, effect: e.TopicEvent) -> None:
+        if not loses_writes(effect):
+            return
+        of = self.of(effect.topic)
+        of.waiting.clear()
         if effect.cause.startswith("deleted"):
-            self.of(effect.topic).storage = 0
+            of.storage = 0
+            of.admit(clock)
 
     def begin(self, entries: Mapping[str, Sequence[TopicEntry]]) -> None:
         """The broker has these entries by topic already, which are the first messages."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas import effects as e
 from schemas.commands import Decoded, Line
+from streaming.answers.fates import loses_writes
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
@@ -254,6 +255,10 @@ class PublishNumbers:
         own, self._own = self._own, None
         return own[1] if own is not None and own[0] == effect.topic else None
 
+    def lost(self, topic: str) -> None:
+        """The topic is closed: nothing answers the writes that wait."""
+        self._waiting.pop(topic, None)
+
     def end(self, broker: Broker) -> bool:
         """The record is done. Does its publish wait? One without an answer does if the topic has writes that do."""
         own, self._own = self._own, None
@@ -348,10 +353,18 @@ class History:
             self._message(effect, row.clock)  # type: ignore[arg-type]
         elif kind is e.ProducerSuccess:
             self._producer_success(effect)  # type: ignore[arg-type]
+        elif kind is e.TopicEvent:
+            self._topic_event(effect)  # type: ignore[arg-type]
         elif (found := break_of(row)) is not None:
             if kind is e.SendError:
                 self._numbers.answered(effect)  # type: ignore[arg-type]
             self.breaks.append((offset, found))
+
+    def _topic_event(self, effect: e.TopicEvent) -> None:
+        if loses_writes(effect):
+            self._numbers.lost(effect.topic)
+        if effect.cause.startswith("deleted"):  # sequence ids begin again
+            self._unstored = {each for each in self._unstored if each[0] != effect.topic}
 
     def _receipt(self, effect: e.SendReceipt) -> None:
         number = self._numbers.answered(effect)

@@ -20,6 +20,7 @@ from schemas import effects as e
 from schemas.commands import Decoded, to_binary
 from schemas.records import RECORD
 from schemas.units import LATEST_TIME
+from streaming.answers.fates import loses_writes
 from streaming.answers.whatif.clients.history import (
     DecodedRecord,
     History,
@@ -188,6 +189,13 @@ class MadeLog:
             position = Position(effect.ledger_id, effect.entry_id)
             self.topics[effect.topic].add(number, position)
             self._compare_entry(effect.topic, number, position)
+
+    def topic_event(self, effect: e.TopicEvent) -> None:
+        """A topic begins, ends or closes."""
+        if loses_writes(effect):
+            self.numbers.lost(effect.topic)
+        if effect.cause.startswith("deleted"):  # sequence ids begin again
+            self.unstored = {each for each in self.unstored if each[0] != effect.topic}
 
     def records(self) -> pa.Table:
         """The log, with the columns of `RECORD`."""
