@@ -29,6 +29,9 @@ class Admin(Command, tag="ADMIN"):
     """The path below ``/admin/v2``, with the query string, if there is one."""
     body: JsonBody = None
     """The request's body, as JSON. Arrays and objects nest at most five deep."""
+    lasting: bool = False
+    """True: the policy that the call sets on its topic holds whenever the topic exists. The call does not create the topic, and neither
+    the topic's end nor a call that removes all its policies removes this one. Pulsar has no such calls: policies are tried with them."""
 
 
 Profile = Literal["2.10", "2.x", "3.0", "4.0", "4.2", "4.x", "5.0"]

@@ -75,7 +75,7 @@ from streaming.broker.position import Position
 from streaming.broker.rates.rate import seconds_of_interval
 from streaming.broker.schema import schema_registry
 from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state, encode_state
-from streaming.broker.topic import producing, topic_commands
+from streaming.broker.topic import policy_calls, producing, topic_commands
 from streaming.broker.topic.abstract_topic import AbstractTopic
 from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
@@ -138,7 +138,7 @@ class Broker:
             state.deleted, state.deleted_partitions, state.forgotten_ledger, state.partitioned
         )
         ctx.schema_times, ctx.resources = state.schema_times, state.resources
-        ctx.closed_producers = state.closed_producers
+        ctx.closed_producers, ctx.lasting = state.closed_producers, state.lasting
         ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
         self._persistent = PersistentTopics(ctx, state, self._non_persistent)
@@ -356,6 +356,9 @@ class Broker:
             if not is_topic_name(name):
                 return self._refuse_name(name, command)
             if not namespaces.takes_topics(ctx, namespace_of(name)) and self._refuse_namespace(name, command):
+                return None
+            if isinstance(command, c.Admin) and command.lasting and admin_requests.is_policy_call(command):
+                policy_calls.call_lasting(ctx, name, command)
                 return None
             if isinstance(command, c.Admin | c.GetOrCreateSchema) and self._awaits_use(name):
                 self._domain(name).open(name)
@@ -876,6 +879,11 @@ class Broker:
     def changed_settings(self) -> list[str]:
         """The settings that the admin API has changed, by name."""
         return dynamic_settings.changed(self._ctx)
+
+    @property
+    def lasting(self) -> dict[str, Policies]:
+        """The policies that topics have whenever they exist, by topic."""
+        return self._state.lasting
 
     def topic_names(self) -> list[str]:
         """The full names of all topics, sorted."""

@@ -103,6 +103,7 @@ class Context:
         "entries",
         "full",
         "generated_names",
+        "lasting",
         "limits",
         "lost",
         "most",
@@ -143,6 +144,7 @@ class Context:
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
         self.closed_producers: dict[str, dict[int, int]] = {}
+        self.lasting: dict[str, Policies] = {}
         self.partitioned: dict[str, int] = {}
         self.partitions = 0  # the sum of `partitioned`, which changes by `set_partitions` alone
         self.deleted = DeletedTopics({}, {}, 0, self.partitioned)

@@ -5,7 +5,7 @@ setting are left out. The pinned commands take the first offsets. The log's own 
 the same in all partitions: subtract it to compare two results row by row.
 
 A PUT of a namespace sets all of its policies. A pinned one comes before the other calls on the namespace, and one in the log gets the pinned
-policies into its body. A call that removes all policies of a topic keeps the pinned ones.
+policies into its body. Those of a topic hold whenever it exists (`Admin.lasting`).
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ from schemas.records import RECORD
 from streaming.broker import admin_requests
 from streaming.broker.admin import dynamic_settings, namespace_policies, namespaces
 from streaming.broker.config import BadSetting, configuration
-from streaming.broker.policies.admin_calls import ALL_POLICIES, keeping, policy_of
+from streaming.broker.policies.admin_calls import policy_of
 
 
 class PolicyCommand(NamedTuple):
@@ -175,7 +175,8 @@ def _calls(policies: list[PolicyCommand]) -> list[tuple[int, str | None, Admin]]
         if not isinstance(command, Admin):
             continue
         if (created := created_by(topic, command)) is None:
-            others.append((number, topic, command))
+            lasting = _key(topic, command)[1] != command.path and topic is not None
+            others.append((number, topic, msgspec.structs.replace(command, lasting=lasting)))
         else:
             first, before = puts.get(created, (number, command))
             unset: dict[str, Any] = dict.fromkeys(namespace_policies.POLICY_NAMES) if whole else {}
@@ -221,8 +222,6 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
             if (created := created_by(topic, command)) is not None:
                 if (other := _under(command, created, calls, whole=created in whole)) != command:
                     reconfigured[row] = other
-            elif pinned := _pinned_of_all(command, calls):
-                reconfigured[row] = keeping(command, pinned)
             elif command.method != "GET":
                 key = _key(topic, command)
                 is_policy = key[1] != command.path
@@ -235,17 +234,6 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
             elif config is not None:
                 reconfigured[row] = _over(command, config)
     return _Overridden(keep, reconfigured, starts, configs)
-
-
-def _pinned_of_all(command: Admin, policies: list[PolicyCommand]) -> list[str]:
-    """The policies that a call would remove with all others of its topic. Empty: it is another call, or there are none."""
-    about = admin_requests.topic_of(command.path)
-    if about is None or command.method != "DELETE" or admin_requests.call_of(command)[1:] != ALL_POLICIES:
-        return []
-    calls = (each.command for each in policies if isinstance(each.command, Admin))
-    same = (each for each in calls if admin_requests.topic_of(each.path) == about)
-    found = (policy_of(admin_requests.call_of(each)[1:], each.path) for each in same)
-    return sorted({each for each in found if each is not None})
 
 
 def _about(topic: str | None, command: Admin) -> str | None:

@@ -102,6 +102,8 @@ class Spread:
             piece(name).aside[name] = block
         for name, left in state.deleted.items():
             piece(name).deleted[name] = left
+        for name, policies in state.lasting.items():
+            piece(name).lasting[name] = policies
         for whole, partitions in state.deleted_partitions.items():
             for name, left in partitions.items():
                 piece(name).deleted_partitions.setdefault(whole, {})[name] = left
@@ -211,6 +213,7 @@ class Spread:
             state.topics.update(piece.topics)
             state.aside.update(piece.aside)
             state.deleted.update(piece.deleted)
+            state.lasting.update(piece.lasting)
             for name, partitions in piece.deleted_partitions.items():
                 state.deleted_partitions.setdefault(name, {}).update(partitions)
             state.permissions.update(piece.permissions)

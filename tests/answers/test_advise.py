@@ -401,6 +401,16 @@ def test_a_log_whose_policies_take_something_is_advised_by_what_they_left() -> N
     hold(table(records), found)
 
 
+def test_a_topic_that_comes_again_needs_what_its_second_life_needed() -> None:
+    path = f"/persistent/{T.removeprefix('persistent://')}?force=true"
+    delete = (500_000, T, {"command": "ADMIN", "method": "DELETE", "path": path})
+    log = table([begin(), *subscribe(0), publish(0, 0), ack(1, 0), delete, *subscribe(600), publish(600, 0),
+                 client(900, "ACK", ack_type="Individual", message_id=[{"ledgerId": 2, "entryId": 0}]), tick(3000)])  # fmt: skip
+    found = advise(log, partitions=1)
+    assert smallest(found, "messageTTL") == (300, 299, 1)
+    hold(log, found)
+
+
 @pytest.mark.parametrize("call", ["?force=true", "/policies"])
 def test_a_topic_that_loses_its_policies_needs_what_it_needed_before(call: str) -> None:
     """A value that is gone at the end is not one that the broker refuses."""

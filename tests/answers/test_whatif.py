@@ -522,3 +522,14 @@ def test_the_storage_of_a_topic_that_came_again() -> None:
         if (row["policies"], row["topic"], row["subscription"]) == ("baseline", T, None)
     )
     assert row["peak_storage"] == row["storage"] > 0
+
+
+def test_a_policy_is_tried_on_a_topic_that_comes_late_and_on_each_of_its_lives() -> None:
+    """An empty topic that is there for its policies would be deleted for inactivity before, and they with it."""
+    log = [
+        tick(0), subscribe(600), publish(601, 0), tick(700), called(800, "DELETE", "?force=true"), tick(850),
+        subscribe(900), (900, T, {"command": "ADMIN", "method": "POST", "path": "/persistent/a/b/t/messageTTL", "body": 9000}),
+        publish(901, 1), tick(1100),
+    ]  # fmt: skip
+    found = ask(table(log), proposed=ttl(5))
+    assert [row[:2] for row in differences(found)] == [(0, "lost newly"), (1, "lost newly")]

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from schemas.commands import SubType
+from schemas.commands import Admin, SubType
 from schemas.effects import AdminResponse, Effect, Error, Message, SendError, SendReceipt, Success
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
-from streaming.broker.policies.hierarchy import Policies
-from tests.broker.kit import Run, of, one, response, sent
+from tests.broker.kit import TOPIC, Run, of, one, response, sent
 from tests.broker.test_admin_calls import OTHER, status
 
 pytestmark = pytest.mark.feature("I4", "I1")
@@ -214,33 +213,73 @@ def test_kept_policies_that_a_topic_does_not_take(call: str, body: Any, expected
     assert response(run.admin("GET", f"/{call}")) is UNSET
 
 
-# -- all policies at once ---------------------------------------------------------------------------------------------
+# -- policies that last -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("body", "left"),
-    [
-        (None, {}),
-        ({"keep": ["messageTTL"]}, {"messageTTL": 7}),
-        ({"keep": ["backlogQuota message_age", "maxProducersPerTopic"]}, {"backlogQuota": ["message_age"], "maxProducersPerTopic": 3}),
-        ({"keep": ["subscriptionDispatchRates s"]}, {"subscriptionDispatchRates": ["s"]}),
-        ({"keep": ["__class__", "no such policy", "", 5]}, {}),
-        ({"keep": 5}, {}),
-        ([], {}),
-    ],
-)  # fmt: skip
-def test_a_call_that_removes_all_policies_keeps_those_that_it_names(body: Any, left: dict[str, Any]) -> None:
-    """Pulsar's call names none. Policies that are tried on a log are named where it makes the call."""
+def lasting(call: str, body: Any, topic: str = TOPIC, method: Any = "POST") -> Admin:
+    path = topic.replace("://", "/", 1)
+    return Admin(method=method, path=f"/{path}/{call}", body=body, lasting=True)
+
+
+QUOTA = {"limitSize": 5, "policy": "producer_exception"}
+RATE = {"dispatchThrottlingRateInMsg": 5}
+LASTING: list[tuple[str, Any]] = [
+    ("messageTTL", 7), ("maxProducers", 3), ("s/dispatchRate", RATE), ("deduplicationEnabled", True),
+    *((f"backlogQuota?backlogQuotaType={type_}", QUOTA) for type_ in ("message_age", "destination_storage")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/t"])
+def test_policies_that_last_hold_whenever_the_topic_exists(topic: str) -> None:
+    run = Run(profile="4.2")
+    for call, value in LASTING:
+        answer = run.do(lasting(call, value, topic), topic)
+        assert [type(each) for each in answer] == [AdminResponse]
+        assert status(answer) == 204
+    assert run.broker.topic_names() == []
+    for _ in range(2):
+        run.publish(1, topic=topic, rest=True)
+        for call, value in LASTING[:4]:
+            found = response(run.admin("GET", f"/{call}", topic=topic))
+            assert found.items() >= value.items() if isinstance(value, dict) else found == value
+        assert {*response(run.admin("GET", "/backlogQuotaMap", topic=topic))} == {
+            "message_age",
+            "destination_storage",
+        }
+        assert status(run.admin("DELETE", "", topic=topic)) == 204
+
+
+def test_a_call_that_removes_all_policies_leaves_those_that_last() -> None:
     run = Run(profile="4.2")
     run.publish(1)
-    quota, rate = {"limitSize": 5, "policy": "producer_exception"}, {"dispatchThrottlingRateInMsg": 5}
-    for call, value in [
-        ("messageTTL", 7), ("maxProducers", 3), ("s/dispatchRate", rate),
-        *((f"backlogQuota?backlogQuotaType={type_}", quota) for type_ in ("message_age", "destination_storage")),
-    ]:  # fmt: skip
+    for call, value in LASTING:
         assert status(run.admin("POST", f"/{call}", value)) == 204
-    assert status(run.admin("DELETE", "/policies", body)) == 204
-    found = {
-        name: value for name in Policies.__struct_fields__ if (value := getattr(run.topic.policies, name))
-    }
-    assert {name: [*value] if isinstance(value, dict) else value for name, value in found.items()} == left
+    for call, value in (LASTING[0], LASTING[2], LASTING[4]):
+        assert status(run.do(lasting(call, value))) == 204
+    assert status(run.admin("DELETE", "/policies")) == 204
+    left = run.topic.policies
+    assert (left.messageTTL, {*left.backlogQuota}, {*left.subscriptionDispatchRates}) == (
+        7,
+        {"message_age"},
+        {"s"},
+    )
+    assert (left.maxProducersPerTopic, left.deduplication) == (None, None)
+
+
+def test_a_policy_that_lasts_may_be_refused_or_removed() -> None:
+    run = Run(profile="4.2")
+    assert status(run.do(lasting("maxProducers", -1))) == 412
+    assert run.broker.lasting == {}
+    assert status(run.do(lasting("messageTTL", 7))) == 204
+    run.publish(1)
+    assert response(run.admin("GET", "/messageTTL")) == 7
+    assert status(run.do(lasting("messageTTL", None, method="DELETE"))) == 204
+    assert run.topic.policies.messageTTL is None
+    assert status(run.do(lasting("stats", None, method="GET"))) == 200  # it is about no policy
+
+
+def test_policies_that_last_are_part_of_the_state() -> None:
+    run = Run()
+    run.do(lasting("messageTTL", 7))
+    again = Broker.decode(run.broker.encode(), NoEntries())
+    assert again.lasting == run.broker.lasting != {}

@@ -286,7 +286,7 @@ def _waiting(of: OfTopic, mine: OfSubscription) -> int:
 
 
 def _in_force(folded: Folded, run: int, topic: str, rule: _Rule, value: int) -> bool:
-    """Whether the broker takes the policy, which a topic may lose later. A topic that is not there counts as if it had it."""
+    """Whether the broker takes the policy."""
     found = folded.pinned[run].get(topic)
     return found is None or rule.is_set(found, value)
 

@@ -144,8 +144,8 @@ def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
 class Folded(NamedTuple):
     """What came of a partition: the messages by topic, then for the baseline and each policy set its observer, the stats of
     its broker, how many commands named nothing, where its topics became open-loop, and by topic which fields of the admin API's stats
-    are not the baseline's at the end. `sampled`: the topics of the baseline whose entries are sampled, see `PersistentTopic.is_sampled`. `pinned`: the policies that topics have
-    after the pinned commands. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
+    are not the baseline's at the end. `sampled`: the topics of the baseline whose entries are sampled, see `PersistentTopic.is_sampled`. `pinned`: the policies that the pinned
+    commands give to topics. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
     log of each policy set if it has one of its own."""
 
     messages: dict[str, TopicPublishes]
@@ -216,10 +216,7 @@ def fold_side_by_side(
             run.broker.apply(int(records["offset"][0].as_py()) + offset, first, topic, command, b"")
         run.broker.flush()
         run.observer.sample()
-        there = set(run.broker.topic_names())
-        pinned.append(
-            {topic: deepcopy(run.broker.topic(topic).policies) for topic, _ in each.front if topic in there}
-        )
+        pinned.append(deepcopy(run.broker.lasting))
     size = max(1, min(PIECE, len(records) // PIECES))
     done = 0
     while done < len(records):

@@ -17,7 +17,7 @@ from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.non_persistent import consumers, stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
 from streaming.broker.persistent import admin_operations
-from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies, overlay
 from streaming.broker.rates.rate import Rate, end_of_interval
 from streaming.broker.schema import schema_registry
 from streaming.broker.topic import creation, registration
@@ -38,6 +38,7 @@ def create(ctx: Context, name: str, former: int) -> NonPersistentTopic:
     """Create a topic. `former`: the last ledger id of the deleted topic of that name."""
     ctx.emit(TopicEvent(name, "created"))
     topic = empty(name, former)
+    overlay(topic.policies, ctx.lasting.get(name))
     topic.last_active = ctx.clock
     topic.rates_until = end_of_interval(ctx.clock, ctx.config)
     return topic

@@ -18,7 +18,7 @@ from streaming.broker.persistent.cleanup.ledger_rollover import (
 from streaming.broker.persistent.cleanup.trimming import trim
 from streaming.broker.persistent.publish import deduplication_snapshots
 from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic
-from streaming.broker.policies.hierarchy import NO_POLICIES
+from streaming.broker.policies.hierarchy import NO_POLICIES, Policies, overlay
 from streaming.broker.position import Position
 from streaming.broker.rates.rate import end_of_interval
 from streaming.broker.schema import schema_registry
@@ -48,6 +48,7 @@ def empty(ctx: Context, name: str, former: int) -> PersistentTopic:
         name,
         ledger=ManagedLedger.create(ctx.clock, former),
         last_active=ctx.clock,
+        policies=overlay(Policies(), ctx.lasting.get(name)),
     )
 
 

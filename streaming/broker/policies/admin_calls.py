@@ -1,7 +1,7 @@
 """Admin calls that read, set and remove the policies of a namespace or a topic (I1)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 from urllib.parse import unquote
 
@@ -91,7 +91,6 @@ _SUBSCRIPTION_RATE = re.compile(r"(?P<name>[^/]+)/dispatchRate")
 
 ALL_POLICIES = "policies"
 """The call that removes all policies of a topic."""
-_KEEP = "keep"
 
 QUOTA_TYPES: tuple[QuotaType, ...] = get_args(QuotaType)
 
@@ -200,8 +199,8 @@ def set_policy(
     if name == ALL_POLICIES:
         if command.method != "DELETE":
             return False
-        for field, value in msgspec.structs.asdict(_kept_of(policies, command)).items():
-            setattr(policies, field, value)
+        for field, default in msgspec.structs.asdict(Policies()).items():
+            setattr(policies, field, default)
         return True
     if name in KEPT:
         set_kept(policies, name, command, of_topic=lower is not None)
@@ -241,27 +240,6 @@ def set_policy(
         _check_auto_topic_creation(value)
     setattr(policies, field, value)
     return True
-
-
-def keeping(command: Admin, names: Sequence[str]) -> Admin:
-    """A call that removes all policies of a topic, but not those with these names (see `policy_of`). Pulsar has no such call."""
-    return msgspec.structs.replace(command, body={_KEEP: [*names]})
-
-
-def _kept_of(policies: Policies, command: Admin) -> Policies:
-    """What a call that removes all policies leaves of them, see `keeping`."""
-    found = Policies()
-    names = command.body.get(_KEEP) if isinstance(command.body, dict) else None
-    for each in names if isinstance(names, list) else ():
-        name, _, key = str(each).partition(" ")
-        if name not in Policies.__struct_fields__:
-            continue
-        value = getattr(policies, name)
-        if not isinstance(value, dict):
-            setattr(found, name, value)
-        elif key in value:
-            getattr(found, name)[key] = value[key]
-    return found
 
 
 def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:

@@ -277,6 +277,17 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
 NO_POLICIES = Policies()
 
 
+def overlay(policies: Policies, over: Policies | None) -> Policies:
+    """Set what `over` sets, too. Returns `policies`."""
+    for name in Policies.__struct_fields__ if over is not None else ():
+        value, unset = getattr(over, name), getattr(NO_POLICIES, name)
+        if isinstance(unset, dict):
+            value = getattr(policies, name) | value
+        if value != unset:
+            setattr(policies, name, value)
+    return policies
+
+
 def default_quota(config: ServiceConfiguration) -> BacklogQuota:
     """The broker's quota, for both types."""
     size = int(config.backlogQuotaDefaultLimitGB * 2**30)

@@ -55,7 +55,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it. `generated_names`: how many
     producer names the broker has made up. `aside`: topics that an operator set aside, as they were; nothing looks into them.
     `closed_producers`: connection → producer id → until when the broker ignores what the client still sends for that producer, which
-    the broker closed (ms; mirrors `recentlyClosedProducers`).
+    the broker closed (ms; mirrors `recentlyClosedProducers`). `lasting`: the policies that a topic has whenever it exists.
     """
 
     partition: int
@@ -82,6 +82,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     deleted_partitions: dict[str, dict[str, int]] = {}
     forgotten_ledger: int = 0
     closed_producers: dict[str, dict[int, int]] = {}
+    lasting: dict[str, Policies] = {}
 
 
 def _encode_hook(value: Any) -> Any:
