@@ -125,10 +125,22 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "SEND": (
         encode(
             "SEND",
-            {"producer_id": 1, "sequence_id": 2},
-            entry({"producer_name": "p1", "sequence_id": 2, "publish_time": 2**63}, b"x"),
+            {"producer_id": 1, "sequence_id": 2, "highest_sequence_id": 4, "num_messages": 3},
+            entry({"producer_name": "p1", "sequence_id": 2, "publish_time": 2**63}, b"xyz"),
         ),
         "SEND_ERROR",
+    ),
+    "ACK": (
+        encode(
+            "ACK",
+            {
+                "consumer_id": 1,
+                "ack_type": "Individual",
+                "message_id": [{"ledgerId": 1, "entryId": 0, "ack_set": [0] * 15_626}],
+                "request_id": 70,
+            },
+        ),
+        "ACK_RESPONSE",
     ),
     "PRODUCER": (
         encode("PRODUCER", {"topic": TOPIC, "producer_id": 7, "request_id": 70, "producer_name": LONG}),
@@ -188,7 +200,7 @@ def test_a_command_that_the_gate_refuses_is_answered(kind: str, caplog: pytest.L
         if kind == "SEND":
             assert [frame.cmd for frame in frames[1:]] == ["SEND_RECEIPT", "SEND_ERROR", "SEND_RECEIPT"]
             numbers = {name: by_kind["SEND_ERROR"][name] for name in ("producer_id", "sequence_id")}
-            assert numbers == {"producer_id": 1, "sequence_id": 2}
+            assert numbers == {"producer_id": 1, "sequence_id": 4}
         else:
             assert by_kind[answered]["request_id"] == 70
         assert by_kind[answered].get("error", by_kind[answered].get("error_code")) == "NotAllowedError"
@@ -196,6 +208,16 @@ def test_a_command_that_the_gate_refuses_is_answered(kind: str, caplog: pytest.L
 
     run(work)
     assert "a command is refused: " in caplog.text
+
+
+def test_what_came_before_a_command_that_closes_its_connection_is_answered() -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(producer(), send(1), encode("FLOW", {"consumer_id": 2**64 - 1, "messagePermits": 1}))
+        await peer.until("SEND_RECEIPT")
+        assert await peer.next() is None
+
+    run(work)
 
 
 def subscribe(name: str, permits: int) -> bytes:
