@@ -300,6 +300,21 @@ def test_the_lives_of_a_topic_that_was_deleted_are_kept_apart(tmp_path: Path) ->
     assert "TOPIC_EVENT" in [each.kind for each in first.events]
 
 
+def test_a_former_life_whose_outputs_are_not_kept(tmp_path: Path) -> None:
+    """All but the end of the topic."""
+    delete = (T, {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/t?force=true"})
+    log = folders(tmp_path, publish(7), delete, publish(0))
+    for file in (tmp_path / "tables").rglob("*.parquet"):
+        table = pq.read_table(file, partitioning=None)
+        rest = table.filter([offset > 1 for offset in table["offset"].to_pylist()])
+        pq.write_table(rest, file, store_schema=False) if len(rest) else file.unlink()
+    assert (sent(log, 7).fate, at(log, 0).fate, at(log, 0, ledger=2).fate) == (
+        "not kept",
+        "not kept",
+        "stored",
+    )
+
+
 def test_a_topic_that_ends_after_the_ledger_of_a_message(tmp_path: Path) -> None:
     delete = (T, {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/t?force=true"})
     log = folders(

@@ -289,9 +289,10 @@ class _Teller:
 
     @cached_property
     def _complete(self) -> bool:
-        """Whether the kept outputs begin no later than the topic."""
-        created = self._of_topic & (pc.field("cause") == "created")
-        return next(self._folders.rows(e.TopicEvent, created, ["topic"]), None) is not None
+        """Whether the kept outputs begin no later than the topic. If they begin with its end, that was another life of it."""
+        columns = ["partition", "offset", "ordinal", "cause"]
+        first = min(self._folders.rows(e.TopicEvent, self._of_topic, columns), key=_identity, default=None)
+        return first is not None and first["cause"] == "created"
 
     def _not_kept(self, what: str) -> str:
         return (
@@ -315,7 +316,12 @@ class _Teller:
             text = f"stored at {position}"
         last = next((row for row in rows if row["kind"] == KINDS[e.LedgerDeleted]), None)
         if last is not None:
-            text += f", and trimmed with ledger {position.ledger}"
+            gone = (
+                "deleted with its topic"
+                if last["cause"] == _WITH_TOPIC
+                else f"trimmed with ledger {position.ledger}"
+            )
+            text += f", and {gone}"
         outcomes = self._outcomes(position, receipt, rows)
         return self._life(
             fate="stored" if receipt is not None or self._is_there(position) else "not kept",
@@ -477,6 +483,8 @@ class _Teller:
         )
 
 
+_WITH_TOPIC = "topic deleted"
+"""The cause of a LEDGER_DELETED row that came with the end of its topic."""
 _OUTCOMES: dict[str, Outcome] = {KINDS[effect]: outcome for effect, outcome in MOVED.items()}
 
 
@@ -576,7 +584,8 @@ def _told(row: dict[str, Any], position: Position) -> str:
         return f"ledger {row['ledger_id']} closed with {row['entries']} entries: {row['cause']}"
     if kind == KINDS[e.LedgerDeleted]:
         policy = f", {row['policy']}" if row["policy"] else ""
-        return f"ledger {row['ledger_id']} trimmed: {row['cause']}{policy}"
+        how = "deleted" if row["cause"] == _WITH_TOPIC else "trimmed"
+        return f"ledger {row['ledger_id']} {how}: {row['cause']}{policy}"
     return f"topic {row['cause']}"
 
 
