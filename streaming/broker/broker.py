@@ -355,10 +355,14 @@ class Broker:
                 return Refused(SET_ASIDE, topic_set_aside(name).cause)
             if not is_topic_name(name):
                 return self._refuse_name(name, command)
-            if not namespaces.takes_topics(ctx, namespace_of(name)) and self._refuse_namespace(name, command):
+            if (
+                isinstance(command, c.Admin)
+                and command.lasting
+                and name not in ctx.partitioned
+                and policy_calls.call_lasting(ctx, name, command)
+            ):
                 return None
-            if isinstance(command, c.Admin) and command.lasting and admin_requests.is_policy_call(command):
-                policy_calls.call_lasting(ctx, name, command)
+            if not namespaces.takes_topics(ctx, namespace_of(name)) and self._refuse_namespace(name, command):
                 return None
             if isinstance(command, c.Admin | c.GetOrCreateSchema) and self._awaits_use(name):
                 self._domain(name).open(name)
@@ -369,6 +373,7 @@ class Broker:
             isinstance(command, c.Admin)
             and ctx.config.namespacesMustExist
             and admin_requests.is_policy_call(command)
+            and not command.lasting
             and whole_of(name) in ctx.partitioned
         ):
             admin_requests.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")

@@ -556,7 +556,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         """The broker stops: its clients are disconnected, and the topics are gone but for their policies."""
         for name in self.names():
             topic = self.load(name)
-            if topic.policies == NonPersistentTopic(name).policies:
+            if topic.policies == non_persistent_commands.empty(self._ctx, name).policies:
                 self.delete(name, force=True)
             else:
                 non_persistent_commands.unload(self._ctx, topic, "unloaded")
@@ -649,7 +649,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
             self._wake(topic)
 
     def _missing(self, name: str, former: int) -> NonPersistentTopic:
-        return non_persistent_commands.empty(name, former)
+        return non_persistent_commands.empty(self._ctx, name)
 
     def connection_lost(self, name: str, connection: str) -> None:
         """Close the connection's producers and consumers."""

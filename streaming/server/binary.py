@@ -1178,7 +1178,7 @@ class Connection(asyncio.Protocol):
             return b""
         if found.cmd == "_TCP_CLOSE":
             assert isinstance(effect, e.CloseConnection)
-            log.info("connection %s is closed: %s", self.name, effect.cause)
+            self._say_closed(effect.cause, None)
             self._closing = True
             return b""
         if found.cmd == "LOOKUP_RESPONSE" and "error" not in found.fields:

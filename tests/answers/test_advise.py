@@ -392,6 +392,10 @@ def test_retention_keeps_what_is_read_again() -> None:
     assert smallest(found, "retentionTimeInMinutes") == (16, 15, 8)
     assert smallest(found, "retentionSizeInMB") == (1, 0, 8)
     hold(table(records), found)
+    # the broker takes no retention below the quota
+    records[0] = begin(backlogQuotaDefaultLimitGB=0, backlogQuotaDefaultLimitBytes=50_000_000)
+    wanted = need(advise(table(records), partitions=1), "retentionSizeInMB")
+    assert (wanted.smallest, wanted.text) == (None, "the broker refuses the value")
 
 
 def test_a_log_whose_policies_take_something_is_advised_by_what_they_left() -> None:

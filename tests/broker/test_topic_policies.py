@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
-from schemas.commands import Admin, SubType
+from schemas.commands import Admin, Restart, SubType
 from schemas.effects import AdminResponse, Effect, Error, Message, SendError, SendReceipt, Success
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -242,10 +243,12 @@ def test_policies_that_last_hold_whenever_the_topic_exists(topic: str) -> None:
         for call, value in LASTING[:4]:
             found = response(run.admin("GET", f"/{call}", topic=topic))
             assert found.items() >= value.items() if isinstance(value, dict) else found == value
-        assert {*response(run.admin("GET", "/backlogQuotaMap", topic=topic))} == {
-            "message_age",
-            "destination_storage",
-        }
+        if topic == TOPIC:
+            quotas = response(run.admin("GET", "/backlogQuotaMap"))
+            assert {type_: each["limitSize"] for type_, each in quotas.items()} == {
+                "message_age": 5,
+                "destination_storage": 5,
+            }
         assert status(run.admin("DELETE", "", topic=topic)) == 204
 
 
@@ -276,6 +279,64 @@ def test_a_policy_that_lasts_may_be_refused_or_removed() -> None:
     assert status(run.do(lasting("messageTTL", None, method="DELETE"))) == 204
     assert run.topic.policies.messageTTL is None
     assert status(run.do(lasting("stats", None, method="GET"))) == 200  # it is about no policy
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("GET", "policies"),
+        ("POST", "policies"),
+        ("GET", "backlogQuota"),
+        ("POST", "backlogQuotaMap"),
+        ("GET", "stats"),
+    ],
+)
+def test_what_is_no_policy_to_set_is_answered_as_ever(method: Any, call: str) -> None:
+    found: list[Any] = []
+    for lasts in (False, True):
+        run = Run(profile="4.2")
+        found.append(
+            status(run.do(msgspec.structs.replace(lasting(call, None, method=method), lasting=lasts)))
+        )
+        assert run.broker.lasting == {}
+    assert found[0] == found[1] or method == "GET"
+
+
+def test_a_policy_that_the_topic_refuses_does_not_last() -> None:
+    run = Run(profile="4.2")
+    run.publish(1)
+    retention = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1}
+    assert status(run.admin("POST", "/retention", retention)) == 204
+    assert (
+        status(run.do(lasting("backlogQuota", {"limitSize": 5_000_000, "policy": "producer_exception"})))
+        == 412
+    )
+    assert run.broker.lasting == {}
+
+
+def test_a_policy_may_wait_for_a_namespace_and_for_a_partition() -> None:
+    run = Run(namespacesMustExist=True)
+    topic = "persistent://t/n/w-partition-0"
+    assert status(run.do(lasting("messageTTL", 7, topic), topic)) == 204
+    tenant: Any = {"allowedClusters": ["standalone"]}
+    for path, body in [
+        ("/tenants/t", tenant),
+        ("/namespaces/t/n", None),
+        ("/persistent/t/n/w/partitions", 2),
+    ]:
+        assert status(run.do(Admin(method="PUT", path=path, body=body), None)) == 204
+    run.publish(1, topic=topic)
+    assert run.broker.topic(topic).policies.messageTTL == 7
+    assert status(run.do(lasting("messageTTL", 9, topic), topic)) == 204
+    assert run.broker.topic(topic).policies.messageTTL == 9
+
+
+def test_a_restart_forgets_a_non_persistent_topic_with_nothing_but_policies_that_last() -> None:
+    run, topic = Run(), "non-persistent://public/default/t"
+    run.do(lasting("messageTTL", 7, topic), topic)
+    run.publish(1, topic=topic)
+    run.do(Restart(), None)
+    assert run.broker.topic_names() == []
 
 
 def test_policies_that_last_are_part_of_the_state() -> None:

@@ -216,7 +216,8 @@ def fold_side_by_side(
             run.broker.apply(int(records["offset"][0].as_py()) + offset, first, topic, command, b"")
         run.broker.flush()
         run.observer.sample()
-        pinned.append(deepcopy(run.broker.lasting))
+        lasting = run.broker.lasting
+        pinned.append({name: deepcopy(lasting.get(name, Policies())) for name, _ in each.front if name})
     size = max(1, min(PIECE, len(records) // PIECES))
     done = 0
     while done < len(records):

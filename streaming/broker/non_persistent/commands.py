@@ -37,16 +37,17 @@ from streaming.broker.topic.topic_commands import TopicCommand
 def create(ctx: Context, name: str, former: int) -> NonPersistentTopic:
     """Create a topic. `former`: the last ledger id of the deleted topic of that name."""
     ctx.emit(TopicEvent(name, "created"))
-    topic = empty(name, former)
-    overlay(topic.policies, ctx.lasting.get(name))
+    topic = empty(ctx, name)
     topic.last_active = ctx.clock
     topic.rates_until = end_of_interval(ctx.clock, ctx.config)
     return topic
 
 
-def empty(name: str, former: int) -> NonPersistentTopic:
-    """A topic, see `create`."""
-    return NonPersistentTopic(name)
+def empty(ctx: Context, name: str) -> NonPersistentTopic:
+    """A topic without clients, see `create`. It has no backlog, so it keeps no quota for one."""
+    topic = NonPersistentTopic(name)
+    overlay(topic.policies, ctx.lasting.get(name)).backlogQuota = no_quota()
+    return topic
 
 
 def delete(ctx: Context, topic: NonPersistentTopic, cause: str) -> int:

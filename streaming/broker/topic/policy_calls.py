@@ -29,7 +29,7 @@ def call_policy(ctx: Context, topic: HasPolicies, command: Admin, call: str) -> 
     found = _call(ctx, topic.name, topic.policies, command, call)
     if found is None:
         return None
-    if command.lasting:
+    if command.lasting and found.changed:
         _call_lasting(ctx, topic.name, command)
     elif call[1:] == ALL_POLICIES:
         overlay(topic.policies, ctx.lasting.get(topic.name))
@@ -37,11 +37,13 @@ def call_policy(ctx: Context, topic: HasPolicies, command: Admin, call: str) -> 
     return found.changed
 
 
-def call_lasting(ctx: Context, name: str, command: Admin) -> None:
-    """Answer a call on a policy that a topic, which does not exist, will have whenever it does."""
+def call_lasting(ctx: Context, name: str, command: Admin) -> bool:
+    """Answer a call on a policy that a topic, which does not exist, will have whenever it does. False, and no answer: the call is about
+    something else."""
     found = _call_lasting(ctx, name, command)
-    assert found is not None, "the caller knows that it is about a policy"
-    respond(ctx, name, command, *found.answer)
+    if found is not None:
+        respond(ctx, name, command, *found.answer)
+    return found is not None
 
 
 def _call_lasting(ctx: Context, name: str, command: Admin) -> _Called | None:
