@@ -129,8 +129,8 @@ def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, Partitio
 
 
 class _Overridden(NamedTuple):
-    """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations,
-    PUTs of namespaces, each of which sets all policies of one, and calls that remove all policies of a topic. `starts` has the
+    """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations, and
+    PUTs of namespaces, each of which sets all policies of one. `starts` has the
     first row of each partition; `configs`, by that row, the configuration with which the partition begins: the log's own or
     the default, with that of the policies applied."""
 

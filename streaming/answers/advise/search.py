@@ -287,8 +287,8 @@ def _waiting(of: OfTopic, mine: OfSubscription) -> int:
 
 def _in_force(folded: Folded, run: int, topic: str, rule: _Rule, value: int) -> bool:
     """Whether the broker takes the policy."""
-    found = folded.pinned[run].get(topic)
-    return found is None or rule.is_set(found, value)
+    found = folded.observers[run].broker.lasting.get(topic)
+    return found is not None and rule.is_set(found, value)
 
 
 def _trimmed(folded: Folded, run: int, topic: str, of: OfTopic, count: int) -> np.ndarray[Any, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.position import Position
 from streaming.fold.publishes import publish_columns
 from streaming.fold.records import Records
@@ -144,8 +142,7 @@ def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
 class Folded(NamedTuple):
     """What came of a partition: the messages by topic, then for the baseline and each policy set its observer, the stats of
     its broker, how many commands named nothing, where its topics became open-loop, and by topic which fields of the admin API's stats
-    are not the baseline's at the end. `sampled`: the topics of the baseline whose entries are sampled, see `PersistentTopic.is_sampled`. `pinned`: the policies that the pinned
-    commands give to topics. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
+    are not the baseline's at the end. `sampled`: the topics of the baseline whose entries are sampled, see `PersistentTopic.is_sampled`. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
     log of each policy set if it has one of its own."""
 
     messages: dict[str, TopicPublishes]
@@ -158,7 +155,6 @@ class Folded(NamedTuple):
     last: int
     sampled: list[str]
     reacted: Sequence[Reacted] = ()
-    pinned: Sequence[dict[str, Policies]] = ()
 
 
 def sampled_topics(broker: Broker) -> list[str]:
@@ -201,7 +197,6 @@ def fold_side_by_side(
     everything = [PartitionPins() if start is None else start.now, *pins]
     shift = max(len(each.front) for each in everything)
     runs: list[_Run] = []
-    pinned: list[dict[str, Policies]] = []
     recorded: _Run | None = None
     if start is not None:
         messages |= {name: TopicPublishes.of(entries) for name, entries in start.entries.items()}
@@ -216,8 +211,6 @@ def fold_side_by_side(
             run.broker.apply(int(records["offset"][0].as_py()) + offset, first, topic, command, b"")
         run.broker.flush()
         run.observer.sample()
-        lasting = run.broker.lasting
-        pinned.append({name: deepcopy(lasting.get(name, Policies())) for name, _ in each.front if name})
     size = max(1, min(PIECE, len(records) // PIECES))
     done = 0
     while done < len(records):
@@ -247,7 +240,6 @@ def fold_side_by_side(
         first,
         runs[0].broker.clock,
         sampled_topics(runs[0].broker),
-        pinned=pinned,
     )
 
 
