@@ -75,7 +75,7 @@ ROOMS = {
         "msgspec numpy pyarrow pyspark",
     ),
     "streaming.answers.check": Room(
-        "streaming.quality streaming.log streaming.broker sinks schemas", "msgspec pyarrow"
+        "streaming.answers streaming.quality streaming.log streaming.broker sinks schemas", "msgspec pyarrow"
     ),
     "streaming.answers": Room("schemas"),
     "streaming.jobs": Room(

@@ -23,9 +23,22 @@ LOST: tuple[Outcome, ...] = tuple(MOVED.values())
 NOT_STORED: tuple[Published, ...] = ("duplicate", "refused", "quarantined", "not sent")
 
 
-def loses_writes(event: e.TopicEvent) -> bool:
+def deletes(cause: str) -> bool:
+    """Whether a topic's or a subscription's event with this cause ends it. A later one of its name is another one."""
+    return cause.startswith("deleted")
+
+
+def loses_writes(cause: str) -> bool:
     """Whether a topic closes, so that writes which a fault put off are never answered."""
-    return event.cause.startswith(("deleted", "unloaded"))
+    return deletes(cause) or cause.startswith("unloaded")
+
+
+_PASSES = ("skipped", "backlog cleared", "truncate", "passed on the source", "ledger trimmed")
+
+
+def resets(move: Effect) -> bool:
+    """Whether a cursor moved to where a client or an administrator wants it: whatever comes after is unacked again."""
+    return isinstance(move, e.CursorMoved) and not move.cause.startswith(_PASSES)
 
 
 Change = Literal[

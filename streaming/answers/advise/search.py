@@ -278,11 +278,7 @@ def _between(low: int, high: int, count: int) -> Iterator[int]:
 def _waiting(of: OfTopic, mine: OfSubscription) -> int:
     """The stored messages that a subscription has neither acked nor lost at the end."""
     count = len(of.messages)
-    if mine.gone:
-        return 0
-    left = (of.answer.up_to(count)[:count] == STORED) & (mine.acked.up_to(count)[:count] == 0)
-    left &= (mine.passed.up_to(count)[:count] == 0) & (np.arange(count) > mine.start)
-    return int(left.sum())
+    return int(((of.answer.up_to(count)[:count] == STORED) & mine.waiting(count)).sum())
 
 
 def _in_force(folded: Folded, run: int, topic: str, rule: _Rule, value: int) -> bool:

@@ -23,6 +23,7 @@ from schemas.commands import (
     SubType,
 )
 from schemas.entries import Entry, EntryNotFound, metadata_of
+from streaming.answers.fates import deletes, resets
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.sticky_key_hash import sticky_key
@@ -190,7 +191,7 @@ class Monitor:
                         consumer.active = effect.fields.is_active
                     elif effect.fields.is_active:
                         account.consumers[handle] = _Consumer(effect.topic, "", active=True)
-                case e.SubscriptionEvent() if effect.cause.startswith("deleted"):
+                case e.SubscriptionEvent() if deletes(effect.cause):
                     account.subscriptions.get(effect.topic, {}).pop(effect.subscription, None)
                 case e.LedgerDeleted():
                     found += self._delete(effect)
@@ -271,7 +272,7 @@ class Monitor:
             Position(move.before_ledger, move.before_entry),
             Position(move.after_ledger, move.after_entry),
         )
-        reset = move.cause.startswith(("reset", "seek"))
+        reset = resets(move)
         if reset:
             subscription.acked = {each for each in subscription.acked if each <= after}
             subscription.taken = {each for each in subscription.taken if each <= after}

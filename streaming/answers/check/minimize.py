@@ -25,6 +25,7 @@ from streaming.answers.check.invariants import INVARIANTS, Monitor, Violation
 from streaming.answers.check.reduction import reduced
 from streaming.answers.check.scenario import full_topic_name
 from streaming.answers.check.schedules import World
+from streaming.answers.fates import deletes, resets
 from streaming.broker.broker import Broker
 from streaming.broker.config import PROFILE_OF
 from streaming.broker.position import Position, from_wire, from_words
@@ -142,21 +143,20 @@ class Lost(NamedTuple):
                 acked.add(consumers.get((command.connection, command.consumer_id), ""))
             for row in rows:
                 effect = row.effect
-                if (
-                    isinstance(effect, SubscriptionEvent)
-                    and effect.topic == self.topic
-                    and effect.cause.startswith("deleted")
-                ):
+                if getattr(effect, "topic", None) != self.topic:
+                    continue
+                if isinstance(effect, SubscriptionEvent) and deletes(effect.cause):
                     acked.discard(effect.subscription)  # one that comes again has acked nothing
-                if (
-                    isinstance(effect, Expired | Evicted | CursorMoved)
-                    and effect.topic == self.topic
-                    and effect.subscription not in acked
-                    and (effect.before_ledger, effect.before_entry)
-                    < position
-                    <= (effect.after_ledger, effect.after_entry)
-                ):
+                if not isinstance(effect, Expired | Evicted | CursorMoved):
+                    continue
+                before, after = (
+                    Position(effect.before_ledger, effect.before_entry),
+                    Position(effect.after_ledger, effect.after_entry),
+                )
+                if effect.subscription not in acked and before < position <= after:
                     return effect.subscription, KINDS[type(effect)]
+                if resets(effect) and after < position:
+                    acked.discard(effect.subscription)
         return None
 
     def text(self, fold: FoldLog) -> str:

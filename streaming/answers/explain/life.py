@@ -16,7 +16,7 @@ from schemas import effects as e
 from schemas.arguments import checked
 from schemas.effects import KINDS
 from streaming.answers.explain.opened import opened
-from streaming.answers.fates import MOVED, Outcome, Published
+from streaming.answers.fates import MOVED, Outcome, Published, deletes
 from streaming.answers.history.folders import Folders, NotFound, listed
 from streaming.broker.broker import Broker
 from streaming.broker.persistent.mirroring import SEEN_FIRST
@@ -418,7 +418,7 @@ class _Teller:
         ]
         deliveries = _deliveries(own, name)
         found = partial(SubscriptionFate, name, deliveries=deliveries)
-        if events and events[-1]["cause"].startswith("deleted"):
+        if events and deletes(events[-1]["cause"]):
             if receipt is not None and _identity(events[-1]) < _identity(receipt):
                 return found(
                     outcome="not for it", text="the subscription was deleted before the message was stored"

@@ -453,15 +453,15 @@ class _Side:
         columns = [
             column.up_to(count)[:count]
             for column in (
-                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, of.answer, of.reason,
+                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, mine.parted, of.answer, of.reason,
             )
         ]  # fmt: skip
         self.places = np.arange(count)
         if same is not None:
             columns = [same.column(each) for each in columns]
-            columns[5], self.places = same.answer, same.places
+            columns[6], self.places = same.answer, same.places
         self.count = len(self.places)
-        self.delivered, self.acked, self.passed, self.rule, self.deliveries, answer, reason = columns
+        self.delivered, self.acked, self.passed, self.rule, self.deliveries, parted, answer, reason = columns
         if same is not None and same.given_up:
             reason = reason.copy()
             for number, why in same.given_up.items():
@@ -473,6 +473,7 @@ class _Side:
         fate = np.zeros(self.count, np.int64)
         if mine.gone:
             fate[:] = _CODE["subscription deleted"]
+        fate[parted > 0] = _CODE["subscription deleted"]
         fate[self.acked > 0] = _CODE["acked"]
         fate[self.acked == UNKNOWN] = _CODE["unknown"]
         lost = (self.passed > 0) & (self.acked == 0)

@@ -23,6 +23,7 @@ from sinks.parquet import fragment
 from sinks.replayed import Replayed, read_replayed
 from sinks.storage import Storage
 from sinks.tables import TABLES, table_files
+from streaming.answers.fates import deletes
 from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.answer import WhatIf
 from streaming.answers.whatif.compare import PolicySet, compared, joined, named_sets
@@ -283,12 +284,9 @@ class _RowObserver(Observer):
     def _subscription_event(self, offset: int, clock: int, effect: e.SubscriptionEvent) -> None:
         of = self.of(effect.topic)
         found = of.subscriptions.get(effect.subscription)
-        if effect.cause.startswith("deleted"):
+        if deletes(effect.cause):
             if found is not None:
-                found.settle(of.written, len(of.messages))
-                assert isinstance(found, _OfSubscription)
-                found.end(len(of.messages))
-                found.gone = clock
+                found.end(clock, of.written, len(of.messages))
             return
         start: int | None = of.written.last_number_up_to(of.written.last)
         if effect.cause == "created at Earliest":
@@ -299,7 +297,7 @@ class _RowObserver(Observer):
             of.subscriptions[effect.subscription] = _OfSubscription(start)
         else:
             assert isinstance(found, _OfSubscription)
-            found.begin_again(start, of.written, len(of.messages))
+            found.begin_again_at(start, of.written, len(of.messages))
 
     def sample_storage(self, clock: int | None) -> None:
         """A piece is observed: note the storage of each topic that something happened on."""
@@ -324,7 +322,7 @@ class _RowObserver(Observer):
                 assert isinstance(found, _OfSubscription)
                 cursor = None if topic is None else topic.cursors.get(subscription)
                 if topic is None or cursor is None:
-                    found.end(count)
+                    found.end(broker.clock, of.written, count)
                     continue
                 holes = [part for low, high in cursor.acked.runs() for part in of.written.numbers(low, high)]
                 mark_delete = of.there(cursor.mark_delete)
@@ -348,13 +346,11 @@ class _OfSubscription(OfSubscription):
         self._since = self.start
         self._unknown_start = start is None
 
-    def begin_again(self, start: int | None, written: WrittenEntries, count: int) -> None:
-        """It was created again."""
-        self.settle(written, count)
+    def begin_again_at(self, start: int | None, written: WrittenEntries, count: int) -> None:
+        """It was created again; None: the rows don't say where."""
         self._unknown_start = start is None
         self._since = self.start if start is None else start
-        self.revive(self._since)
-        self.start, self.gone = min(self._since, self.start), 0
+        self.begin_again(self._since, written, count)
 
     def move(
         self, move: Move, clock: int, rule: int, written: WrittenEntries, count: int
@@ -413,13 +409,14 @@ class _OfSubscription(OfSubscription):
             self.unknown_lost += lost
             self.unknown_acked += max(total - never - lost, 0)
 
-    def end(self, count: int) -> None:
+    def end(self, clock: int, written: WrittenEntries, count: int) -> None:
         """It is deleted: nobody knows what was acked of what was delivered."""
+        self.settle(written, count)
         self._begin(count)
-        acked, passed, delivered = (
-            column.up_to(count) for column in (self.acked, self.passed, self.delivered)
-        )
-        acked[(acked == 0) & (passed == 0) & (delivered > 0)] = UNKNOWN
+        columns = (self.acked, self.passed, self.parted, self.delivered)
+        acked, passed, parted, delivered = (column.up_to(count)[:count] for column in columns)
+        acked[(acked == 0) & (passed == 0) & (parted == 0) & (delivered > 0)] = UNKNOWN
+        super().end(clock, written, count)
 
     def conclude(self, last: int, holes: list[tuple[int, int]], written: WrittenEntries, count: int) -> None:
         """Its cursor is where the log ends: everything up to a message is acked, and some after it."""

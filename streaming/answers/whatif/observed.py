@@ -15,11 +15,13 @@ import numpy as np
 from schemas import effects as e
 from schemas.commands import MessageMetadata
 from schemas.entries import Entry, EntryNotFound
-from streaming.answers.fates import LOST, MOVED, Outcome, loses_writes
+from streaming.answers.fates import LOST, MOVED, Outcome, deletes, loses_writes, resets
+from streaming.answers.whatif.put_off import PutOffWrites
 from streaming.broker.broker import Broker
 from streaming.broker.context import Acked
 from streaming.broker.persistent.publish.publishing import DUPLICATE as DUPLICATE_ID
 from streaming.broker.position import EARLIEST, Position
+from streaming.broker.topic.abstract_topic import PendingWrite
 from streaming.log.positions import WrittenEntries
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -40,12 +42,14 @@ class LossRule(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A cursor's mark-delete position moved without an ack, over `entries` unacked ones. The positions are those of `OfTopic.there`."""
+    """A cursor's mark-delete position moved without an ack, over `entries` unacked ones. The positions are those of `OfTopic.there`.
+    `resets`: acks after the new position are void."""
 
     outcome: Outcome
     before: Position
     after: Position
     entries: int
+    resets: bool
 
 
 class TopicEntry(NamedTuple):
@@ -158,14 +162,15 @@ class OfSubscription:
 
     Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; times in ms,
     0: never), which `rule` (from 1, see `OfTopic.rules`), and how often it was sent (`deliveries`). Messages up to
-    `start` are not for it. `gone`: when it was deleted. Where acks are not observed, `acked` may be `UNTIMED` or `UNKNOWN`, and
-    `peak_backlog` is None; of the unknown messages that a rule took, `unknown_lost` were delivered and not acked, and
-    `unknown_acked` acked.
+    `start` are not for it. `gone`: when it was deleted; 0 while it is there. `parted`: when it was deleted with the message in its
+    backlog, or before the message came; it may have been created again since, after the message. Where acks are not observed,
+    `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages that a rule took, `unknown_lost` were
+    delivered and not acked, and `unknown_acked` acked.
     """
 
     def __init__(self, start: int) -> None:
         self.start, self.gone = start, 0
-        self.delivered, self.acked, self.passed = Column(), Column(), Column()
+        self.delivered, self.acked, self.passed, self.parted = (Column() for _ in range(4))
         self.rule, self.deliveries = Column(np.int32), Column(np.int32)
         self._former = Column(np.int32)
         self.peak_backlog: int | None = 0
@@ -237,6 +242,36 @@ class OfSubscription:
             taken = part == 0
             rules[first:stop][taken] = rule
             part[taken] = clock
+        if move.resets:
+            self.revive(written.last_number_up_to(after))
+
+    def end(self, clock: int, written: WrittenEntries, count: int) -> None:
+        """It is deleted."""
+        self.settle(written, count)
+        self.gone = clock
+        self._part(count)
+
+    def begin_again(self, start: int, written: WrittenEntries, count: int) -> None:
+        """It was created again, after a message."""
+        self.settle(written, count)
+        if self.gone:
+            self._part(count)
+        self.revive(start)
+        self.start, self.gone = min(start, self.start), 0
+
+    def _part(self, count: int) -> None:
+        """What it has not acked, and what came since it was deleted, is not for it any more."""
+        columns = (self.parted, self.acked, self.passed)
+        parted, acked, passed = (column.up_to(count)[self.start + 1 : count] for column in columns)
+        parted[(parted == 0) & (acked == 0) & (passed == 0)] = self.gone
+
+    def waiting(self, count: int) -> np.ndarray[Any, Any]:
+        """Which of the topic's publishes are in its backlog, if they were stored."""
+        columns = (self.acked, self.passed, self.parted)
+        found: np.ndarray[Any, Any] = np.arange(count) > self.start
+        for column in columns:
+            found &= column.up_to(count)[:count] == 0
+        return found & (not self.gone)
 
     def back_to(self, number: int) -> None:
         """Whatever comes after a message is unacked again, and for it, also what came before the subscription."""
@@ -263,7 +298,7 @@ class OfSubscription:
         was = self.acked.values[start:] > 0
         if was.any():
             self._former.up_to(start + len(was))[start : start + len(was)] += was
-        for column in (self.acked, self.passed, self.rule):
+        for column in (self.acked, self.passed, self.parted, self.rule):
             column.values[start:] = 0
         for each, clock in held.items():
             self.acked.values[each] = clock
@@ -301,7 +336,6 @@ class OfTopic:
         self.storages: list[tuple[int, int]] = []
         self.held = self.held_since = 0
         self.closed_producers = 0
-        self.waiting: dict[tuple[str, int], list[int]] = {}
         self.seen: list[Seen] = []
         self.admin_answers: list[tuple[int, e.AdminResponse]] = []
         self.answered_otherwise = 0
@@ -363,6 +397,7 @@ class Observer:
         self._messages, self.numbers = messages, numbers
         self._rules: dict[LossRule, int] = {}
         self._touched: set[str] = set()
+        self._put_off = PutOffWrites()
         self.broker: Broker
 
     def of(self, topic: str) -> OfTopic:
@@ -453,13 +488,8 @@ class Observer:
 
     def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
         """Which publish an answer is for: the record's own, or one whose write a fault put off."""
-        lowest = effect.sequence_id
-        if isinstance(effect, e.SendError) and effect.lowest_sequence_id is not None:
-            lowest = effect.lowest_sequence_id
-        waiting = of.waiting.get((effect.producer_name, lowest))
-        if offset in self.numbers and not waiting:
-            return self.numbers[offset]
-        return waiting.pop(0) if waiting else None
+        number = self._put_off.answered(effect)
+        return self.numbers.get(offset) if number is None else number
 
     def plain(self, topic: str, number: int, ledger: int, entry: int, size: int) -> None:
         """A receipt of a run of plain publishes."""
@@ -472,12 +502,9 @@ class Observer:
             if of.held_since:
                 of.admit(of.messages.clock[number])
 
-    def unanswered(self, topic: str, number: int) -> None:
-        """A publish was carried out without an answer: perhaps its write waits."""
-        of = self.of(topic)
-        messages = of.messages
-        key = messages.producers[messages.producer[number]], messages.sequence_id[number]
-        of.waiting.setdefault(key, []).append(number)
+    def unanswered(self, topic: str, pending: Sequence[PendingWrite], number: int) -> None:
+        """A publish was carried out without an answer. `pending`: the writes of the topic that a fault put off."""
+        self._put_off.note(topic, pending, number)
 
     def _send_error(self, offset: int, clock: int, effect: e.SendError) -> None:
         of = self.of(effect.topic)
@@ -515,6 +542,7 @@ class Observer:
                 of.there(Position(effect.before_ledger, effect.before_entry)),
                 of.there(Position(effect.after_ledger, effect.after_entry)),
                 effect.entries,
+                resets(effect),
             )
             rule = self._rule(move.outcome, effect.cause, effect.policy)
             found.move(move, clock, rule, of.written, len(of.messages))
@@ -524,11 +552,10 @@ class Observer:
 
     def _subscription_event(self, offset: int, clock: int, effect: e.SubscriptionEvent) -> None:
         of = self.of(effect.topic)
-        if effect.cause.startswith("deleted"):
+        if deletes(effect.cause):
             found = of.subscriptions.get(effect.subscription)
             if found is not None:
-                found.settle(of.written, len(of.messages))
-                found.gone = clock
+                found.end(clock, of.written, len(of.messages))
             return
         try:
             cursor = self.broker.topic(effect.topic).cursors[effect.subscription]
@@ -539,16 +566,14 @@ class Observer:
         if found is None:
             of.subscriptions[effect.subscription] = OfSubscription(start)
         else:
-            found.settle(of.written, len(of.messages))
-            found.revive(start)
-            found.start, found.gone = min(start, found.start), 0
+            found.begin_again(start, of.written, len(of.messages))
 
     def _topic_event(self, offset: int, clock: int, effect: e.TopicEvent) -> None:
-        if not loses_writes(effect):
+        if not loses_writes(effect.cause):
             return
         of = self.of(effect.topic)
-        of.waiting.clear()
-        if effect.cause.startswith("deleted"):
+        self._put_off.lost(effect.topic)
+        if deletes(effect.cause):
             of.storage = 0
             of.admit(clock)
 

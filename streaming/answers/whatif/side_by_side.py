@@ -96,7 +96,7 @@ class ObservedBroker(Broker):
         if pending:
             self.flush()
             if not of.answer.up_to(number + 1)[number]:
-                self._observer.unanswered(topic, number)
+                self._observer.unanswered(topic, pending, number)
 
     def _translated(self, topic: str, command: Any) -> Any:
         assert self._baseline is not None

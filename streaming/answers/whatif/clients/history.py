@@ -17,7 +17,8 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas import effects as e
 from schemas.commands import Decoded, Line
-from streaming.answers.fates import loses_writes
+from streaming.answers.fates import deletes, loses_writes
+from streaming.answers.whatif.put_off import PutOffWrites
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
@@ -224,21 +225,12 @@ def decoded(records: pa.Table) -> Iterator[DecodedRecord]:
             yield DecodedRecord(offset, timestamp, topic, value, command, inner)
 
 
-class _Waiting(NamedTuple):
-    """A publish whose write a fault put off. `last`: the sequence id that names it if it fails."""
-
-    producer: str
-    sequence_id: int
-    last: int
-    number: int
-
-
 class PublishNumbers:
     """Which publish an answer is for: the record's own, or an earlier one whose write a fault put off."""
 
     def __init__(self) -> None:
         self._own: tuple[str, int] | None = None
-        self._waiting: dict[str, list[_Waiting]] = {}
+        self._put_off = PutOffWrites()
 
     def begin(self, topic: str, number: int) -> None:
         """A record publishes."""
@@ -246,21 +238,18 @@ class PublishNumbers:
 
     def answered(self, effect: e.SendReceipt | e.SendError) -> int | None:
         """The number of the publish that an answer is for."""
-        waiting = self._waiting.get(effect.topic, [])
-        for place, each in enumerate(waiting):
-            named = each.last if isinstance(effect, e.SendError) else each.sequence_id
-            if (each.producer, named) == (effect.producer_name, effect.sequence_id):
-                del waiting[place]
-                return each.number
+        number = self._put_off.answered(effect)
+        if number is not None:
+            return number
         own, self._own = self._own, None
         return own[1] if own is not None and own[0] == effect.topic else None
 
     def lost(self, topic: str) -> None:
         """The topic is closed: nothing answers the writes that wait."""
-        self._waiting.pop(topic, None)
+        self._put_off.lost(topic)
 
     def end(self, broker: Broker) -> bool:
-        """The record is done. Does its publish wait? One without an answer does if the topic has writes that do."""
+        """The record is done. Does its publish wait?"""
         own, self._own = self._own, None
         if own is None:
             return False
@@ -269,13 +258,7 @@ class PublishNumbers:
             pending = broker.topic(topic).pending
         except KeyError:
             return False
-        if pending:
-            write = pending[-1]
-            last = write.sequence_id if write.highest_sequence_id is None else write.highest_sequence_id
-            self._waiting.setdefault(topic, []).append(
-                _Waiting(write.producer.name, write.sequence_id, last, number)
-            )
-        return bool(pending)
+        return self._put_off.note(topic, pending, number)
 
 
 class History:
@@ -361,9 +344,9 @@ class History:
             self.breaks.append((offset, found))
 
     def _topic_event(self, effect: e.TopicEvent) -> None:
-        if loses_writes(effect):
+        if loses_writes(effect.cause):
             self._numbers.lost(effect.topic)
-        if effect.cause.startswith("deleted"):  # sequence ids begin again
+        if deletes(effect.cause):  # sequence ids begin again
             self._unstored = {each for each in self._unstored if each[0] != effect.topic}
 
     def _receipt(self, effect: e.SendReceipt) -> None:

@@ -20,7 +20,7 @@ from schemas import effects as e
 from schemas.commands import Decoded, to_binary
 from schemas.records import RECORD
 from schemas.units import LATEST_TIME
-from streaming.answers.fates import loses_writes
+from streaming.answers.fates import deletes, loses_writes
 from streaming.answers.whatif.clients.history import (
     DecodedRecord,
     History,
@@ -192,9 +192,9 @@ class MadeLog:
 
     def topic_event(self, effect: e.TopicEvent) -> None:
         """A topic begins, ends or closes."""
-        if loses_writes(effect):
+        if loses_writes(effect.cause):
             self.numbers.lost(effect.topic)
-        if effect.cause.startswith("deleted"):  # sequence ids begin again
+        if deletes(effect.cause):  # sequence ids begin again
             self.unstored = {each for each in self.unstored if each[0] != effect.topic}
 
     def records(self) -> pa.Table:
