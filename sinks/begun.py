@@ -7,7 +7,7 @@ A micro-batch that Spark repeats after a crash is the one that it planned: the s
 because an older checkpoint was restored, has the same number and other contents, and what it wrote would replace what is there.
 
 When all of a micro-batch is written, the note says so, and where. So the files that a power failure or an incomplete copy took are missed
-at the next start.
+at the next start. It also says which micro-batches ran without output tables, so that nobody takes the rest for all that happened.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,10 +28,12 @@ class Planned(msgspec.Struct, frozen=True):
 
 class _Note(Planned, frozen=True, kw_only=True):
     """The file. `is_whole`: all of the micro-batch was written. `wrote`: the last micro-batch that wrote to a place, see `StoringSink`,
-    up to the last one that was whole. None: not known, because an earlier version wrote the file."""
+    up to the last one that was whole. None: not known, because an earlier version wrote the file. `without_tables`: the first and the
+    last micro-batch of each time without output tables."""
 
     is_whole: bool = False
     wrote: dict[str, int] | None = None
+    without_tables: list[tuple[int, int]] = []
 
     @property
     def planned(self) -> Planned:
@@ -41,9 +43,9 @@ class _Note(Planned, frozen=True, kw_only=True):
 class Begun:
     """The note of a store, for its query alone."""
 
-    def __init__(self, url: str) -> None:
-        """`url`: as of `Storage`."""
-        self._storage = Storage(url)
+    def __init__(self, url: str, *, tables: bool = True) -> None:
+        """`url`: as of `Storage`. `tables`: whether the query writes output tables."""
+        self._storage, self._tables = Storage(url), tables
         self._last: _Note | None = None
         self._is_read = False
 
@@ -66,7 +68,12 @@ class Begun:
         """
         self.check(planned.batch)
         before = self._noted()
+        without = [] if before is None else before.without_tables
+        if not self._tables:
+            without = _extended(without, planned.batch)
         if before is not None and before.planned == planned:
+            if without != before.without_tables:
+                self._write(msgspec.structs.replace(before, without_tables=without))
             return
         expected = planned if before is not None and before.batch == planned.batch else previous
         if before is not None and expected is not None and before.planned != expected:
@@ -76,7 +83,7 @@ class Begun:
                 "same time together, or give this query a new checkpoint and a new store"
             )
         wrote = {} if before is None else before.wrote
-        self._write(_Note(planned.batch, planned.time, planned.offsets, wrote=wrote))
+        self._write(_Note(planned.batch, planned.time, planned.offsets, wrote=wrote, without_tables=without))
 
     def end(self, sinks: Iterable[Sink], rows: Mapping[tuple[int, str], int]) -> None:
         """Call it when all of the micro-batch at hand is written, and before the checkpoint has it committed. `rows`: the number of rows
@@ -118,3 +125,15 @@ class Begun:
             self._last = self._storage.read_json(BEGUN, _Note, "the micro-batch that began last")
             self._is_read = True
         return self._last
+
+    def without_tables(self) -> list[tuple[int, int]]:
+        """The first and the last micro-batch of each time in which the query ran without output tables. Raises `Damaged`."""
+        note = self._noted()
+        return [] if note is None else note.without_tables
+
+
+def _extended(ranges: list[tuple[int, int]], batch: int) -> list[tuple[int, int]]:
+    """Ranges of micro-batches with one more, which is none before the last."""
+    if not ranges or ranges[-1][1] < batch - 1:
+        return [*ranges, (batch, batch)]
+    return [*ranges[:-1], (ranges[-1][0], batch)]

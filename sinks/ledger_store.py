@@ -123,6 +123,11 @@ class LedgerStore:
         self._storage = Storage(url, filesystem, restore=restore)
         self._checked = False
 
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._storage.url
+
     # -- the sink
 
     def begin(self, batch_id: int) -> None:

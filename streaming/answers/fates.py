@@ -13,7 +13,7 @@ Outcome = Literal[
     "acked", "acked out of order", "expired", "evicted", "skipped", "in flight", "delayed", "waiting", "not for it",
     "subscription deleted", "unknown",
 ]  # fmt: skip
-"""What became of a stored message for one subscription. ``not for it``: the subscription began after the message. ``unknown``: the
+"""What became of a stored message for one subscription. ``not for it``: the subscription was not there when the message came. ``unknown``: the
 answer has not seen enough to tell."""
 
 MOVED: dict[type[Effect], Outcome] = {e.Expired: "expired", e.Evicted: "evicted", e.CursorMoved: "skipped"}

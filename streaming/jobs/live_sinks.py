@@ -33,7 +33,7 @@ class LiveSinks:
     ) -> None:
         """See `streaming.jobs.run.run_query`. Raises `BadUrl`, `SuiteError`."""
         self._store = store
-        self.begun = Begun(store)
+        self.begun = Begun(store, tables=tables)
         self.ledgers = LedgerStore(store)
         self.output = DeltaSink(within(store, "tables"), keep_outputs) if tables else None
         self._files: list[Sink] = [self.ledgers, QuarantineSink(store)]

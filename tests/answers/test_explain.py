@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from schemas.effects import KINDS, Message
 from schemas.entries import EntryNotFound
+from sinks.begun import Begun, Planned
 from streaming.answers.explain import life
 from streaming.answers.explain.delivery import explain_deliveries, peek, to_json, verdicts
 from streaming.answers.explain.life import Life, SubscriptionFate
@@ -249,6 +250,40 @@ def test_outside_the_outputs_that_are_kept(tmp_path: Path) -> None:
     assert at(log, 1).fate == "stored"
 
 
+def test_micro_batches_without_output_tables(tmp_path: Path) -> None:
+    """A query that ran with --no-tables for a while has no rows of what happened then."""
+    log = folders(tmp_path, publish(0), publish(1), publish(2))
+    for file in (tmp_path / "tables").rglob("*.parquet"):
+        table = pq.read_table(file, partitioning=None)
+        rest = table.filter([offset != 2 for offset in table["offset"].to_pylist()])
+        pq.write_table(rest, file, store_schema=False) if len(rest) else file.unlink()
+    assert sent(log, 1).fate == "never seen"
+    Begun(log.store.url, tables=False).begin(Planned(1, START, ""), None)
+    assert (sent(log, 1).fate, at(log, 1).fate, at(log, 3).fate) == ("not kept", "stored", "never seen")
+    said = "the query wrote no output tables in micro-batches 1: the receipt of 1:1 may have been there"
+    assert at(log, 1).text == said
+
+
+def test_a_subscription_that_skipped_it_and_was_deleted_then(tmp_path: Path) -> None:
+    """What took the message is the answer, not what became of the subscription afterwards."""
+    gone = (T, {"command": "UNSUBSCRIBE", "connection": "c0", "consumer_id": 0, "request_id": 3})
+    skip = admin("/persistent/a/b/t/subscription/s/skip/1", None, topic=T)
+    records = [publish(0), subscribe(), skip, gone]
+    for each in (records, [*records, subscribe(initialPosition="Latest")]):
+        found = of(at(folders(tmp_path / str(len(each)), *each), 0))
+        again = "" if each is records else ", and created again later"
+        assert found.outcome == "skipped"
+        assert found.text == f"by skipped 1, never delivered; the subscription was deleted later{again}"
+
+
+def test_a_subscription_that_began_after_the_ledger_was_trimmed(tmp_path: Path) -> None:
+    settings = {"managedLedgerMaxEntriesPerLedger": 1, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+    log = folders(tmp_path, publish(0), publish(1), subscribe(), **settings)
+    found = of(at(log, 0))
+    assert found.outcome == "not for it"
+    assert found.text == "the subscription was created at Earliest after its ledger was deleted"
+
+
 def test_a_subscription_that_came_later_or_went(tmp_path: Path) -> None:
     gone = (T, {"command": "UNSUBSCRIBE", "connection": "c1", "consumer_id": 1, "request_id": 3})
     log = folders(
@@ -258,7 +293,7 @@ def test_a_subscription_that_came_later_or_went(tmp_path: Path) -> None:
 
 
 def test_a_subscription_that_went_and_came_again(tmp_path: Path) -> None:
-    """What the one before got is not the new one's."""
+    """The one that was to get the message tells what became of it."""
     gone = (T, {"command": "UNSUBSCRIBE", "connection": "c0", "consumer_id": 0, "request_id": 3})
     log = folders(
         tmp_path,
@@ -271,7 +306,8 @@ def test_a_subscription_that_went_and_came_again(tmp_path: Path) -> None:
         publish(1),
     )
     found = of(at(log, 0))
-    assert (found.outcome, found.deliveries) == ("not for it", 0)
+    assert (found.outcome, found.deliveries) == ("subscription deleted", 1)
+    assert found.text == "the subscription was deleted: unsubscribed, and created again later"
 
 
 def test_a_subscription_that_came_after_its_ledger_was_trimmed(tmp_path: Path) -> None:

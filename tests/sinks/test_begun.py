@@ -73,3 +73,17 @@ def test_a_damaged_note(tmp_path: Path) -> None:
     (tmp_path / "begun.json").write_bytes((tmp_path / "begun.json").read_bytes()[:9])
     with pytest.raises(Damaged, match=r"begun.json .the micro-batch that began last. is damaged"):
         Begun(str(tmp_path)).check(1)
+
+
+def test_the_micro_batches_without_output_tables(tmp_path: Path) -> None:
+    url, planned = str(tmp_path), [Planned(number, 0, str(number)) for number in range(8)]
+    for number, tables in enumerate([True, False, False, True, False, True, True]):
+        begun = Begun(url, tables=tables)
+        begun.begin(planned[number], planned[number - 1] if number else None)
+        begun.end([], {})
+    assert Begun(url).without_tables() == [(1, 2), (4, 4)]
+    for tables in (True, False, False, True):  # the query was killed, and started again otherwise
+        Begun(url, tables=tables).begin(planned[6], planned[5])
+    assert Begun(url).without_tables() == [(1, 2), (4, 4), (6, 6)]
+    Begun(url, tables=False).begin(planned[7], planned[6])
+    assert Begun(url).without_tables() == [(1, 2), (4, 4), (6, 7)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -178,7 +178,7 @@ class _Teller:
         self._folders, self._topic = folders, topic
         self._broker: Broker | None = folders.broker_of(topic) if folders.has_states else None
         self._of_topic = pc.field("topic") == topic
-        self._first_batch = folders.first_batch()
+        self._first_batch, self._missing = folders.first_batch(), folders.without_tables()
         self._life = partial(
             Life,
             topic=topic,
@@ -292,9 +292,12 @@ class _Teller:
         """Whether the kept outputs begin no later than the topic. If they begin with its end, that was another life of it."""
         columns = ["partition", "offset", "ordinal", "cause"]
         first = min(self._folders.rows(e.TopicEvent, self._of_topic, columns), key=_identity, default=None)
-        return first is not None and first["cause"] == "created"
+        return first is not None and first["cause"] == "created" and not self._missing
 
     def _not_kept(self, what: str) -> str:
+        if self._missing:
+            batches = " and ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in self._missing)
+            return f"the query wrote no output tables in micro-batches {batches}: {what} may have been there"
         return (
             f"the outputs that are kept begin with micro-batch {self._first_batch}, after {self._topic} was created: {what} is "
             "not in them"
@@ -391,15 +394,11 @@ class _Teller:
         found: list[SubscriptionFate] = []
         for name in names:
             own = [row for row in events if row["subscription"] == name]
-            fate: Outcome
-            if end is None:
+            if end is None or (own := [row for row in own if _is_of_life(row, end)]):
                 found.append(self._outcome(name, position, receipt, rows, own))
-                continue
-            if any(_is_of_life(row, end) for row in own):
-                fate, text = "subscription deleted", "the topic was deleted"
             else:
-                fate, text = "not for it", "the subscription began after the topic was deleted"
-            found.append(SubscriptionFate(name, fate, _deliveries(rows, name), text))
+                text = "the subscription began after the topic was deleted"
+                found.append(SubscriptionFate(name, "not for it", _deliveries(rows, name), text))
         return found
 
     def _outcome(
@@ -410,22 +409,54 @@ class _Teller:
         rows: list[dict[str, Any]],
         events: list[dict[str, Any]],
     ) -> SubscriptionFate:
-        created = next((row for row in reversed(events) if row["cause"].startswith("created")), None)
-        own = [
-            row
-            for row in rows
-            if row.get("subscription") == name and (created is None or _identity(row) > _identity(created))
-        ]
-        deliveries = _deliveries(own, name)
-        found = partial(SubscriptionFate, name, deliveries=deliveries)
-        if events and deletes(events[-1]["cause"]):
-            if receipt is not None and _identity(events[-1]) < _identity(receipt):
-                return found(
-                    outcome="not for it", text="the subscription was deleted before the message was stored"
+        """What became of the message in the last life of a subscription that was to get it."""
+        last: SubscriptionFate | None = None
+        for life in reversed(_lives(events)):
+            own = [row for row in rows if row.get("subscription") == name and life.has(row)]
+            since = None if receipt is None else life.began_after(receipt, rows)
+            if life.deleted is None:
+                fate = self._of_living(name, position, own, since)
+            else:
+                fate = self._of_deleted(name, life.deleted, receipt, own, since)
+            if fate.outcome != "not for it":
+                return (
+                    fate
+                    if last is None
+                    else msgspec.structs.replace(fate, text=f"{fate.text}, and created again later")
                 )
-            return found(outcome="subscription deleted", text=f"the subscription was {events[-1]['cause']}")
-        moves = [row for row in own if row["kind"] in _OUTCOMES]
-        last = moves[-1] if moves and _forward(moves[-1]) else None
+            last = last or fate
+        assert last is not None
+        return last
+
+    def _of_deleted(
+        self,
+        name: str,
+        deleted: dict[str, Any],
+        receipt: dict[str, Any] | None,
+        own: list[dict[str, Any]],
+        since: str | None,
+    ) -> SubscriptionFate:
+        """`own`: the rows of this life of the subscription. `since`: see `_Lifetime.began_after`."""
+        found = partial(SubscriptionFate, name, deliveries=(deliveries := _deliveries(own, name)))
+        if receipt is not None and _identity(deleted) < _identity(receipt):
+            return found(
+                outcome="not for it", text="the subscription was deleted before the message was stored"
+            )
+        if since is not None and not own:
+            return found(outcome="not for it", text=since)
+        what = "topic" if deleted["cause"].endswith(_WITH_TOPIC) else "subscription"
+        text = "the topic was deleted" if what == "topic" else f"the subscription was {deleted['cause']}"
+        if (move := _last_move(own)) is not None:
+            text = f"{self._lost(move, deliveries)}; the {what} was deleted later"
+            return found(outcome=_OUTCOMES[move["kind"]], text=text)
+        return found(outcome="subscription deleted", text=text)
+
+    def _of_living(
+        self, name: str, position: Position, own: list[dict[str, Any]], since: str | None
+    ) -> SubscriptionFate:
+        """`own`: the rows of this life of the subscription. `since`: see `_Lifetime.began_after`."""
+        found = partial(SubscriptionFate, name, deliveries=(deliveries := _deliveries(own, name)))
+        last = _last_move(own)
         if self._broker is None or name not in self._broker.topic(self._topic).subscriptions:
             if last is not None:
                 return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
@@ -441,27 +472,17 @@ class _Teller:
                 )
             if last is not None:
                 return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
+            if since is not None and not deliveries:
+                return found(outcome="not for it", text=since)
             if self._broker.topic(self._topic).is_shadow and self._complete:
                 return found(outcome="acked", text="acknowledged on the source")
-            gone = state.state == "deleted"
-            if (
-                not deliveries
-                and receipt is not None
-                and created is not None
-                and (gone or created["cause"] != "created at Earliest")
-                and _identity(created) > _identity(receipt)
-            ):
-                since = "its ledger was deleted" if gone else "the message was stored"
-                return found(
-                    outcome="not for it",
-                    text=f"the subscription was {created['cause']} after {since}",
-                )
             text = (
                 state.text
                 if deliveries
                 else f"{state.text}; no delivery of it is in the outputs that are kept"
             )
-            return found(outcome="acked" if deliveries and not gone else "unknown", text=text)
+            known = deliveries and state.state != "deleted"
+            return found(outcome="acked" if known else "unknown", text=text)
         if state.state == "in flight":
             return found(outcome="in flight", text=state.text)
         if state.state in ("delayed", "rescheduled"):
@@ -486,6 +507,50 @@ class _Teller:
 _WITH_TOPIC = "topic deleted"
 """The cause of a LEDGER_DELETED row that came with the end of its topic."""
 _OUTCOMES: dict[str, Outcome] = {KINDS[effect]: outcome for effect, outcome in MOVED.items()}
+
+
+class _Lifetime(NamedTuple):
+    """From when to when there was a subscription, as rows of SUBSCRIPTION_EVENT. `created`: None if that is not in the outputs;
+    `deleted`: None if it is there."""
+
+    created: dict[str, Any] | None
+    deleted: dict[str, Any] | None
+
+    def has(self, row: dict[str, Any]) -> bool:
+        """Whether a row about the subscription is of this time."""
+        return (self.created is None or _identity(self.created) < _identity(row)) and (
+            self.deleted is None or _identity(row) < _identity(self.deleted)
+        )
+
+    def began_after(self, receipt: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
+        """In words, if it began after the message, or after the ledger of the message was deleted. None: it was to get the message."""
+        if self.created is None or _identity(self.created) < _identity(receipt):
+            return None
+        trimmed = next((row for row in rows if row["kind"] == KINDS[e.LedgerDeleted]), None)
+        if trimmed is not None and _identity(trimmed) < _identity(self.created):
+            return f"the subscription was {self.created['cause']} after its ledger was deleted"
+        if self.created["cause"] == "created at Earliest":
+            return None
+        return f"the subscription was {self.created['cause']} after the message was stored"
+
+
+def _lives(events: list[dict[str, Any]]) -> list[_Lifetime]:
+    """The lives of a subscription, of which these are the events, in order."""
+    found: list[_Lifetime] = []
+    for event in events:
+        if not deletes(event["cause"]):
+            found.append(_Lifetime(event, None))
+        elif found and found[-1].deleted is None:
+            found[-1] = found[-1]._replace(deleted=event)
+        else:
+            found.append(_Lifetime(None, event))
+    return found or [_Lifetime(None, None)]
+
+
+def _last_move(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The last move of a cursor over a message, if that was forward."""
+    moves = [row for row in rows if row["kind"] in _OUTCOMES]
+    return moves[-1] if moves and _forward(moves[-1]) else None
 
 
 def _at_or_after(position: Position, ledger: str, entry: str) -> pc.Expression:

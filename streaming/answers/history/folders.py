@@ -20,6 +20,7 @@ from schemas.effects import KINDS, Effect, SendReceipt, TopicEvent
 from schemas.entries import EntryNotFound
 from schemas.errors import MagnetarError
 from sinks import batch_files
+from sinks.begun import Begun
 from sinks.delta_log import BATCH
 from sinks.ledger_store import LedgerStore
 from sinks.parquet import fragment
@@ -256,6 +257,13 @@ class Folders:
     def first_batch(self) -> int | None:
         """The first micro-batch of which there are rows, or None if there are no rows."""
         return None if self.tables is None else first_batch(self.tables)
+
+    def without_tables(self) -> list[tuple[int, int]]:
+        """The first and the last micro-batch of each time, since the first one of which there are rows, without output tables."""
+        first = self.first_batch()
+        return [
+            each for each in Begun(self.store.url).without_tables() if first is not None and each[1] > first
+        ]
 
     # -- names ----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from streaming.answers.whatif.clients.history import History
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.clients.reactive import ASSUMED, Reacted, react
 from streaming.answers.whatif.observed import (
+    MISSED,
     REFUSED,
     STORED,
     UNKNOWN,
@@ -472,7 +473,8 @@ class _Side:
         kinds = np.array([0, *(_CODE.get(each.kind, 0) for each in self.rules)])  # type: ignore[call-overload]
         fate = np.zeros(self.count, np.int64)
         if mine.gone:
-            fate[:] = _CODE["subscription deleted"]
+            fate[:] = _CODE["not for it"]
+        fate[parted == MISSED] = _CODE["not for it"]
         fate[parted > 0] = _CODE["subscription deleted"]
         fate[self.acked > 0] = _CODE["acked"]
         fate[self.acked == UNKNOWN] = _CODE["unknown"]

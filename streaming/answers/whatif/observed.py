@@ -29,6 +29,9 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 UNTIMED, UNKNOWN = 1, -1
 """In place of the time of an ack: acked at a time that is not known; perhaps acked."""
 
+MISSED = -1
+"""In place of the time at which a subscription was deleted: it was before the message came."""
+
 NO_ANSWER, STORED, DUPLICATE, REFUSED = range(4)
 """What a publish was answered. `NO_ANSWER`: nothing, for example because its producer was gone."""
 
@@ -163,7 +166,7 @@ class OfSubscription:
     Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; times in ms,
     0: never), which `rule` (from 1, see `OfTopic.rules`), and how often it was sent (`deliveries`). Messages up to
     `start` are not for it. `gone`: when it was deleted; 0 while it is there. `parted`: when it was deleted with the message in its
-    backlog, or before the message came; it may have been created again since, after the message. Where acks are not observed,
+    backlog, `MISSED` if the message came after that; it may have been created again since. Where acks are not observed,
     `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages that a rule took, `unknown_lost` were
     delivered and not acked, and `unknown_acked` acked.
     """
@@ -249,21 +252,21 @@ class OfSubscription:
         """It is deleted."""
         self.settle(written, count)
         self.gone = clock
-        self._part(count)
+        self._part(count, clock)
 
     def begin_again(self, start: int, written: WrittenEntries, count: int) -> None:
         """It was created again, after a message."""
         self.settle(written, count)
         if self.gone:
-            self._part(count)
+            self._part(count, MISSED)
         self.revive(start)
         self.start, self.gone = min(start, self.start), 0
 
-    def _part(self, count: int) -> None:
-        """What it has not acked, and what came since it was deleted, is not for it any more."""
+    def _part(self, count: int, value: int) -> None:
+        """It has nothing to do any more with what it has not acked."""
         columns = (self.parted, self.acked, self.passed)
         parted, acked, passed = (column.up_to(count)[self.start + 1 : count] for column in columns)
-        parted[(parted == 0) & (acked == 0) & (passed == 0)] = self.gone
+        parted[(parted == 0) & (acked == 0) & (passed == 0)] = value
 
     def waiting(self, count: int) -> np.ndarray[Any, Any]:
         """Which of the topic's publishes are in its backlog, if they were stored."""
