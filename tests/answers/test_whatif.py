@@ -533,3 +533,25 @@ def test_a_policy_is_tried_on_a_topic_that_comes_late_and_on_each_of_its_lives()
     ]  # fmt: skip
     found = ask(table(log), proposed=ttl(5))
     assert [row[:2] for row in differences(found)] == [(0, "lost newly"), (1, "lost newly")]
+
+
+def test_a_call_that_is_refused_is_answered_otherwise() -> None:
+    """The answer of one that is refused names no topic, that of one that succeeds does."""
+    log = [
+        *(
+            (
+                second,
+                T,
+                {"command": "ADMIN", "method": "PUT", "path": f"/persistent/a/b/t/subscription/s{second}"},
+            )
+            for second in (1, 2, 3)
+        ),
+        tick(5),
+    ]
+    found = ask(table(log), proposed=admin("POST", "maxSubscriptionsPerTopic", 1))
+    rows = [
+        row
+        for row in found.summary.to_pylist()
+        if (row["policies"], row["topic"], row["subscription"]) == ("proposed", T, None)
+    ]
+    assert rows[0]["answered_otherwise"] == 2

@@ -306,7 +306,7 @@ class _RowObserver(Observer):
             of.begin_piece()
             if clock is not None:
                 of.note_storage(clock)
-        self.touched.clear()
+        self.end_piece()
 
     def finish(self, broker: Broker) -> None:
         """The log ends with this state of the broker."""

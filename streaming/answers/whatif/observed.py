@@ -340,7 +340,6 @@ class OfTopic:
         self.held = self.held_since = 0
         self.closed_producers = 0
         self.seen: list[Seen] = []
-        self.admin_answers: list[tuple[int, e.AdminResponse]] = []
         self.answered_otherwise = 0
         self.compared = 0
         self._begins = EARLIEST
@@ -373,7 +372,6 @@ class OfTopic:
     def begin_piece(self) -> None:
         """What clients saw so far is compared."""
         self.seen.clear()
-        self.admin_answers.clear()
         self.compared = len(self.messages)
 
     def note_storage(self, clock: int) -> None:
@@ -392,7 +390,8 @@ class OfTopic:
 
 
 class Observer:
-    """Observes one run of an ingress partition. `numbers`: the number of each publish by the record's offset."""
+    """Observes one run of an ingress partition. `numbers`: the number of each publish by the record's offset. `admin_answers`: those of the
+    piece at hand, by the call's offset."""
 
     def __init__(self, messages: dict[str, TopicPublishes], numbers: dict[int, int]) -> None:
         self.topics: dict[str, OfTopic] = {}
@@ -400,6 +399,7 @@ class Observer:
         self._messages, self.numbers = messages, numbers
         self._rules: dict[LossRule, int] = {}
         self._touched: set[str] = set()
+        self.admin_answers: dict[int, e.AdminResponse] = {}
         self._put_off = PutOffWrites()
         self.broker: Broker
 
@@ -457,8 +457,8 @@ class Observer:
             elif kind in _OTHERS:
                 getattr(self, _OTHERS[kind])(offset, clock, effect)
             elif kind is e.AdminResponse:
-                of = self.of(effect.topic or "")
-                of.admin_answers.append((offset, effect))  # type: ignore[arg-type]
+                self.of(effect.topic or "")
+                self.admin_answers[offset] = effect  # type: ignore[assignment]
             elif kind in _SEEN:
                 self.of(effect.topic or "").seen.append(Seen(offset, clock, effect))
 
@@ -603,7 +603,7 @@ class Observer:
         """What clients saw so far is of no interest."""
         for name in self._touched:
             self.topics[name].begin_piece()
-        self._touched.clear()
+        self.end_piece()
 
     def settle(self) -> None:
         """Bring all columns up to date."""
@@ -646,7 +646,12 @@ class Observer:
                     if number is not None:
                         oldest = max(clock - of.messages.publish_time[number], 0)
                 _note(found.oldest, clock, oldest)
+        self.end_piece()
+
+    def end_piece(self) -> None:
+        """What comes is of the next piece."""
         self._touched.clear()
+        self.admin_answers.clear()
 
 
 def _note(series: list[tuple[int, int]], clock: int, value: int) -> None:

@@ -368,9 +368,12 @@ def note_open_loop(
 ) -> None:
     """Note where clients of a topic would have seen something else for the first time, in the piece that was just observed, and
     count the admin calls that are answered otherwise."""
+    for offset in baseline.admin_answers.keys() & other_run.admin_answers:  # policies leave calls out
+        before, after = baseline.admin_answers[offset], other_run.admin_answers[offset]
+        if before != after:  # what is refused may name no topic
+            other_run.known(after.topic or before.topic or "").answered_otherwise += 1
     for name in sorted(baseline.touched | other_run.touched):
         own, other = baseline.known(name), other_run.known(name)
-        other.answered_otherwise += _otherwise(own.admin_answers, other.admin_answers)
         if name in open_loop:
             continue
         found = [
@@ -378,16 +381,6 @@ def note_open_loop(
         ]
         if found:
             open_loop[name] = min(found, key=lambda each: (each.clock, each.offset))
-
-
-def _otherwise(
-    baseline: Sequence[tuple[int, e.AdminResponse]], own: Sequence[tuple[int, e.AdminResponse]]
-) -> int:
-    """How many calls that both answer are answered otherwise. Policies leave calls out."""
-    if baseline == own:
-        return 0
-    before, after = dict(baseline), dict(own)
-    return sum(before[offset] != after[offset] for offset in before.keys() & after)
 
 
 def _in_log(found: OpenLoop, reacted: Reacted | None, offsets: Ints) -> OpenLoop:
