@@ -535,23 +535,22 @@ def test_a_policy_is_tried_on_a_topic_that_comes_late_and_on_each_of_its_lives()
     assert [row[:2] for row in differences(found)] == [(0, "lost newly"), (1, "lost newly")]
 
 
-def test_a_call_that_is_refused_is_answered_otherwise() -> None:
-    """The answer of one that is refused names no topic, that of one that succeeds does."""
-    log = [
-        *(
-            (
-                second,
-                T,
-                {"command": "ADMIN", "method": "PUT", "path": f"/persistent/a/b/t/subscription/s{second}"},
-            )
-            for second in (1, 2, 3)
-        ),
-        tick(5),
-    ]
-    found = ask(table(log), proposed=admin("POST", "maxSubscriptionsPerTopic", 1))
-    rows = [
+def test_a_call_about_a_topic_that_is_gone_is_answered_otherwise() -> None:
+    """Its answer names no topic, other than that of the baseline."""
+    skip = {"command": "ADMIN", "method": "POST", "path": "/persistent/a/b/t/subscription/s/skip/1"}
+    gone = {"command": "CONNECTION_LOST", "connection": "s"}
+    log = table(
+        [subscribe(), (1, None, gone), tick(500), (501, T, skip), (502, T, skip)],
+    )
+    inactive = {
+        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+        "maxInactiveDurationSeconds": 1,
+        "deleteWhileInactive": True,
+    }
+    found = ask(log, proposed=admin("POST", "inactiveTopicPolicies", inactive))
+    (row,) = (
         row
         for row in found.summary.to_pylist()
         if (row["policies"], row["topic"], row["subscription"]) == ("proposed", T, None)
-    ]
-    assert rows[0]["answered_otherwise"] == 2
+    )
+    assert row["answered_otherwise"] == 2
