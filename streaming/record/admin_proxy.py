@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from schemas.commands.nesting import is_deep
+from streaming.broker.admin_requests import may_have_secrets
 from streaming.record.proxy import Proxy
 from streaming.record.recording import Recording
 from streaming.record.rest import Rest
@@ -93,9 +94,9 @@ class AdminProxy:
             self._recording.answer(call, answer.status, **_shown(answer, kept))
 
     def _record(self, method: str, target: str, body: bytes) -> int | None:
-        """Record a call, if it concerns topics. Returns its number."""
+        """Record a call, if it concerns topics and may not have passwords. Returns its number."""
         path = target.removeprefix(_ADMIN)
-        if path == target or path.lstrip("/").partition("/")[0] not in _RECORDED:
+        if path == target or path.lstrip("/").partition("/")[0] not in _RECORDED or may_have_secrets(path):
             return None
         try:
             value = msgspec.json.decode(body) if body.strip() and not is_deep(body) else None

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
+from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.protocol.codec import Frame
 from streaming.traces.trace import FORMAT, Payloads, frame_record
 
@@ -62,9 +63,9 @@ class Recording:
         self.note(conn=connection, dir=direction, **record)
 
     def call(self, method: str, path: str, body: Any) -> int:
-        """An admin call is issued. Returns its number."""
+        """An admin call is issued. Returns its number. Passwords in the policies of a namespace are left out."""
         number = next(self._calls)
-        more = {} if body is None else {"body": body}
+        more = {} if body is None else {"body": without_secrets(body)}
         self.note(dir="admin", call=number, method=method, path=path, **more)
         return number
 
@@ -72,6 +73,8 @@ class Recording:
         """An admin call is answered. `more`: `response` and `headers`, as in a trace."""
         if self._payloads != "keep" and "headers" in more:  # a message
             more.pop("response", None)
+        if "response" in more:
+            more["response"] = without_secrets(more["response"])
         self.note(dir="answer", call=call, status=status, **more)
 
     def note(self, **record: Any) -> None:

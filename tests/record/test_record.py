@@ -523,6 +523,42 @@ def test_payloads_are_not_in_a_recording_without_them(broker: Running, tmp_path:
     assert payload_of(message) == bytes(8)
 
 
+def test_no_passwords_are_in_a_recording(broker: Running, tmp_path: Path) -> None:
+    """Offload policies may have some. Names that look like calls on them are names."""
+    policies = {
+        "managedLedgerOffloadDriver": "aws-s3", "managedLedgerOffloadBucket": "b",
+        "s3ManagedLedgerOffloadCredentialSecret": "PASSWORD",
+    }  # fmt: skip
+    namespace, topic = "/namespaces/public/offloaded", "/persistent/public/offloaded/offloadPolicies"
+    body = {"offload_policies": policies, "message_ttl_in_seconds": 77}
+    with proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url)) as proxy:
+        assert proxy.call("PUT", namespace, body)[0] == 204
+        assert proxy.call("PUT", topic)[0] == 204
+        assert b"PASSWORD" in proxy.call("GET", namespace)[1]
+        for path in (namespace, topic):
+            for name in ("offloadPolicies", "offload%50olicies", "offloadPolicies/?x"):
+                status, _ = proxy.call("POST", f"{path}/{name}", policies)
+                assert status == 204 or name != "offloadPolicies"
+            assert b"PASSWORD" in proxy.call("GET", f"{path}/offloadPolicies?applied=true")[1]
+        assert proxy.call("GET", f"{topic}/messageTTL?applied=true")[1] == b"77"
+    trace = proxy.trace.records
+    _, verdict = command_log(proxy.folder / TRACE)
+    assert (verdict.differences, verdict.explained) == ([], {})
+    for name in (TRACE, COMMANDS):
+        assert b"PASSWORD" not in (proxy.folder / name).read_bytes()
+    calls = [
+        (each["method"], each["path"])
+        for each in trace
+        if each.get("path", "").startswith((namespace, topic))
+    ]
+    assert calls == [
+        ("PUT", namespace),
+        ("PUT", topic),
+        ("GET", namespace),
+        ("GET", f"{topic}/messageTTL?applied=true"),
+    ]
+
+
 # ---- answers in another order
 
 
