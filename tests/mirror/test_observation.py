@@ -329,6 +329,9 @@ def test_the_storage_that_differs_is_told() -> None:
         -2,
         pair.twin.topic.ledger.total_size - 1000,
     )
+    assert drift.cause == "less is stored than on the source"
+    (drift,) = of(pair.see(pair.twin.do(msgspec.structs.replace(wrong, entries=1))), MirrorDrift)
+    assert drift.cause.startswith("as many entries are stored as on the source, with another size")
 
 
 @pytest.mark.parametrize(
