@@ -11,6 +11,7 @@ import msgspec
 from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.protocol.codec import Frame
 from streaming.traces.trace import FORMAT, Payloads, frame_record
+from streaming.traces.ungated import UNRECORDED, Unrecorded
 
 TRACE, COMMANDS = "trace.jsonl", "commands.jsonl"
 """The files of a recording."""
@@ -76,6 +77,11 @@ class Recording:
         if "response" in more:
             more["response"] = without_secrets(more["response"])
         self.note(dir="answer", call=call, status=status, **more)
+
+    def not_recorded(self, what: Unrecorded, topic: str | None, since: int, count: int) -> None:
+        """Note so many messages or calls that passed and are not in the recording, on a topic since a time (ms)."""
+        if count:
+            self.note(dir="note", event=UNRECORDED, what=what, topic=topic, since=since, count=count)
 
     def note(self, **record: Any) -> None:
         """Write a record, with the time."""
