@@ -268,6 +268,8 @@ class _Log:
         self._open: set[tuple[str, str]] = set()
         self._ledgers: dict[str, int] = {}
         self._positions: dict[str, _Positions] = {}
+        self._shifted: set[str] = set()
+        """Topics with entries that have another number here."""
 
     def command(self, topic: str | None, command: dict[str, Any]) -> list[Effect]:
         """Write a command, and return what it does."""
@@ -305,7 +307,8 @@ class _Log:
                 positions.real.append((stored.ledger, stored.entry))
                 positions.ours.append((effect.ledger_id, effect.entry_id))
                 self.entries += 1
-                if effect.entry_id != stored.entry and not any(topic in each for each in self.missing):
+                if effect.entry_id != stored.entry and topic not in self._shifted:
+                    self._shifted.add(topic)
                     self.missing.append(
                         f"{topic}: entries before {stored.ledger}:{stored.entry} that no reader gets: the log has it as "
                         f"{effect.ledger_id}:{effect.entry_id}, and what follows likewise"

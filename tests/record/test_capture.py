@@ -161,6 +161,17 @@ def test_ranges_are_acknowledged_whatever_they_span() -> None:
     assert ids == [[(1, 1)], [(1, 2), *between, (3, 3)]]
 
 
+def test_each_topic_with_entries_that_no_reader_gets_is_named_once() -> None:
+    log, topics = (
+        _Log(io.BytesIO(), "drop"),
+        [f"persistent://public/default/{name}" for name in ("ab", "a", "ab")],
+    )
+    for number, topic in enumerate(topics):
+        metadata = {"producer_name": "p", "sequence_id": number, "publish_time": 1}
+        log.publish(1, topic, Stored(7, 3 + number, metadata, b"", 1))
+    assert [each.partition(": ")[0] for each in log.missing] == topics[:2]
+
+
 def test_entries_are_as_they_were_published(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:
     topic, log = "persistent://public/default/entries", tmp_path / "log.jsonl"
     fill(client, topic)
