@@ -331,7 +331,7 @@ def test_the_storage_that_differs_is_told() -> None:
     )
     assert drift.cause == "less is stored than on the source"
     (drift,) = of(pair.see(pair.twin.do(msgspec.structs.replace(wrong, entries=1))), MirrorDrift)
-    assert drift.cause.startswith("as many entries are stored as on the source, with another size")
+    assert drift.cause == "as many entries are stored as on the source, with another size"
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def why(name: str | None, drift: Drift) -> str:
     if drift == Drift():
         return "equal to the source"
     if name is None and not drift.entries:
-        return "as many entries are stored as on the source, with another size: some were not read"
+        return "as many entries are stored as on the source, with another size"
     if name is None:
         return "more is stored than on the source" if drift.size > 0 else "less is stored than on the source"
     if drift.entries > 0:
