@@ -20,6 +20,7 @@ from streaming.broker.policies.admin_calls import (
     is_policy,
     rated_subscription,
 )
+from streaming.broker.policies.kept import MAY_HAVE_SECRETS
 from streaming.broker.position import Position
 
 _TOPIC = re.compile(
@@ -49,6 +50,12 @@ def topic_path(topic: str, call: str = "") -> str:
     tenant, _, rest = rest.partition("/")
     namespace, _, name = rest.partition("/")
     return f"/{domain}/{tenant}/{namespace}/{quote(name, safe='')}{call}"
+
+
+def may_have_secrets(path: str) -> bool:
+    """Is a call, or its answer, a policy of a namespace or topic that may have passwords?"""
+    names = [unquote(name) for name in path.partition("?")[0].split("/") if name]
+    return names[-1:] == [MAY_HAVE_SECRETS] and len(names) == (4 if names[0] == "namespaces" else 5)
 
 
 def is_schema_call(command: Admin) -> bool:

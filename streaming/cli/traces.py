@@ -31,6 +31,8 @@ def import_command(
     if imported.skipped:
         left_out = ", ".join(f"{number:,} {name}" for name, number in imported.skipped.most_common())
         say(f"skipped, because a gateway answers them: {left_out}")
+    for what, number in imported.lacking.most_common():
+        say(f"{number:,} times: {what}")
 
 
 def conform_command(

@@ -328,7 +328,7 @@ class ClusterMirror:
         if self._entries == "sampled":
             return stand_ins(look, state.read_to, state.look)
         size = look.internal["totalSize"] // max(look.internal["numberOfEntries"], 1)
-        return read(reader.entries(state.name, state.read_to, size), state.read_to, self._entries)
+        return read(reader.entries(state.name, state.read_to, size), look, state.read_to, self._entries)
 
     # -- what an operator must know -------------------------------------------------------------------------------
 

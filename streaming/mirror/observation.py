@@ -66,7 +66,7 @@ def observe(
             continue
         now = _subscription(name, seen, cursor, stored)
         former = None if before is None else before.record.subscriptions.get(name)
-        subscriptions[name] = now if former is None else _since(former, now, ledgers, evicts=evicts)
+        subscriptions[name] = now if former is None else _since(former, now, stored, evicts=evicts)
     record = Mirror(
         connection=CONNECTION,
         since=0 if before is None else before.time,
@@ -117,10 +117,20 @@ class _Stored:
         ledger, entry = position
         return self._before[bisect_left(self._ids, ledger)] + min(entry + 1, self._ledgers.get(ledger, 0))
 
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return self._before[-1]
+
+    def position_of(self, number: int) -> _Position:
+        """Where an entry is, the first one of the topic being number 1."""
+        index = bisect_left(self._before, number) - 1
+        return self._ids[index], number - self._before[index] - 1
+
     def backlog(self, mark_delete: _Position, acknowledged: list[_Range]) -> int:
         """How many entries after `mark_delete` are in none of the ranges."""
         return (
-            self._before[-1]
+            self.count
             - self.up_to(mark_delete)
             - sum(self.up_to(each[2:]) - self.up_to(each[:2]) for each in acknowledged)
         )
@@ -146,16 +156,16 @@ def _subscription(
 
 
 def _since(
-    before: MirroredSubscription, now: MirroredSubscription, ledgers: dict[int, int], *, evicts: bool
+    before: MirroredSubscription, now: MirroredSubscription, stored: _Stored, *, evicts: bool
 ) -> MirroredSubscription:
-    """`now`, with what moved the subscription since `before`. `ledgers`: the number of entries by ledger."""
+    """`now`, with what moved the subscription since `before`."""
     if now.mark_delete < before.mark_delete or _took_back(before, now):
         return msgspec.structs.replace(now, reset=True)
     if now.mark_delete == before.mark_delete:
         # `stats` come later: what has expired since `internalStats` is seen to move the position at the next look.
         return msgspec.structs.replace(now, expired=min(before.expired, now.expired))
     if (expired := now.expired - before.expired) > 0:
-        to = min(_nth_unacknowledged(before, expired, ledgers), now.mark_delete)
+        to = min(_nth_unacknowledged(before, expired, stored), now.mark_delete)
         return msgspec.structs.replace(now, expired_to=to)
     if not (now.consumers or before.consumers) and now.sent == before.sent:
         return msgspec.structs.replace(now, expired_to=now.mark_delete if evicts else None, reset=not evicts)
@@ -177,28 +187,21 @@ def _took_back(before: MirroredSubscription, now: MirroredSubscription) -> bool:
     return False
 
 
-def _nth_unacknowledged(before: MirroredSubscription, n: int, ledgers: dict[int, int]) -> _Position:
-    """The n-th entry that a subscription had not acknowledged, or the last one. `ledgers`: entries by ledger."""
-    acked = dict[int, list[tuple[int, int]]]()
-    for low, first, high, last in before.acknowledged:
-        if low == high:
-            acked.setdefault(low, []).append((first + 1, last + 1))
-        else:
-            acked.setdefault(low, []).append((first + 1, ledgers.get(low, 0)))
-            acked.setdefault(high, []).append((0, last + 1))
-    ledger, entry = before.mark_delete
-    found = before.mark_delete
-    for id_ in sorted(each for each in ledgers if each >= ledger):
-        at = entry + 1 if id_ == ledger else 0
-        for start, end in [*sorted(acked.get(id_, [])), (ledgers[id_], ledgers[id_])]:
-            unacked = max(start - at, 0)
-            if unacked >= n:
-                return id_, at + n - 1
-            if unacked:
-                n -= unacked
-                found = id_, start - 1
-            at = max(at, end)
-    return found
+def _nth_unacknowledged(before: MirroredSubscription, n: int, stored: _Stored) -> _Position:
+    """The n-th entry that a subscription had not acknowledged, or the last one; without any, its mark-delete position."""
+    at, found = stored.up_to(before.mark_delete), 0
+    end = stored.count
+    for start, next_ in [
+        *((stored.up_to(each[:2]), stored.up_to(each[2:])) for each in sorted(before.acknowledged)),
+        (end, end),
+    ]:
+        if (unacked := start - at) >= n:
+            return stored.position_of(at + n)
+        if unacked > 0:
+            n -= unacked
+            found = start
+        at = max(at, next_)
+    return stored.position_of(found) if found else before.mark_delete
 
 
 def _consumers(subscription: str, seen: list[Mapping[str, Any]]) -> Iterator[MirroredConsumer]:

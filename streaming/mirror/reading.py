@@ -1,5 +1,6 @@
 """A topic's new entries as SENDs: those that a reader gets, or ones that stand for those that stats count."""
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
@@ -29,15 +30,31 @@ class TimedSend(NamedTuple):
     command: dict[str, Any]
 
 
-def read(stored: Iterator[Stored], after: SourcePosition, payloads: Payloads) -> Generator[TimedSend]:
-    """The commands of entries that a reader gets, the first one after `after`. Readers get no markers, and nothing of aborted
-    transactions: an empty entry stands for each."""
+def read(
+    stored: Iterator[Stored], look: Look, after: SourcePosition, payloads: Payloads
+) -> Generator[TimedSend]:
+    """The commands of entries that a reader gets, the first one after `after`. It began to read after the `look`. Readers get no
+    markers, and nothing of aborted transactions: an empty entry stands for each. The last ones of a ledger count when it is closed: in an
+    open one, a transaction may still be open. Raises `ValueError` for more than can be."""
+    ledgers = {id_: entries for id_, (entries, _) in ledgers_of(look.internal).items()}
+    ids = [*ledgers]
+
+    def passed_over(to: SourcePosition, time: int) -> Iterator[TimedSend]:
+        """What stands for the entries between `after` and `to`."""
+        closed = ids[bisect_left(ids, after[0]) : bisect_left(ids, to[0])]
+        for id_, end in [*((each, ledgers[each]) for each in closed), to]:
+            begin = after[1] + 1 if id_ == after[0] else 0
+            if end - begin > MOST_ENTRIES:
+                raise ValueError(f"{end - begin:,} entries that no reader gets: more than {MOST_ENTRIES:,}")
+            for number in range(begin, end):
+                yield _timed(Stored(id_, number, _metadata(time), b"", time), payloads)
+
     for each in stored:
-        begin = after[1] + 1 if after[0] == each.ledger else 0
-        for missing in range(begin, each.entry):
-            yield _timed(Stored(each.ledger, missing, _metadata(each.time), b"", each.time), payloads)
+        yield from passed_over((each.ledger, each.entry), each.time)
         yield _timed(each, payloads)
         after = each.ledger, each.entry
+    if ids and after < (ids[-1], 0):
+        yield from passed_over((ids[-1], 0), look.time)
 
 
 def stand_ins(look: Look, after: SourcePosition, before: Look | None) -> Generator[TimedSend]:

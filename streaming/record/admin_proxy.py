@@ -3,10 +3,12 @@
 import asyncio
 import base64
 import http.client
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -14,9 +16,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from schemas.commands.nesting import is_deep
+from streaming.broker.admin_requests import may_have_secrets
 from streaming.record.proxy import Proxy
 from streaming.record.recording import Recording
 from streaming.record.rest import Rest
+from streaming.traces.ungated import Unrecorded
 
 MOST_BYTES = 16 << 20
 """Of a request's body, and of a response's in the recording."""
@@ -26,11 +30,32 @@ _CALLS = 64
 
 _CHUNK = 1 << 16
 _ADMIN, _LOOKUP = "/admin/v2", "/lookup/v2/topic/"
-_RECORDED = ("persistent", "non-persistent", "namespaces", "tenants", "schemas")
+_DOMAINS = ("persistent", "non-persistent")
+_RECORDED = (*_DOMAINS, "namespaces", "tenants", "schemas")
+_OF_PULSAR_1 = (*_DOMAINS, "namespaces", "properties")
+_READS = ("GET", "HEAD", "OPTIONS")
 _PER_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "accept-encoding", "content-length",
      "proxy-authenticate", "proxy-authorization"}
 )  # fmt: skip
+
+
+class _Passing(NamedTuple):
+    """A call that changes something and can't be recorded: what it is, its topic, and when it was made (ms)."""
+
+    what: Unrecorded
+    topic: str | None
+    since: int
+
+
+class _Ack(msgspec.Struct):
+    errorCode: int = 0
+
+
+class _Acks(msgspec.Struct):
+    """What is used of the answer to POST /topics/…."""
+
+    messagePublishResults: list[_Ack]
 
 
 class AdminProxy:
@@ -65,6 +90,7 @@ class AdminProxy:
             return _reason(HTTPStatus.BAD_REQUEST, f"{target[:100]!r}: expected a path that begins with /")
         headers = [(name, value) for name, value in request.headers.items() if name not in _PER_HOP]
         call = self._record(request.method, target, body)
+        passing = _passing(request.method, target, time.time_ns() // 1_000_000)
         loop = asyncio.get_running_loop()
         try:
             answer = await loop.run_in_executor(
@@ -75,27 +101,35 @@ class AdminProxy:
         if target.startswith(_LOOKUP) and answer.status == HTTPStatus.OK:
             return await self._lookup(await loop.run_in_executor(self._threads, answer.read))
         shown = {name: value for name, value in answer.getheaders() if name.lower() not in _PER_HOP}
-        return StreamingResponse(self._body(answer, call), answer.status, shown)
+        return StreamingResponse(self._body(answer, call, passing), answer.status, shown)
 
-    async def _body(self, answer: http.client.HTTPResponse, call: int | None) -> AsyncIterator[bytes]:
-        """The body of a response, which is recorded with its status when it has passed."""
+    async def _body(
+        self, answer: http.client.HTTPResponse, call: int | None, passing: _Passing | None
+    ) -> AsyncIterator[bytes]:
+        """The body of a response, which is recorded with its status when it has passed, or else counted."""
         kept: bytearray | None = bytearray()
-        with answer:
-            while chunk := await asyncio.get_running_loop().run_in_executor(
-                self._threads, answer.read, _CHUNK
-            ):
-                if kept is not None and (call is None or len(kept) + len(chunk) > MOST_BYTES):
-                    kept = None
-                if kept is not None:
-                    kept += chunk
-                yield chunk
-        if call is not None:
-            self._recording.answer(call, answer.status, **_shown(answer, kept))
+        is_kept = call is not None or passing is not None
+        try:
+            with answer:
+                while chunk := await asyncio.get_running_loop().run_in_executor(
+                    self._threads, answer.read, _CHUNK
+                ):
+                    if kept is not None and not (is_kept and len(kept) + len(chunk) <= MOST_BYTES):
+                        kept = None
+                    if kept is not None:
+                        kept += chunk
+                    yield chunk
+            if call is not None:
+                self._recording.answer(call, answer.status, **_shown(answer, kept))
+        finally:  # whether or not the client waits for the end
+            if passing is not None and answer.status < HTTPStatus.BAD_REQUEST:
+                count = _done(passing, kept)
+                self._recording.not_recorded(passing.what, passing.topic, passing.since, count)
 
     def _record(self, method: str, target: str, body: bytes) -> int | None:
-        """Record a call, if it concerns topics. Returns its number."""
+        """Record a call, if it concerns topics and may not have passwords. Returns its number."""
         path = target.removeprefix(_ADMIN)
-        if path == target or path.lstrip("/").partition("/")[0] not in _RECORDED:
+        if path == target or path.lstrip("/").partition("/")[0] not in _RECORDED or may_have_secrets(path):
             return None
         try:
             value = msgspec.json.decode(body) if body.strip() and not is_deep(body) else None
@@ -120,6 +154,34 @@ class AdminProxy:
             elif name == "httpUrl":
                 found[name] = self._url
         return JSONResponse(found)
+
+
+def _passing(method: str, target: str, now: int) -> _Passing | None:
+    """What passes and changes something without being recorded."""
+    root, *parts = [part for part in target.partition("?")[0].split("/") if part] or [""]
+    if method in _READS or not parts:
+        return None
+    if root == "topics" and parts[0] in _DOMAINS and len(parts) > 3:
+        return _Passing("rest", _topic(parts[:4]), now)
+    if root == "admin" and parts[0] in _OF_PULSAR_1:
+        return _Passing("v1", _topic(parts[:5]) if parts[0] in _DOMAINS and len(parts) > 4 else None, now)
+    return None
+
+
+def _topic(parts: list[str]) -> str:
+    domain, *names, name = parts
+    return f"{domain}://{'/'.join(names)}/{unquote(name)}"
+
+
+def _done(passing: _Passing, body: bytearray | None) -> int:
+    """How many calls it was, or messages that are stored, by the answer."""
+    if passing.what == "rest" and body:
+        try:
+            acks = msgspec.json.decode(body, type=_Acks).messagePublishResults
+        except msgspec.DecodeError:
+            return 1
+        return sum(not each.errorCode for each in acks)
+    return 1
 
 
 def _shown(answer: http.client.HTTPResponse, body: bytearray | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ entry: whatever is still there, the cluster kept. So the log ends in the state o
 import heapq
 import itertools
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
@@ -246,6 +247,13 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
+class _Positions(NamedTuple):
+    """Where the entries of a topic are on the cluster, ascending, and in the log."""
+
+    real: list[tuple[int, int]]
+    ours: list[tuple[int, int]]
+
+
 class _Log:
     """The log as it is written, with a broker that folds it: it tells which position an entry has there."""
 
@@ -259,7 +267,9 @@ class _Log:
         self._producers: dict[tuple[str, str], int] = {}
         self._open: set[tuple[str, str]] = set()
         self._ledgers: dict[str, int] = {}
-        self._positions: dict[str, dict[tuple[int, int], tuple[int, int]]] = {}
+        self._positions: dict[str, _Positions] = {}
+        self._shifted: set[str] = set()
+        """Topics with entries that have another number here."""
 
     def command(self, topic: str | None, command: dict[str, Any]) -> list[Effect]:
         """Write a command, and return what it does."""
@@ -293,10 +303,12 @@ class _Log:
         effects = self.command(topic, {**send_of(stored, self._payloads), **common})
         for effect in effects:
             if isinstance(effect, SendReceipt):
-                ours = effect.ledger_id, effect.entry_id
-                self._positions.setdefault(topic, {})[stored.ledger, stored.entry] = ours
+                positions = self._positions.setdefault(topic, _Positions([], []))
+                positions.real.append((stored.ledger, stored.entry))
+                positions.ours.append((effect.ledger_id, effect.entry_id))
                 self.entries += 1
-                if effect.entry_id != stored.entry and not any(topic in each for each in self.missing):
+                if effect.entry_id != stored.entry and topic not in self._shifted:
+                    self._shifted.add(topic)
                     self.missing.append(
                         f"{topic}: entries before {stored.ledger}:{stored.entry} that no reader gets: the log has it as "
                         f"{effect.ledger_id}:{effect.entry_id}, and what follows likewise"
@@ -328,14 +340,12 @@ class _Log:
 
     def acknowledge(self, topic: str, name: str, cursor: _Cursor) -> None:
         """Have a subscription acknowledge what its cursor has passed and deleted."""
-        positions = self._positions.get(topic, {})
-        marked = from_text(cursor.markDeletePosition)
-        passed = [ours for real, ours in positions.items() if real <= marked]
+        real, ours = self._positions.get(topic, _Positions([], []))
+        passed = bisect_right(real, from_text(cursor.markDeletePosition))
         holes = [
-            ours
+            acked
             for low, high in runs_of(cursor.individuallyDeletedMessages)
-            for real, ours in positions.items()
-            if low < real <= high and real > marked
+            for acked in ours[max(bisect_right(real, low), passed) : bisect_right(real, high)]
         ]
         if not passed and not holes:
             return
@@ -345,7 +355,7 @@ class _Log:
             topic,
             {"command": "SUBSCRIBE", **common, "request_id": next(self._requests), "subscription": name, "subType": "Exclusive"},
         )  # fmt: skip
-        ids = [("Cumulative", passed[-1:])] * bool(passed)
+        ids = [("Cumulative", ours[passed - 1 : passed])] * bool(passed)
         ids += [("Individual", holes[at : at + _IDS]) for at in range(0, len(holes), _IDS)]
         for ack_type, acked in ids:
             message_id = [{"ledgerId": ledger, "entryId": entry_id} for ledger, entry_id in acked]

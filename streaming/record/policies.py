@@ -10,7 +10,7 @@ from streaming.broker.admin.namespace_policies import is_unset, take
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import configuration, profile_of, stand_in
 from streaming.broker.policies.admin_calls import TOPIC_POLICIES
-from streaming.broker.policies.kept import KEPT
+from streaming.broker.policies.kept import KEPT, MAY_HAVE_SECRETS
 from streaming.log.broker_settings import sort_out
 from streaming.record.rest import CallFailed, PartitionCount, Rest, understood
 
@@ -98,9 +98,11 @@ def namespace_policies(rest: Rest, namespace: str, cluster: str | None) -> Found
 
 
 def topic_policies(rest: Rest, path: str) -> Iterator[PolicyCall]:
-    """The policies that are set on a topic, by its path. Pulsar shows some of those without effect here as false if they are not set.
-    Raises `CallFailed`."""
+    """The policies that are set on a topic, by its path, but for the one that may have passwords. Pulsar shows some of those without
+    effect here as false if they are not set. Raises `CallFailed`."""
     for name in TOPIC_POLICIES:
+        if name == MAY_HAVE_SECRETS:
+            continue
         if name == "backlogQuota":
             for kind, quota in (_set(rest, f"{path}/backlogQuotaMap") or {}).items():
                 yield PolicyCall("POST", f"{path}/backlogQuota?backlogQuotaType={kind}", quota)

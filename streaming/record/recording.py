@@ -8,8 +8,10 @@ from typing import Any, Self
 
 import msgspec
 
+from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.protocol.codec import Frame
 from streaming.traces.trace import FORMAT, Payloads, frame_record
+from streaming.traces.ungated import UNRECORDED, Unrecorded
 
 TRACE, COMMANDS = "trace.jsonl", "commands.jsonl"
 """The files of a recording."""
@@ -62,9 +64,9 @@ class Recording:
         self.note(conn=connection, dir=direction, **record)
 
     def call(self, method: str, path: str, body: Any) -> int:
-        """An admin call is issued. Returns its number."""
+        """An admin call is issued. Returns its number. Passwords in the policies of a namespace are left out."""
         number = next(self._calls)
-        more = {} if body is None else {"body": body}
+        more = {} if body is None else {"body": without_secrets(body)}
         self.note(dir="admin", call=number, method=method, path=path, **more)
         return number
 
@@ -72,7 +74,14 @@ class Recording:
         """An admin call is answered. `more`: `response` and `headers`, as in a trace."""
         if self._payloads != "keep" and "headers" in more:  # a message
             more.pop("response", None)
+        if "response" in more:
+            more["response"] = without_secrets(more["response"])
         self.note(dir="answer", call=call, status=status, **more)
+
+    def not_recorded(self, what: Unrecorded, topic: str | None, since: int, count: int) -> None:
+        """Note so many messages or calls that passed and are not in the recording, on a topic since a time (ms)."""
+        if count:
+            self.note(dir="note", event=UNRECORDED, what=what, topic=topic, since=since, count=count)
 
     def note(self, **record: Any) -> None:
         """Write a record, with the time."""

@@ -9,7 +9,7 @@ import msgspec
 
 from sinks.outputs import new_lines
 from streaming.traces.trace import TraceError, read_trace, trace_files
-from streaming.traces.ungated import session_of
+from streaming.traces.ungated import NOT_RECORDED, session_of
 
 _NAMES = (".jsonl", ".jsonl.gz")
 """Of command logs in JSON Lines, see `streaming.log.files`."""
@@ -17,11 +17,12 @@ _NAMES = (".jsonl", ".jsonl.gz")
 
 class Imported(NamedTuple):
     """`commands`: their number by name. `skipped`: the number of frames by name that a gateway answers, which a log omits.
-    `stand_ins`: see `streaming.broker.config.stand_in`."""
+    `lacking`: how much passed a recorder that could not record it, by what it was. `stand_ins`: see `streaming.broker.config.stand_in`."""
 
     traces: int
     commands: Counter[str]
     skipped: Counter[str]
+    lacking: Counter[str]
     stand_ins: set[str | None]
 
 
@@ -43,6 +44,7 @@ def import_traces(
     traces.sort(key=lambda trace: float(trace.records[0]["t"]) if trace.records else 0.0)
     commands: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
+    lacking: Counter[str] = Counter()
     stand_ins = set[str | None]()
     out.parent.mkdir(parents=True, exist_ok=True)
     with new_lines(out, replace=replace) as lines:
@@ -55,8 +57,9 @@ def import_traces(
                     lines.write(to_line(command.timestamp, command.topic, command.value))
                     commands[command.value["command"]] += 1
             skipped.update(session.skipped)
+            lacking.update({what: session.explained[what] for what in NOT_RECORDED.values()})
             stand_ins.add(session.stand_in)
-    return Imported(len(traces), commands, +skipped, stand_ins)
+    return Imported(len(traces), commands, +skipped, +lacking, stand_ins)
 
 
 def to_line(timestamp: int, topic: str | None, command: dict[str, Any]) -> bytes:

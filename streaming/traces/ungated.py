@@ -12,6 +12,7 @@ one of these explanations:
 * an answer differs while other producers of its topic, or other consumers of its subscription, had commands under way
 * later differences on a subscription or topic follow from the former
 * an entry was stored before the recording began
+* the topic has messages that were published through REST, or got calls of Pulsar 1's admin API, which are not recorded
 * Magnetar does not support the command
 """
 
@@ -19,10 +20,11 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 from schemas.effects import Row, SendReceipt, Unsupported
 from streaming.broker.admin_requests import topic_of
+from streaming.broker.names import base_of
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import MINUS_ONE
 from streaming.protocol.requests import OF_THE_BROKER, OF_THE_GATEWAY
@@ -36,7 +38,18 @@ ORDER = "race: messages of several producers were stored in another order"
 UNDER_WAY = "race: others had commands under way on the topic"
 OLDER = "the entry was stored before the recording began"
 NOT_SUPPORTED = "Magnetar does not support"
+LACKING = "follows from what is not recorded of the topic"
 REDIRECTED = "a lookup went from one broker to another"
+
+UNRECORDED = "not_recorded"
+"""The event of a note: so many (`count`) messages or calls that passed are not in the recording, on a `topic` since a time (ms)."""
+
+Unrecorded = Literal["rest", "v1"]
+
+NOT_RECORDED = {
+    "rest": "not recorded: a message was published through REST (POST /topics/…)",
+    "v1": "not recorded: a call of Pulsar 1's admin API (/admin/persistent/…)",
+}
 
 MOMENT = 1000
 """What a broker had under way for an object that was closed is at most so old (ms)."""
@@ -68,6 +81,13 @@ class UngatedSession(Session):
         self._not_supported: set[tuple[str, int]] = set()
         self._sent: set[tuple[str, int]] = set()
         """Producer and sequence id of each message that was sent in the recording."""
+        self._lacking: dict[str, int] = {}
+        """Since when a topic has what is not recorded."""
+        self._absent: set[tuple[str, tuple[int, int]]] = set()
+        """Entries that are not recorded, of such topics."""
+        for record in trace.records:
+            if record["dir"] == "note" and record.get("event") == UNRECORDED:
+                self._note_unrecorded(record)
         self._open_recorded: dict[Hashable, deque[tuple[int, Stream, dict[str, Any]]]] = defaultdict(deque)
         self._open_ours: dict[Hashable, deque[tuple[int, Stream, Frame]]] = defaultdict(deque)
 
@@ -84,6 +104,18 @@ class UngatedSession(Session):
             key = effect.topic, effect.metadata.producer_name, effect.metadata.sequence_id
             self._written[key].append((effect.ledger_id, effect.entry_id))
         super()._take(row, record)
+
+    def _note_unrecorded(self, record: dict[str, Any]) -> None:
+        what, topic, count, since = (record.get(name) for name in ("what", "topic", "count", "since"))
+        if what in [*NOT_RECORDED]:
+            self.explained[NOT_RECORDED[what]] += count if isinstance(count, int) else 1
+        if isinstance(topic, str):
+            at = since if isinstance(since, int) else int(record["t"])
+            self._lacking[topic] = min(self._lacking.get(topic, at), at)
+
+    def _lacks(self, topic: str, time: int) -> bool:
+        """Whether something is not recorded of a topic, or of the topic of a partition, before `time`."""
+        return any(self._lacking.get(each, time + 1) <= time for each in (topic, base_of(topic)))
 
     # -- commands
 
@@ -123,13 +155,17 @@ class UngatedSession(Session):
             name == "ACK" and fields.get("ack_type") != "Cumulative"
         )
         asked = super()._frame(record)
+        if asked is not None and any(fields.get(ids) and asked[1].get(ids) == [] for ids in _IDS):
+            return None  # it is about absent entries only
         if asked is not None and asked[0] is not None:
             self._note_command(self._stream(connection, name, fields), asked[0], name, fields)
         return asked
 
     def _ids(self, topic: str, ids: Any) -> Any:
-        if self._is_of_entries and isinstance(ids, dict):
-            moved = self._moved.get((topic, (ids["ledgerId"], ids["entryId"])))
+        if self._is_of_entries and isinstance(ids, list):
+            ids = [each for each in ids if (topic, _position(each)) not in self._absent]
+        elif self._is_of_entries:
+            moved = self._moved.get((topic, _position(ids)))
             if moved is not None:
                 return {**ids, "ledgerId": moved[0], "entryId": moved[1]}
         return super()._ids(topic, ids)
@@ -151,7 +187,11 @@ class UngatedSession(Session):
             if self._is_expected(stream, record):
                 key = self._key_of_recorded(stream, record)
                 if key is None:
-                    self.explained[OLDER] += 1
+                    topic = self._topics.get(stream, "")
+                    lacks = self._lacks(topic, int(record["t"]))
+                    self.explained[LACKING if lacks else OLDER] += 1
+                    if lacks:
+                        self._absent.add((topic, _position(record["fields"]["message_id"])))
                 elif self._open_ours[key]:
                     _, other, answer = self._open_ours[key].popleft()
                     self._compare(stream, record, other, answer)
@@ -235,17 +275,17 @@ class UngatedSession(Session):
             answer = answer._replace(fields={**rest, **own})
         topic, asked = self._topics.get(stream, ""), self._identity(stream, fields)
         if "message_id" in fields and answer.cmd == record["cmd"]:
-            position = fields["message_id"]["ledgerId"], fields["message_id"]["entryId"]
-            ours = answer.fields["message_id"]["ledgerId"], answer.fields["message_id"]["entryId"]
+            position, ours = (_position(each["message_id"]) for each in (fields, answer.fields))
             is_moved = (topic, position) in self._moved
             if record["cmd"] == "SEND_RECEIPT" and MINUS_ONE not in (*position, *ours):
                 bound = self.normaliser.of(topic).ours(position[0]) if not is_moved else None
                 is_new = bound == position[0]
+                lacks = self._lacks(topic, int(record["t"]))
                 if not is_moved and (position[1] != ours[1] or not (is_new or bound == ours[0])):
-                    is_moved = self._is_contended(stream, asked, int(record["t"]))
+                    is_moved = lacks or self._is_contended(stream, asked, int(record["t"]))
                 if is_moved:
                     self._moved[topic, position] = ours
-                    self.explained[ORDER] += 1
+                    self.explained[LACKING if lacks else ORDER] += 1
             if is_moved:
                 record = {**record, "fields": _without_position(fields)}
                 answer = answer._replace(fields=_without_position(answer.fields))
@@ -258,6 +298,8 @@ class UngatedSession(Session):
         topic = self._topics.get(stream, "")
         if self._subscriptions.get(stream) in self._raced or topic in self._raced:
             self.explained[FOLLOWS] += 1
+        elif self._lacks(topic, time):
+            self.explained[LACKING] += 1
         elif self._is_closed(stream, time):
             self.explained[CLOSING] += 1
         elif self._is_contended(stream, asked, time):
@@ -312,9 +354,16 @@ class UngatedSession(Session):
         self._open_ours.clear()
 
 
+def _position(id_: dict[str, int]) -> tuple[int, int]:
+    return id_["ledgerId"], id_["entryId"]
+
+
 def _without_position(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "message_id"}
 
+
+_IDS = ("message_id", "message_ids")
+"""The fields of ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES that name entries."""
 
 _OTHERS = frozenset({"WATCH_TOPIC_UPDATE", "AUTH_CHALLENGE", "TOPIC_MIGRATED"})
 """What a broker sends without being asked, and Magnetar does not."""

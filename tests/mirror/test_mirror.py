@@ -23,9 +23,11 @@ from streaming.mirror import journal
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
 from streaming.mirror.mirror import ClusterMirror, MirrorTotals
-from streaming.mirror.source import NotMirrored
+from streaming.mirror.reading import MOST_ENTRIES, read
+from streaming.mirror.source import Look, NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
+from streaming.record.stored import Stored
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
 from tests.server.conftest import Running, running
@@ -231,6 +233,56 @@ def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
         found = positions(folder, topic)
         assert found == sorted(set(found))
     assert len([*folder.glob("*.jsonl")]) > 1
+
+
+def looked(ledgers: dict[int, int]) -> Look:
+    """A look at a topic that has so many entries in its ledgers."""
+    shown = [{"ledgerId": id_, "entries": entries, "size": 0} for id_, entries in ledgers.items()]
+    return Look(1000, {}, {"ledgers": shown})
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_something_stands_for_each_entry_that_no_reader_gets(seed: int) -> None:
+    """Wherever it is, but for the last ones of the open ledger, and of one that came after the look."""
+    draw = Random(seed)
+    ledgers = {id_: draw.randrange(5) for id_ in sorted(draw.sample(range(3, 20), 5))}
+    there = [(id_, entry) for id_, count in ledgers.items() for entry in range(count)]
+    after = draw.choice([(-1, -1), (2, 7), *there])
+    later = [(30, entry) for entry in range(draw.randrange(3))]
+    readable = [at for at in [*there, *later] if at > after and draw.random() < 0.5]
+    metadata = {"producer_name": "p", "sequence_id": 1, "publish_time": 500}
+    stored = (Stored(*at, metadata, b"x", 500) for at in readable)
+    sends = [*read(stored, looked(ledgers), after, "keep")]
+    end = max([(max(ledgers), -1), *readable])
+    assert [each.position for each in sends] == [at for at in [*there, *later] if after < at <= end]
+    assert [each.position for each in sends if each.command["metadata"] == metadata] == readable
+    assert {each.time for each in sends} <= {500, 1000}
+
+
+def test_more_unreadable_entries_than_can_be() -> None:
+    with pytest.raises(ValueError, match="that no reader gets"):
+        next(read(iter(()), looked({3: MOST_ENTRIES + 1, 4: 0}), (-1, -1), "keep"))
+
+
+def test_the_end_of_a_ledger_that_no_reader_gets(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the marker of a transaction is one. The ledgers have 7 entries; the mirror looks when the second one has begun, and later."""
+    entries, topic, folder = Reader.entries, f"persistent://{namespace}/t", tmp_path / "log"
+    monkeypatch.setattr(
+        Reader, "entries", lambda *given: (each for each in entries(*given) if each.entry not in (5, 6))
+    )
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 8)
+    _, said = mirror(broker.service_url, rest, [topic], folder, 3, lambda: publish(client, topic, 7))
+    assert said == []
+    found = positions(folder, topic)
+    ids = sorted({ledger for ledger, _ in found})
+    assert found == [(id_, entry) for id_ in ids for entry in range(7 if id_ != ids[-1] else 1)]
+    assert len(ids) == 4
+    twin = Twin(folder)
+    assert twin.refused == []
+    assert "numberOfEntries" not in differences(rest, topic, twin.broker)
 
 
 def _path(topic: str) -> str:

@@ -23,7 +23,7 @@ from schemas.effects import (
 from streaming.broker.broker import Broker
 from streaming.broker.persistent.mirroring import _apart
 from streaming.broker.position import Position
-from streaming.mirror.observation import Observation, observe, ranges
+from streaming.mirror.observation import Observation, _nth_unacknowledged, _Stored, observe, ranges
 from tests.broker.kit import Run, Stored, of, response
 from tests.broker.test_shadow_topics import shadow, store
 
@@ -200,6 +200,26 @@ def test_under_another_policy_what_the_source_expired_stays() -> None:
     assert pair.twin.backlog("s") == 3  # 1:0, 1:2 and 1:3
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_what_expired_is_the_first_that_was_not_acknowledged(seed: int) -> None:
+    """Whatever the acknowledged ranges span: whole ledgers, empty ones, and ones that are deleted."""
+    draw = Random(seed)
+    ledgers = {id_: draw.randrange(4) for id_ in sorted(draw.sample(range(3, 12), 6))}
+    entries = [(id_, entry) for id_, count in ledgers.items() for entry in range(count)]
+    places = sorted({(draw.randrange(3, 12), draw.randrange(-1, 4)) for _ in range(2 * draw.randrange(1, 5))})
+    mark, *bounds = places
+    acked = [(*low, *high) for low, high in zip(bounds[::2], bounds[1::2], strict=False)]
+    unacked = [
+        at
+        for at in entries
+        if at > mark and not any((low, first) < at <= (high, last) for low, first, high, last in acked)
+    ]
+    before = MirroredSubscription(mark, acked)
+    for n in range(1, len(entries) + 2):
+        expected = ([mark, *unacked[:n]])[-1]
+        assert _nth_unacknowledged(before, n, _Stored(ledgers)) == expected, n
+
+
 def test_a_quota_of_the_source_is_no_acknowledgment() -> None:
     pair = Pair()
     pair.twin.configure(shadowTopicFollowsSource=False)
@@ -309,6 +329,9 @@ def test_the_storage_that_differs_is_told() -> None:
         -2,
         pair.twin.topic.ledger.total_size - 1000,
     )
+    assert drift.cause == "less is stored than on the source"
+    (drift,) = of(pair.see(pair.twin.do(msgspec.structs.replace(wrong, entries=1))), MirrorDrift)
+    assert drift.cause == "as many entries are stored as on the source, with another size"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from streaming.log.policies import read_policies
 from streaming.mirror.mirror import _shown
 from streaming.mirror.observation import Observation, observe
 from streaming.mirror.reading import read
+from streaming.mirror.source import Look
 from streaming.quality.gate import judge
 from streaming.record.stored import Stored
 from tests.answers.test_whatif import START, Record, T, admin, eviction, table, ttl
@@ -73,7 +74,8 @@ class Source:
                     "publish_time": each.publish_time,
                 }
                 stored = Stored(each.ledger_id, each.entry_id, metadata, bytes(each.payload or b""))
-                for send in read(iter([stored]), self._read_to, "keep"):
+                look = Look(second, {}, {"ledgers": []})
+                for send in read(iter([stored]), look, self._read_to, "keep"):
                     payload = send.command.pop("payload_bytes").decode()
                     self.mirrored.append(
                         (second, T, {"connection": "mirror", **send.command, "payload": payload})

@@ -37,9 +37,10 @@ class Proxied:
             client.close()
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        """An admin call below ``/admin/v2``, or one of ``/lookup``: status and body."""
+        """An admin call below ``/admin/v2``, or one with another root: status and body."""
         data = None if body is None else json.dumps(body).encode()
-        url = self.admin_url + (path if path.startswith("/lookup") else f"/admin/v2{path}")
+        roots = ("/lookup/", "/topics/", "/admin/")
+        url = self.admin_url + (path if path.startswith(roots) else f"/admin/v2{path}")
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as response:

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,13 @@ from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
-from streaming.record.capture import NotCaptured, capture
+from streaming.record.capture import NotCaptured, _Cursor, _Log, capture
 from streaming.record.client import Reader, ReadFailed, _Connection
 from streaming.record.rest import CallFailed, Rest
+from streaming.record.stored import Stored
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import TraceError
+from tests.broker.test_long_lists import MOST, instructions
 from tests.server.conftest import Running, running
 
 pytestmark = pytest.mark.feature("K3")
@@ -123,6 +126,50 @@ def test_a_log_ends_in_the_state_of_the_broker(
     replayed = replay_in_process(log, tmp_path / "replayed", batches=3)
     assert replayed.rows["SEND_RECEIPT"] == 21
     assert "QUARANTINED" not in replayed.rows
+
+
+def with_holes(ranges: int) -> tuple[_Log, str, _Cursor, io.BytesIO]:
+    """A log of a topic with two entries for each of so many ranges of one acknowledged entry, in three ledgers."""
+    topic, lines = "persistent://public/default/t", io.BytesIO()
+    log, per_ledger = _Log(lines, "drop"), 2 * ranges // 3 + 1
+    places = [(7 + number // per_ledger, number % per_ledger) for number in range(2 * ranges)]
+    for number, place in enumerate(places):
+        metadata = {"producer_name": "p", "sequence_id": number, "publish_time": 1}
+        log.publish(1, topic, Stored(*place, metadata, b"", 1))
+    lines.seek(0)
+    lines.truncate()
+    acked = ",".join(f"({ledger}:{entry - 1}..{ledger}:{entry}]" for ledger, entry in places[1::2])
+    return log, topic, _Cursor(markDeletePosition="7:0", individuallyDeletedMessages=f"[{acked}]"), lines
+
+
+def test_the_work_of_a_cursor_is_proportional_to_its_ranges() -> None:
+    def work(ranges: int) -> int:
+        log, topic, cursor, _ = with_holes(ranges)
+        return instructions(lambda: log.acknowledge(topic, "s", cursor))
+
+    assert work(600) < 3 * MOST * work(200)
+
+
+def test_ranges_are_acknowledged_whatever_they_span() -> None:
+    """A range over ledgers, one that begins before the mark-delete position, one beyond the end."""
+    log, topic, _, lines = with_holes(9)  # 7:0 to 9:3
+    acked = "[(6:3..7:2],(7:4..9:0],(9:2..12:5]]"
+    log.acknowledge(topic, "s", _Cursor(markDeletePosition="7:1", individuallyDeletedMessages=acked))
+    acks = [each for each in map(json.loads, lines.getvalue().splitlines()) if each["command"] == "ACK"]
+    ids = [[(each["ledgerId"], each["entryId"]) for each in ack["message_id"]] for ack in acks]
+    between = [(1, 5), (1, 6), *((2, entry) for entry in range(7)), (3, 0)]
+    assert ids == [[(1, 1)], [(1, 2), *between, (3, 3)]]
+
+
+def test_each_topic_with_entries_that_no_reader_gets_is_named_once() -> None:
+    log, topics = (
+        _Log(io.BytesIO(), "drop"),
+        [f"persistent://public/default/{name}" for name in ("ab", "a", "ab")],
+    )
+    for number, topic in enumerate(topics):
+        metadata = {"producer_name": "p", "sequence_id": number, "publish_time": 1}
+        log.publish(1, topic, Stored(7, 3 + number, metadata, b"", 1))
+    assert [each.partition(": ")[0] for each in log.missing] == topics[:2]
 
 
 def test_entries_are_as_they_were_published(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:

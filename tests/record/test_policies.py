@@ -111,3 +111,18 @@ def test_a_policy_of_a_topic_that_is_refused_says_how(status: int) -> None:
     with pytest.raises(CallFailed) as failed:
         list(topic_policies(Refusing("http://localhost:8080"), "/persistent/public/default/t"))
     assert failed.value.status == status
+
+
+def test_a_policy_that_may_have_passwords_is_not_asked_for() -> None:
+    class Telling(Rest):
+        def call(self, method: str, path: str, body: Any = None) -> Said:
+            name = path.rpartition("/")[2]
+            value = {
+                "offloadPolicies": {"s3ManagedLedgerOffloadCredentialSecret": "PASSWORD"},
+                "maxConsumers": 3,
+            }
+            return Said(200, value[name]) if name in value else Said(404, None)
+
+    path = "/persistent/public/default/t"
+    found = [*topic_policies(Telling("http://localhost:8080"), path)]
+    assert found == [PolicyCall("POST", f"{path}/maxConsumers", 3)]

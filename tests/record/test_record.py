@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import signal
@@ -24,13 +25,22 @@ from streaming.cli.app import app
 from streaming.cli.serve import STANDALONE_SETTINGS
 from streaming.jobs.replay import replay_in_process
 from streaming.protocol.codec import FrameReader, decode, encode, entry
+from streaming.record.admin_proxy import AdminProxy, _Passing, _passing
 from streaming.record.proxy import BadBrokerUrl, broker_address
 from streaming.record.record import command_log
 from streaming.record.recording import COMMANDS, TRACE, Recording, RecordingExists
 from streaming.record.rest import BadAdminUrl, Rest
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.traces.trace import TraceError, payload_of, read_trace
-from streaming.traces.ungated import NOT_SUPPORTED, OLDER, ORDER, OTHER_CONSUMER
+from streaming.traces.ungated import (
+    LACKING,
+    NOT_RECORDED,
+    NOT_SUPPORTED,
+    OLDER,
+    ORDER,
+    OTHER_CONSUMER,
+    UNRECORDED,
+)
 from tests.record.kit import Proxied, proxied
 from tests.server.conftest import Running, running, running_on
 
@@ -521,6 +531,146 @@ def test_payloads_are_not_in_a_recording_without_them(broker: Running, tmp_path:
     assert b"cHJlY2lvdX" not in text
     (message,) = proxy.frames("out", "MESSAGE")
     assert payload_of(message) == bytes(8)
+
+
+def test_no_passwords_are_in_a_recording(broker: Running, tmp_path: Path) -> None:
+    """Offload policies may have some. Names that look like calls on them are names."""
+    policies = {
+        "managedLedgerOffloadDriver": "aws-s3", "managedLedgerOffloadBucket": "b",
+        "s3ManagedLedgerOffloadCredentialSecret": "PASSWORD",
+    }  # fmt: skip
+    namespace, topic = "/namespaces/public/offloaded", "/persistent/public/offloaded/offloadPolicies"
+    body = {"offload_policies": policies, "message_ttl_in_seconds": 77}
+    with proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url)) as proxy:
+        assert proxy.call("PUT", namespace, body)[0] == 204
+        assert proxy.call("PUT", topic)[0] == 204
+        assert b"PASSWORD" in proxy.call("GET", namespace)[1]
+        for path in (namespace, topic):
+            for name in ("offloadPolicies", "offload%50olicies", "offloadPolicies/?x"):
+                status, _ = proxy.call("POST", f"{path}/{name}", policies)
+                assert status == 204 or name != "offloadPolicies"
+            assert b"PASSWORD" in proxy.call("GET", f"{path}/offloadPolicies?applied=true")[1]
+        assert proxy.call("GET", f"{topic}/messageTTL?applied=true")[1] == b"77"
+    trace = proxy.trace.records
+    _, verdict = command_log(proxy.folder / TRACE)
+    assert (verdict.differences, verdict.explained) == ([], {})
+    for name in (TRACE, COMMANDS):
+        assert b"PASSWORD" not in (proxy.folder / name).read_bytes()
+    calls = [
+        (each["method"], each["path"])
+        for each in trace
+        if each.get("path", "").startswith((namespace, topic))
+    ]
+    assert calls == [
+        ("PUT", namespace),
+        ("PUT", topic),
+        ("GET", namespace),
+        ("GET", f"{topic}/messageTTL?applied=true"),
+    ]
+
+
+def test_what_can_not_be_recorded_is_counted(broker: Running, tmp_path: Path) -> None:
+    """Messages through REST, and calls of Pulsar 1. What follows is explained, and an ack names the same message in the log."""
+    topic, messages = (
+        "persistent://public/default/through-rest",
+        {"messages": [{"payload": "x"}, {"payload": "y"}]},
+    )
+    with (
+        proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url)) as proxy,
+        proxy.client() as client,
+    ):
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, batching_enabled=False)
+        producer.send(b"0")
+        rest = "/topics/" + topic.replace("://", "/")
+        assert proxy.call("POST", rest, messages)[0] == 200
+        assert proxy.call("POST", f"{rest}-none", messages)[0] == 500
+        assert proxy.call("POST", f"{rest}/partitions/5", {"messages": []})[0] == 200
+        producer.send(b"1")
+        acknowledge(consumer, 3)
+        assert consumer.receive(WAIT).data() == b"1"  # which stays in the backlog
+        assert proxy.call("PUT", "/admin/properties/old", {"allowedClusters": ["standalone"]})[0] == 204
+        assert proxy.call("GET", "/admin/properties/old")[0] == 200
+        assert proxy.call("PUT", "/admin/properties/old")[0] >= 400
+        consumer.close()
+    _, verdict = command_log(proxy.folder / TRACE)
+    assert verdict.differences == []
+    assert verdict.explained == {NOT_RECORDED["rest"]: 2, NOT_RECORDED["v1"]: 1, LACKING: 3}
+    stats = replay_in_process(proxy.folder / COMMANDS, tmp_path / "replayed").stats
+    (found,) = (each for each in stats if (each["topic"], each["subscription"]) == (topic, "s"))
+    assert (found["backlog"], found["mark_delete"]) == (1, "1:0")
+    imported = ["import", str(proxy.folder / TRACE), "--out", str(tmp_path / "imported.jsonl")]
+    assert f"2 times: {NOT_RECORDED['rest']}" in CliRunner().invoke(app, imported).output
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "passing"),
+    [
+        ("POST", "/topics/persistent/a/b/c?authoritative=true", ("rest", "persistent://a/b/c")),
+        ("POST", "/topics/non-persistent/a/b/c%2Fd/partitions/3", ("rest", "non-persistent://a/b/c/d")),
+        ("PUT", "/admin/persistent/a/c/b/t%20u/subscription/s", ("v1", "persistent://a/c/b/t u")),
+        ("POST", "//admin/namespaces/a/c/b/retention", ("v1", None)),
+        ("DELETE", "/admin/properties/a", ("v1", None)),
+        ("GET", "/admin/persistent/a/c/b/t/stats", None),
+        ("POST", "/admin/v2/persistent/a/b/t/terminate", None),
+        ("POST", "/admin/v3/functions/a/b/f", None),
+        ("PUT", "/admin/clusters/c", None),
+        ("POST", "/topics", None),
+        ("POST", "/", None),
+    ],
+)
+def test_which_calls_pass_without_being_recorded(method: str, target: str, passing: Any) -> None:
+    assert _passing(method, target, 5) == (passing and (*passing, 5))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("status", "body", "count"),
+    [
+        (200, b'{"messagePublishResults":[{"errorCode":0},{},{"errorCode":2}],"schemaVersion":0}', 2),
+        (200, b'{"messagePublishResults":[{"errorCode":2}]}', 0),
+        (200, b"{}", 1),
+        (500, b"{}", 0),
+    ],
+)
+def test_messages_are_counted_if_the_broker_stored_them(
+    status: int, body: bytes, count: int, whole: bool, tmp_path: Path
+) -> None:
+    """Whether or not the client waits for the end of the answer."""
+
+    class Answer(io.BytesIO):
+        pass
+
+    answer: Any = Answer(body)
+    answer.status = status
+
+    async def read(api: AdminProxy) -> None:
+        chunks: Any = api._body(answer, None, _Passing("rest", "persistent://a/b/c", 7))
+        async for chunk in chunks:
+            assert chunk == body
+            if not whole:
+                break
+        await chunks.aclose()
+
+    with Recording(tmp_path, {}, "keep") as recording:
+        api = AdminProxy(recording, Rest("http://localhost:1"), Any, "")  # type: ignore[arg-type]
+        asyncio.run(read(api))
+        api.close()
+    notes = read_trace(tmp_path / TRACE).records
+    assert [(each["topic"], each["since"], each["count"]) for each in notes] == [
+        ("persistent://a/b/c", 7, count)
+    ] * (count > 0)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{}, {"what": []}, {"what": "x", "topic": 5}, {"what": "v1", "topic": "t", "since": "x", "count": "y"}],
+)
+def test_an_odd_note_of_what_is_not_recorded(odd: dict[str, Any], tmp_path: Path) -> None:
+    path = traced(
+        tmp_path, (-1, "note", "", {"event": UNRECORDED, **odd}), *opened(0), sent(0), receipt(0, 0)
+    )
+    assert command_log(path)[1].differences == []
 
 
 # ---- answers in another order

@@ -30,6 +30,7 @@ from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaTyp
 from streaming.broker.policies.kept import (
     AUTH_MODES,
     KEPT,
+    MAY_HAVE_SECRETS,
     NO_ENTRY_FILTERS,
     check_persistence,
     offload_policies,
@@ -314,12 +315,21 @@ def take(policies: Mapping[str, Any], cluster: str | None = None) -> TakenOfName
             if not isinstance(value, dict) or value.get("entryFilterNames"):
                 taken.not_applied[name] = NO_ENTRY_FILTERS
         else:
-            if (
-                name in (*_KEPT, "bundles", "properties") and name != "offload_policies"
-            ):  # which may have passwords
+            if name in (*_KEPT, "bundles", "properties") and not _may_have_secrets(name):
                 taken.body[name] = value
             taken.without_effect.append(name)
     return taken._replace(applied=applied)
+
+
+def without_secrets(policies: Any) -> Any:
+    """The policies of a namespace without those that may have passwords. Any other value, as it is."""
+    if not isinstance(policies, dict):
+        return policies
+    return {name: value for name, value in policies.items() if not _may_have_secrets(name)}
+
+
+def _may_have_secrets(name: str) -> bool:
+    return _KEPT.get(name) == MAY_HAVE_SECRETS
 
 
 def is_unset(name: str, value: Any) -> bool:

@@ -287,6 +287,8 @@ def why(name: str | None, drift: Drift) -> str:
     """What explains a drift, as far as it is known: of a subscription, or of the topic (None)."""
     if drift == Drift():
         return "equal to the source"
+    if name is None and not drift.entries:
+        return "as many entries are stored as on the source, with another size"
     if name is None:
         return "more is stored than on the source" if drift.size > 0 else "less is stored than on the source"
     if drift.entries > 0:

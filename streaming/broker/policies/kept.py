@@ -59,6 +59,9 @@ KEPT: dict[str, KeptPolicy] = {
 }
 """Path below the namespace or topic → policy."""
 
+MAY_HAVE_SECRETS = "offloadPolicies"
+"""The policy that may have passwords. No recording or log of a cluster has it. It has no effect here."""
+
 _OFFLOAD = {
     "offloadThreshold": "managedLedgerOffloadThresholdInBytes",
     "offloadThresholdInSeconds": "managedLedgerOffloadThresholdInSeconds",
