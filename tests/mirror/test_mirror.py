@@ -259,6 +259,13 @@ def test_something_stands_for_each_entry_that_no_reader_gets(seed: int) -> None:
     assert {each.time for each in sends} <= {500, 1000}
 
 
+def test_nothing_stands_for_what_the_end_of_a_terminated_topic_hides() -> None:
+    look = looked({3: 2, 4: 2, 5: 0})
+    assert len([*read(iter(()), look, (-1, -1), "keep")]) == 4
+    look.internal["state"] = "Terminated"
+    assert [*read(iter(()), look, (-1, -1), "keep")] == []
+
+
 def test_more_unreadable_entries_than_can_be() -> None:
     with pytest.raises(ValueError, match="that no reader gets"):
         next(read(iter(()), looked({3: MOST_ENTRIES + 1, 4: 0}), (-1, -1), "keep"))
