@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from schemas.commands.nesting import is_deep
+from schemas.undecodable import UNDECODABLE
 from streaming.record.proxy import Proxy
 from streaming.record.recording import Recording
 from streaming.record.rest import Rest
@@ -99,7 +100,7 @@ class AdminProxy:
             return None
         try:
             value = msgspec.json.decode(body) if body.strip() and not is_deep(body) else None
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return None  # the broker refuses it
         return self._recording.call(method, path, value)
 
@@ -107,7 +108,7 @@ class AdminProxy:
         """The answer to an HTTP lookup, with the proxy's addresses."""
         try:
             found = msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return Response(body)  # a bundle
         if self._proxy.is_tls:
             found["brokerUrl"] = found.get("brokerUrlTls")
@@ -130,7 +131,7 @@ def _shown(answer: http.client.HTTPResponse, body: bytearray | None) -> dict[str
         return found
     try:
         return {**found, "response": msgspec.json.decode(body)} if not own else _binary(found, body)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return _binary(found, body)
 
 

@@ -23,6 +23,7 @@ from schemas.commands import Admin, MessageMetadata, Publish, RunCheck
 from schemas.commands.nesting import is_deep
 from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
 from schemas.entries import EntryNotFound
+from schemas.undecodable import UNDECODABLE
 from streaming.broker import bundles
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_requests import topic_of, topic_path
@@ -688,7 +689,7 @@ def _decoded(body: bytes) -> Any:
         raise HTTPException(400, "the body nests too deep")
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
 
 
