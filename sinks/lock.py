@@ -34,6 +34,7 @@ from uuid import uuid4
 import msgspec
 
 from schemas.errors import MagnetarError
+from schemas.undecodable import UNDECODABLE
 from sinks.storage import NotStored, Storage, plain
 
 log = logging.getLogger(__name__)
@@ -289,7 +290,7 @@ def _remove_empty(folders: list[Path]) -> None:
 def _read(text: bytes) -> Holder | None:
     try:
         return msgspec.json.decode(text, type=Holder)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from schemas.undecodable import UNDECODABLE
 from sinks.base import STATE
 from sinks.outputs import new_file
 from sinks.storage import Damaged
@@ -50,7 +51,7 @@ def read_replayed(folder: Path) -> Replayed | None:
     try:
         if is_whole(data):
             return msgspec.json.decode(data, type=Replayed)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         pass
     raise damaged(path)
 

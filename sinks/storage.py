@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from schemas.errors import MagnetarError
+from schemas.undecodable import UNDECODABLE
 from sinks.s3 import S3Url, failed
 from sinks.sums import is_whole, sealed
 
@@ -159,7 +160,7 @@ class Storage:
             if is_whole(data):
                 return msgspec.json.decode(data, type=type_)
             why = "its checksum is wrong"
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             why = plain(error)
         raise Damaged(f"{self.url}/{path} ({what}) is damaged: {why}. {to_do}")
 

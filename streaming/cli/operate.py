@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from schemas.undecodable import UNDECODABLE
 from streaming.cli.console import say, say_json
 from streaming.cli.errors import FAILED, expected_errors
 from streaming.cli.options import LARGEST, KafkaConfigFile, credentials, position
@@ -112,7 +113,7 @@ def _call(target: _Target, method: str, path: str, body: Any = None) -> None:
 def _reason(answer: bytes) -> str:
     try:
         found = msgspec.json.decode(answer)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return answer.decode(errors="replace")
     return str(found.get("reason", found) if isinstance(found, dict) else found)
 
@@ -317,7 +318,7 @@ def set_command(
 def _json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise typer.BadParameter(f"{text!r} is not JSON: {error}") from None
 
 

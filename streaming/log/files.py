@@ -31,6 +31,7 @@ from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
 from schemas.records import OFFSETS, PARTITIONS, RECORD
+from schemas.undecodable import UNDECODABLE
 from sinks.lock import hold
 from sinks.outputs import new_file, new_lines
 from streaming.log.table import (
@@ -298,7 +299,7 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
         return None
     try:
         return _fields(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
 
 
@@ -324,7 +325,7 @@ def _take_text(fields: dict[str, msgspec.Raw], name: str) -> str | None:
         return None
     try:
         text = _text(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         if bytes(raw) == b"null":
             del fields[name]
         return None

@@ -34,6 +34,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarfloat import ScalarFloat
 
+from schemas.undecodable import UNDECODABLE
 from sinks.small_files import read_small
 from streaming.broker.admin import namespace_policies
 from streaming.broker.admin_requests import topic_path
@@ -136,7 +137,7 @@ def is_log(path: Path) -> bool:
         first = file.readline(_LONGEST_FIRST).strip()
     try:
         found = msgspec.json.decode(first)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return not first.endswith(b"{")  # an object on several lines is none of a log's
     return not (isinstance(found, dict) and "command" not in found and is_dump(found))
 

@@ -18,6 +18,7 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
+from schemas.undecodable import UNDECODABLE
 from sinks.lock import exclusive
 from sinks.outputs import check_folder, new_file
 from streaming.kafka.client import consuming
@@ -107,7 +108,7 @@ class LogFolder:
         """See `MirrorLog.read`."""
         try:
             first = msgspec.json.decode((self._folder / _STATE).read_bytes(), type=_State).read_from
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             first = ""
         if not (self._folder / first).is_file():
             first = ""  # then all of it is read
@@ -188,7 +189,7 @@ def _parsed(line: bytes, path: Path) -> MirrorRecord:
     try:
         fields = {} if is_deep(line) else msgspec.json.decode(line, type=dict[str, Any])
         return MirrorRecord(fields.pop("timestamp"), fields.pop("topic", None), fields)
-    except (msgspec.MsgspecError, KeyError):
+    except (*UNDECODABLE, KeyError):
         raise BadLog(
             f"{path} is damaged: {line[:40]!r} is no record. Mirror into another folder, which begins anew"
         ) from None
@@ -296,5 +297,5 @@ def _command(value: bytes | None) -> Any:
     """The command in a record, None for what is none: it ends in quarantine."""
     try:
         return None if value is None or is_deep(value) else msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from schemas.undecodable import UNDECODABLE
+
 FOLDER = Path(__file__).parents[2] / "schemas" / "expectations"
 
 
@@ -78,7 +80,7 @@ def read_suites(folder: Path) -> dict[str, Suite]:
     for file in files:
         try:
             suite = msgspec.json.decode(file.read_bytes(), type=Suite)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise SuiteError(f"expectation suite {file}: {error}") from None
         if suite.kind != file.stem:
             raise SuiteError(

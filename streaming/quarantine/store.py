@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from schemas.effects import SET_ASIDE, TOPIC_SET_ASIDE, Quarantined
 from schemas.records import Coordinates
+from schemas.undecodable import UNDECODABLE
 from schemas.units import moment
 from sinks.lock import exclusive
 from sinks.quarantine import QUARANTINE, read_quarantine
@@ -293,7 +294,7 @@ def as_json(value: bytes) -> bytes | None:
             if isinstance(decoded, dict) and all(map(_is_text, decoded))
             else None
         )
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+    except (*UNDECODABLE, ValueError, TypeError):
         return None
 
 
@@ -312,7 +313,7 @@ def read_repaired(path: str | Path) -> list[Repaired]:
         for number, value in enumerate(values, 1):
             try:
                 _fields(value)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            except UNDECODABLE as error:
                 raise QuarantineError(
                     f"{path}: record {number} is not a JSON object ({error}); it begins {value[:60]!r}; nothing was resubmitted"
                 ) from None
@@ -337,7 +338,7 @@ def _value(value: bytes) -> bytes:
             return msgspec.json.decode(raw, type=str).encode() if raw[:1] == b'"' else raw
         if fields.keys() == {_VALUE_BASE64}:
             return base64.b64decode(msgspec.json.decode(fields[_VALUE_BASE64], type=str), validate=True)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except (*UNDECODABLE, ValueError):
         pass  # the gate says what is wrong with it
     return value
 

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from schemas.commands.nesting import is_deep
+from schemas.undecodable import UNDECODABLE
 from streaming.broker.admin_requests import may_have_secrets
 from streaming.record.proxy import Proxy
 from streaming.record.recording import Recording
@@ -133,7 +134,7 @@ class AdminProxy:
             return None
         try:
             value = msgspec.json.decode(body) if body.strip() and not is_deep(body) else None
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return None  # the broker refuses it
         return self._recording.call(method, path, value)
 
@@ -141,7 +142,7 @@ class AdminProxy:
         """The answer to an HTTP lookup, with the proxy's addresses."""
         try:
             found = msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return Response(body)  # a bundle
         if self._proxy.is_tls:
             found["brokerUrl"] = found.get("brokerUrlTls")
@@ -178,7 +179,7 @@ def _done(passing: _Passing, body: bytearray | None) -> int:
     if passing.what == "rest" and body:
         try:
             acks = msgspec.json.decode(body, type=_Acks).messagePublishResults
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return 1
         return sum(not each.errorCode for each in acks)
     return 1
@@ -192,7 +193,7 @@ def _shown(answer: http.client.HTTPResponse, body: bytearray | None) -> dict[str
         return found
     try:
         return {**found, "response": msgspec.json.decode(body)} if not own else _binary(found, body)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return _binary(found, body)
 
 

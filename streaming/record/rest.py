@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from schemas.commands.nesting import is_deep
+from schemas.undecodable import UNDECODABLE
 
 _SECONDS = 60
 _MOST_SECONDS = 120
@@ -119,7 +120,7 @@ class Rest:
             raise CallFailed(f"{method} {path}: the response nests too deeply", status)
         try:
             return Said(status, msgspec.json.decode(said))
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return Said(status, said.decode(errors="replace") or None)
 
     def get(self, path: str, type_: Any = dict[str, Any]) -> Any:

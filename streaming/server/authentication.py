@@ -77,15 +77,20 @@ class TokenAuthentication:
                 return cls(key, _EC)
         raise TokenKeyError("the public key is neither RSA nor EC")
 
-    def expiry(self, token: str | bytes) -> float | None:
+    def expiry(self, token: str | bytes) -> int | None:
         """When a valid token expires (seconds since the epoch); None: never. Raises `NotAuthenticated`."""
         try:
             claims = jwt.decode(token, self._key, self._algorithms, options=_UNCHECKED)  # type: ignore[arg-type]
-        except (jwt.PyJWTError, ValueError) as error:
+        except (
+            jwt.PyJWTError,
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # the last two: of PyJWT's older versions
             raise NotAuthenticated(str(error)) from None
-        return claims.get("exp")
+        return int(claims["exp"]) if "exp" in claims else None  # a text of digits is valid, too
 
-    def of_connect(self, fields: dict[str, Any]) -> float | None:
+    def of_connect(self, fields: dict[str, Any]) -> int | None:
         """`expiry` of the token in the fields of a CONNECT, or in the answer to a challenge."""
         if fields.get("auth_method_name") != METHOD:
             raise NotAuthenticated("no token")

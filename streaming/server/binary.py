@@ -332,9 +332,15 @@ class BinaryServer:
         return answer
 
     def _look_after(self) -> None:
-        for connection in list(self.connections.values()):
-            connection.keep_alive()
-        self.start()
+        self.start()  # first: whatever one connection raises, the others are looked after
+        for name, connection in list(self.connections.items()):
+            try:
+                connection.keep_alive()
+            except Exception as error:
+                self.bugs.error(
+                    "connection %s can't be kept alive, which is a bug in Magnetar: %r", name, error
+                )
+                connection.close("it can't be kept alive")
 
 
 class Turns:
@@ -458,7 +464,7 @@ class Connection(asyncio.Protocol):
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
         self._drained.set()
-        self._expires: float | None = None
+        self._expires: int | None = None
         self._refreshes = self._challenged = False
         self._shown: dict[str, Any] = {}
         self._version = 0

@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from schemas.undecodable import UNDECODABLE
 from schemas.units import LATEST_TIME
 from streaming.broker.context import NEVER
 from streaming.broker.persistent.delivery import Show
 from streaming.broker.position import from_text
 from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
+from streaming.server.admin.path_numbers import NUMBER
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
@@ -58,11 +60,11 @@ class Control:
             Route("/clock", _answered(self.clock), methods=["GET"]),
             Route("/clock", _answered(self.set_clock), methods=["POST"]),
             Route("/faults", _answered(self.add_fault), methods=["POST"]),
-            Route("/faults/{id:int}", _answered(self.fault), methods=["GET"]),
-            Route("/faults/{id:int}", _answered(self.remove_fault), methods=["DELETE"]),
+            Route(f"/faults/{{id:{NUMBER}}}", _answered(self.fault), methods=["GET"]),
+            Route(f"/faults/{{id:{NUMBER}}}", _answered(self.remove_fault), methods=["DELETE"]),
             Route("/peek", _answered(self.peek), methods=["GET"]),
             Route("/snapshots", _answered(self.snapshot), methods=["POST"]),
-            Route("/snapshots/{id:int}/restore", _answered(self.restore), methods=["POST"]),
+            Route(f"/snapshots/{{id:{NUMBER}}}/restore", _answered(self.restore), methods=["POST"]),
             Route("/reset", _answered(self.reset), methods=["POST"]),
         ]
 
@@ -201,7 +203,7 @@ def _answered(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], 
 def _decoded(body: bytes, type_: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=type_)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise BadCall(str(error)) from None
 
 

@@ -28,6 +28,7 @@ from zlib import crc32
 import msgspec
 
 from schemas.effects import LedgerClosed, LedgerDeleted, Row, SendReceipt
+from schemas.undecodable import UNDECODABLE
 from sinks.ledger_store import LedgerStore
 from sinks.lock import LOCK
 from sinks.outputs import new_file
@@ -219,7 +220,7 @@ class DataFolder:
         if data.startswith(_PLAIN) if head is None else int(head[1], 16) == crc32(state):
             try:
                 return msgspec.msgpack.decode(state, type=_Checkpoint)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except UNDECODABLE as error:
                 why = str(error)
         raise BadData(
             f"{path} is damaged ({why}): restore {self._folder} from a backup. If {COMMANDS} has the "

@@ -142,8 +142,18 @@ class _Call:
     def answer(self, partition: int, row: Row) -> None:
         """Take an answer."""
         self._rows[partition] = row
-        if len(self._rows) == self._expected and not self.done.done():
-            self.done.set_result([self._rows[each] for each in sorted(self._rows)])
+        if len(self._rows) == self._expected:
+            self.end([self._rows[each] for each in sorted(self._rows)])
+
+    def end(self, rows: list[Row]) -> None:
+        """End the call with these rows, unless nobody waits for them any more."""
+        if not self.done.done():
+            self.done.set_result(rows)
+
+    def fail(self, error: Exception) -> None:
+        """The same with an error."""
+        if not self.done.done():
+            self.done.set_exception(error)
 
 
 def server_name(text: str | None, port: int) -> str:
@@ -381,7 +391,7 @@ class QueryEngine:
                     row = Row(-1, 0, now, Quarantined(each.topic, command.rule, command.cause, each.value))
                     refused.append(row)
                     if each.call is not None:
-                        each.call.done.set_result([row])
+                        each.call.end([row])
                     if each.done is not None:
                         each.done()
                     continue
@@ -414,7 +424,7 @@ class QueryEngine:
     def _call_dones(self) -> None:
         self._calling = False
         while self._dones:
-            self._dones.popleft()()
+            self._loop.call_soon(self._dones.popleft())  # so that none keeps the others from being called
 
     # -- from Kafka: in the reader's thread
 
@@ -508,8 +518,7 @@ class QueryEngine:
             return
         self._stopped = str(error)
         for call in self._calls.values():
-            if not call.done.done():
-                call.done.set_exception(EngineStopped(str(error)))
+            call.fail(EngineStopped(str(error)))
         if not self.failed.done():
             self.failed.set_exception(error)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from schemas import commands as c
 from schemas.effects import AckResponse, CloseConnection, Effect, Error, Quarantined, SendError
+from schemas.undecodable import UNDECODABLE
 from streaming.broker import lookup
 
 _ERROR = "NotAllowedError"
@@ -31,7 +32,7 @@ def answer_of(refused: Quarantined, *, in_order: bool) -> Effect | None:
     """
     try:
         fields = msgspec.json.decode(refused.payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     connection = fields.get("connection") if isinstance(fields, dict) else None
     if not isinstance(connection, str):

@@ -31,6 +31,7 @@ from schemas.effects import (
 from streaming.broker.context import namespace_of
 from streaming.protocol.frames import LONGEST_PATTERN, matching, topics_hash
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
+from streaming.server.rarely import Rarely
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ class TopicWatchers:
         self._looking: asyncio.Task[None] | None = None
         self._again = False
         self._one = asyncio.Lock()
+        self._bugs = Rarely(log)
         self._timer: asyncio.TimerHandle | None = None
         self._known: dict[str, _Known] = {}
         self._rest_until = 0.0
@@ -297,6 +299,12 @@ class TopicWatchers:
                 except NoAnswer as error:
                     log.warning("the topics of %s can't be listed: %s", namespace, error)
                     break
+                except Exception as error:
+                    self._bugs.error(
+                        "the watchers of %s can't be told what changed, which is a bug in Magnetar: %r",
+                        namespace,
+                        error,
+                    )
             self._rest(began)
         if any(self._of.values()) and not self._engine.shows_topic_events:
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_soon)

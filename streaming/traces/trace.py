@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -56,22 +57,24 @@ def read_trace(path: Path) -> Trace:
     """
     parsed: list[dict[str, Any]] = []
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
+    except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if is_deep(line.encode()):
+        if is_deep(line):
             raise TraceError(f"{path}:{number}: arrays and objects are nested more than {DEEPEST} deep")
         try:
-            value = json.loads(line)
+            value = json.loads(line.decode())  # json would guess the encoding of bytes
         except ValueError as error:
             if parsed and parsed[0].get("gated") is False and number == len(lines):
                 break
             raise TraceError(f"{path}:{number}: not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise TraceError(f"{path}:{number}: expected an object, found {line.strip()[:40]}")
+            raise TraceError(
+                f"{path}:{number}: expected an object, found {line.strip()[:40].decode(errors='replace')}"
+            )
         if parsed and (missing := _missing(value)) is not None:
             raise TraceError(f"{path}:{number}: {missing}")
         parsed.append(value)

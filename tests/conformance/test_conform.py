@@ -146,7 +146,7 @@ HEADER = '{"format": 1, "scenario": "x", "broker_config": {}}'
         (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "FLOW", "fields": 3}}', ":2: fields is not an object"),
         (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "SEND"}}', ":2: a record of in without metadata"),
         (f'{HEADER}\n{{"t": 1, "dir": "note", "event": "backlog_quota_check"}}', ":2: a record of note without ms"),
-        ("\x80", "cannot be read"),
+        ("\x80", "x.jsonl:1: not JSON: 'utf-8' codec"),
     ],
 )  # fmt: skip
 def test_a_bad_file_gives_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

@@ -462,10 +462,12 @@ def test_what_a_log_folder_must_be(rest: Rest, broker: Running, tmp_path: Path) 
     with LogFolder(tmp_path / "log") as log:
         assert [*log.read()] == []
     path = tmp_path / "log" / "000000000001.jsonl"
-    for damage in ('{"timestamp":1,', '{"timestamp":1}\n{"a"\n{"timestamp":2}\n', "[1]\n", "\0\0\n"):
-        path.write_text(damage)
+    for damage in (
+        b'{"timestamp":1,', b'{"timestamp":1}\n{"a"\n{"timestamp":2}\n', b"[1]\n", b"\0\0\n", b'{"timestamp":1,"x":"\xff"}\n'
+    ):  # fmt: skip
+        path.write_bytes(damage)
         with LogFolder(tmp_path / "log") as log:
-            if damage.count("\n"):
+            if damage.count(b"\n"):
                 with pytest.raises(BadLog, match="damaged"):
                     [*log.read()]
             else:
@@ -473,6 +475,11 @@ def test_what_a_log_folder_must_be(rest: Rest, broker: Running, tmp_path: Path) 
     (tmp_path / "log" / "notes.txt").write_text("")
     with pytest.raises(InTheWay, match=r"notes\.txt"), LogFolder(tmp_path / "log"):
         pass
+
+
+@pytest.mark.parametrize("value", [b'{"x":"\xff"}', b"\xff", b"{", b"", b"[" * 9_000, None])
+def test_a_record_of_kafka_that_is_no_command_is_none(value: bytes | None) -> None:
+    assert journal._command(value) is None
 
 
 def test_what_can_not_be_mirrored(rest: Rest, broker: Running, tmp_path: Path) -> None:

@@ -415,6 +415,7 @@ def admin(answers: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
             "with 200 and no JSON: is it the admin API? Give the URL of a broker",
         ),
         (200, b'{"partitions": ', 1, "with 200 and no JSON"),
+        (200, b'{"partitions": "\xff"}', 1, "with 200 and no JSON"),
         (500, b'{"reason": "an error"}', 1, "/partitions: 500 an error"),
         (503, b"<html>", 1, "/partitions: 503, and no reason"),
         (200, b"[]", 1, "and no JSON"),

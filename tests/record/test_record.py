@@ -465,6 +465,30 @@ def test_a_recording_survives_kill_9(broker: Running, tmp_path: Path) -> None:
     assert verdict.differences == []
 
 
+def test_a_recording_may_be_cut_off_anywhere_in_its_last_line(tmp_path: Path) -> None:
+    """In the middle of a character, too."""
+    path = tmp_path / "t.jsonl"
+    header = b'{"format": 1, "gated": false, "broker_config": {}}\n'
+    last = '{"t": 1, "dir": "note", "text": "é €"}'.encode()
+    for end in range(len(last)):
+        path.write_bytes(header + last[:end])
+        assert read_trace(path).records == []
+    path.write_bytes(header + last)
+    assert [each["text"] for each in read_trace(path).records] == ["é €"]
+
+
+@pytest.mark.parametrize("gated", [b"false", b"true"])
+def test_a_line_that_is_not_utf_8_is_named(gated: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    header = b'{"format": 1, "gated": ' + gated + b', "broker_config": {}}\n'
+    path.write_bytes(header + b'{"t": 1, "dir": "note", "text": "\xff"}\n{"t": 1, "dir": "note"}\n')
+    with pytest.raises(TraceError, match="t.jsonl:2: not JSON: .*utf-8"):
+        read_trace(path)
+    path.write_bytes(header + b'{"t": 1, "dir": "note"}\n{"t": 1, "dir": "note", "text": "\xff"}\n')
+    with pytest.raises(TraceError, match="t.jsonl:3: not JSON: .*utf-8"):
+        read_trace(path)
+
+
 def test_a_line_that_is_cut_off_in_the_middle_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(

@@ -886,6 +886,146 @@ def test_messages_that_cannot_be_published(body: Any, status: int) -> None:
     assert (found[0], bool(found[1]["reason"])) == (status, True)
 
 
+_INT32 = {"type": "INT32", "schema": ""}
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("more", [{}, {"valueSchema": _value_schema("STRING")}, {"keySchema": "{"}])
+def test_messages_may_name_a_version_of_the_schema(partitions: int, more: dict[str, Any]) -> None:
+    """The topic gets no other schema, whatever else the request says of one."""
+
+    async def publish(api: Api) -> None:
+        await api.call("PUT", f"{PATH}/partitions" if partitions else PATH, partitions or None)
+        one = f"{PATH}-partition-0" if partitions else PATH
+        await api.call("PUT", f"{one}/subscription/s")
+        await api.call("POST", "/schemas/public/n/t/schema", _INT32)
+        status, found = await _produced(
+            api, "t", {"schemaVersion": 0, "messages": [{"payload": "5"}], **more}
+        )
+        (result,) = found["messagePublishResults"]
+        assert (status, found["schemaVersion"]) == (200, 0)
+        assert (result["errorCode"], result["schemaVersion"]) == (0, 0)
+        assert (await api.call("GET", f"{one}/subscription/s/position/1")).body == b"\0\0\0\5"
+        all_ = (await api.call("GET", "/schemas/public/n/t/schemas")).body["getSchemaResponses"]
+        assert [each["type"] for each in all_] == ["INT32"]
+
+    on_api(publish)
+
+
+@pytest.mark.parametrize("version", [1, -2, 7, 10**14, 10**18, 2**70, "3"])
+def test_messages_of_a_version_that_the_schema_has_not(version: int | str) -> None:
+    """500, as 4.0.7 answers."""
+
+    async def publish(api: Api) -> None:
+        await api.call("PUT", PATH)
+        for _ in range(2):  # without a schema, and with one
+            assert await _produced(api, "t", {"schemaVersion": version, "messages": [{"payload": "5"}]}) == (
+                500,
+                {"reason": f"Fail to publish message: {TOPIC} has no schema of version {version}"},
+            )
+            await api.call("POST", "/schemas/public/n/t/schema", _INT32)
+        assert (await api.call("GET", f"{PATH}/internalStats")).body["numberOfEntries"] == 0
+
+    on_api(publish)
+
+
+def test_messages_of_a_version_whose_payloads_cannot_be_encoded() -> None:
+    async def publish(api: Api) -> list[int]:
+        await api.call("PUT", PATH)
+        await api.call("POST", "/schemas/public/n/t/schema", {"type": "BYTES", "schema": ""})
+        await api.call("POST", "/schemas/public/n/t/schema", _INT32)
+        bodies = [{"schemaVersion": 0, "messages": [{"payload": each}]} for each in ("5", "x")]
+        return [(await _produced(api, "t", body))[0] for body in bodies]
+
+    assert on_api(publish) == [400, 400]
+
+
+@pytest.mark.parametrize("index", [0, 7, 999_999_999])
+def test_a_topic_without_partitions_has_no_messages_for_one(index: int) -> None:
+    async def publish(api: Api) -> None:
+        await api.call("PUT", PATH)
+        status, found = await _produced(api, f"t/partitions/{index}", {"messages": [{"payload": "x"}]})
+        (result,) = found["messagePublishResults"]
+        assert (status, result["errorCode"], result["messageId"]) == (200, 2, str(index))
+        assert result["errorMsg"] == f"Topic {TOPIC}-partition-{index} not found"
+        assert (await api.call("GET", f"{PATH}/internalStats")).body["numberOfEntries"] == 0
+        assert (await api.call("GET", "/persistent/public/n")).body == [TOPIC]
+
+    on_api(publish)
+
+
+def test_a_partition_has_no_partitions() -> None:
+    async def publish(api: Api) -> tuple[int, Any]:
+        await api.call("PUT", f"{PATH}/partitions", 2)
+        return await _produced(api, "t-partition-0/partitions/0", {"messages": [{"payload": "x"}]})
+
+    assert on_api(publish) == (400, {"reason": "Topic name can't contain '-partition-' suffix."})
+
+
+@pytest.mark.parametrize(
+    ("message", "headers"),
+    [
+        ({}, ("0", None, None)),
+        ({"sequenceId": 7}, ("7", None, None)),
+        ({"sequenceId": None, "deliverAt": None, "deliverAfterMs": None, "eventTime": ""}, ("0", None, None)),
+        ({"eventTime": "5"}, ("0", 5, None)),
+        ({"deliverAt": 9000}, ("0", None, None)),
+        ({"deliverAt": 9000, "eventTime": 5}, ("0", 5, 9000)),
+        ({"deliverAfterMs": 1000}, ("0", None, 1000)),
+        ({"deliverAfterMs": 1000, "eventTime": "5"}, ("0", 5, 1005)),
+        ({"deliverAt": 9000, "deliverAfterMs": 1000}, ("0", None, 1000)),
+        ({"deliverAt": 9000, "deliverAfterMs": 1000, "eventTime": 6}, ("0", 6, 9000)),
+        ({"deliverAt": 0, "deliverAfterMs": 0, "eventTime": 0}, ("0", 0, None)),
+    ],
+)
+@pytest.mark.parametrize("unset", ["", None])
+def test_the_metadata_of_messages(
+    message: dict[str, Any], headers: tuple[str, int | None, int | None], unset: str | None
+) -> None:
+    """As a 4.0.7 answers these requests."""
+
+    async def publish(api: Api) -> None:
+        await api.call("PUT", PATH)
+        await api.call("PUT", f"{PATH}/subscription/s")
+        names = dict.fromkeys(("producerName", "keySchema", "valueSchema"), unset)
+        body = {**names, "messages": [{"payload": "x", **message}] * 2}
+        assert (await _produced(api, "t", body))[0] == 200
+        for number in 1, 2:
+            peeked = await api.call("GET", f"{PATH}/subscription/s/position/{number}")
+            found = [
+                peeked.headers.get(f"X-Pulsar-{name}")
+                for name in ("producer-name", "sequence-id", "event-time", "deliver-at-time")
+            ]
+            assert found == ["RestProducer", headers[0], *(_at(each) for each in headers[1:])]
+
+    on_api(publish)
+
+
+def _at(time: int | None) -> str | None:
+    """A time (ms) as headers have it."""
+    if time is None:
+        return None
+    seconds, ms = divmod(time, 1000)
+    return f"1970-01-01T00:00:{seconds:02}{f'.{ms:03}' if ms else ''}Z"
+
+
+def test_values_that_nest_too_deep_are_refused() -> None:
+    record = _value_schema("JSON", b'{"type":"record","name":"A","fields":[]}')
+
+    async def publish(api: Api) -> list[int]:
+        await api.call("PUT", PATH)
+        return [
+            (await _produced(api, "t", {"valueSchema": schema, "messages": [{"payload": payload}]}))[0]
+            for schema, payload in (
+                ('{"type":"STRING","x":' + "[" * 100_000, "x"),
+                ('{"type":"STRING","x":' + "[" * 100_000 + "]" * 100_000 + "}", "x"),
+                (record, "[" * 20_000 + "]" * 20_000),
+            )
+        ]
+
+    assert on_api(publish) == [400, 400, 400]
+
+
 def test_messages_that_the_broker_refuses_say_why() -> None:
     async def publish(api: Api) -> Any:
         await api.call("PUT", PATH)

@@ -222,6 +222,20 @@ def test_a_secret_key_in_base64_or_in_a_file(tmp_path: Path) -> None:
         assert TokenAuthentication.with_secret(setting).expiry(token(exp=2**33)) == 2**33
 
 
+@pytest.mark.parametrize(
+    ("exp", "expiry"), [(2**33, 2**33), (str(2**33), 2**33), (2.0**33, 2**33), (2**80, 2**80)]
+)
+def test_an_expiry_is_a_number_however_the_token_has_it(exp: object, expiry: int) -> None:
+    found = TokenAuthentication.with_secret(secret()).expiry(token(exp=exp))
+    assert (type(found), found) == (int, expiry)
+
+
+@pytest.mark.parametrize("exp", ["soon", "", "9" * 5000, True, None, [], {}, float("inf"), float("nan")])
+def test_a_token_whose_expiry_is_no_time_is_refused(exp: object) -> None:
+    with pytest.raises(NotAuthenticated):
+        TokenAuthentication.with_secret(secret()).expiry(token(exp=exp))
+
+
 WRONG: list[dict[str, Any]] = [
     {},
     {"auth_method_name": "token"},

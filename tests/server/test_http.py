@@ -1,6 +1,7 @@
 """The HTTP server: what its connections may hold, and for how long they may keep others from their turn."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -163,6 +164,34 @@ def test_input_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(parsed) <= (http._PIECES + 1) * http.PIECE
 
     run(work)
+
+
+def test_no_connection_ends_the_turns_of_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    received = H11Protocol.data_received
+
+    def fails(protocol: H11Protocol, data: bytes) -> None:
+        if b"bad" in data:
+            raise TypeError("of a test")
+        received(protocol, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", fails)
+    request = b"POST /length HTTP/1.1\r\nHost: h\r\nContent-Length: 10000\r\n\r\n"
+
+    async def work(served: Served) -> None:
+        for first in b"bad", b"x", b"bad", b"x":
+            reader, writer = await served.open(request + first + b"x" * (10_000 - len(first)))
+            if first == b"bad":
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                    await reader.readuntil(b"\r\n\r\n")
+            else:
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    run(work)
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert ["of a test" in line for line in lines] == [True]
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:

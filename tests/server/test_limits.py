@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -432,6 +433,30 @@ def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
         assert aborted == [True]
 
     run(work)
+
+
+def test_no_connection_ends_the_keep_alive_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(server: BinaryServer) -> None:
+        wires = [await opened(server) for _ in range(3)]
+        asked: list[int] = []
+
+        def fail() -> None:
+            asked.append(0)
+            raise TypeError("of a test")
+
+        wires[0].protocol.keep_alive = fail  # type: ignore[method-assign]
+        for number in 1, 2:
+            wires[number].protocol.keep_alive = partial(asked.append, number)  # type: ignore[method-assign]
+        server.start()
+        async with asyncio.timeout(20):
+            while asked.count(2) < 2:
+                await asyncio.sleep(0.001)
+        assert asked[:5] == [0, 1, 2, 1, 2]
+        assert wires[0].protocol.name not in server.connections
+        lines = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+        assert ["of a test" in line for line in lines] == [True]
+
+    run(work, Limits(keep_alive=0.001))
 
 
 def test_names_and_properties_that_are_kept_are_bounded_over_all_connections(

@@ -40,7 +40,8 @@ def log(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> 
     """Nothing with a traceback is logged."""
     caplog.set_level(logging.INFO)
     yield
-    assert [(each.getMessage(), each.exc_text) for each in caplog.records if each.exc_info] == []
+    records = caplog.get_records("call")  # `caplog.records` has those of the teardown here
+    assert [(each.getMessage(), each.exc_text) for each in records if each.exc_info] == []
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
@@ -221,6 +222,7 @@ _LINES = (
     b"\0\xff\xfe", b"GET", b"GET /", b"GET / HTTP/9.9", b"GET / HTTP/1.1 x", b"get / http/1.1", b"\x16\x03\x01\2\0\1\0\1\xfc\3\3", b"GET  HTTP/1.1",
     b"GET * HTTP/1.1", b"GET //[ HTTP/1.1", b"GET http://[::1 HTTP/1.1", b"GET /%ff%fe%00?%zz=%ff&&=;a=\xff HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b"PRI * HTTP/2.0",
     b"HEAD / HTTP/1.1", b"OPTIONS / HTTP/1.1", b"BREW / HTTP/1.1", b"GET /" + b"a" * 70_000 + b" HTTP/1.1", b": HTTP/1.1", b"GET @127.0.0.1:1/admin HTTP/1.1",
+    b"POST /topics/persistent/public/default/t/partitions/" + b"9" * 5_000 + b" HTTP/1.1", b"GET /magnetar/v1/faults/" + b"9" * 5_000 + b" HTTP/1.1",
 )  # fmt: skip
 _HEADERS = (
     "A: " + "x" * 70_000, "\r\n".join(f"A{number}: 1" for number in range(3_000)), "A", ": a", " a: b", "A\0: b", "A: \0", "A: ü\x80", "Host: a\r\nHost: b",
@@ -251,7 +253,10 @@ def misuses(path: str) -> dict[str, bytes]:
         "pipelined, and then none": get * 3 + b"\r\n" * 9 + b"\xff" * 9,
         "pipelined POSTs": whole * 20 + whole[:-1],
         "a large body": f"{post}Content-Length: {1 << 40}\r\n\r\n".encode() + b"x" * (1 << 17),
-        "deep JSON": f"{post}Content-Length: 9000\r\n\r\n".encode() + b"[" * 9000,
+        **{
+            what: f"{post}Content-Length: {len(body)}\r\n\r\n".encode() + body
+            for what, body in (("deep JSON", b"[" * 9000), ("JSON that is not UTF-8", b'{"mode":"\xff"}'))
+        },
         **{
             f"length {each}": f"{post}Content-Length: {each}\r\n\r\n".encode() + b"x" * 10
             for each in _LENGTHS
@@ -402,6 +407,17 @@ def test_a_recording_proxy_asks_its_broker_alone(tmp_path: Path) -> None:
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.accept()
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"x":"\xff"}', b"[" * 9000])
+def test_a_recording_proxy_lets_the_broker_answer_a_body_that_is_no_json(body: bytes, tmp_path: Path) -> None:
+    with on_a_loop(lambda stack: _record(stack, tmp_path)) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", _POST, body)
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert answer.read().startswith(b'{"reason":"the body ')
+        connection.close()
 
 
 def test_http_connections_that_only_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_before_a_query_a_namespace_is_listed_once_for_all_who_watch_it(elsewher
     run(work)
 
 
-@pytest.mark.parametrize("error", [NoAnswer("nobody"), EngineStopped("closed")])
+@pytest.mark.parametrize("error", [NoAnswer("nobody"), EngineStopped("closed"), TypeError("a bug")])
 def test_before_a_query_that_does_not_answer_watchers_wait(
     elsewhere: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

@@ -479,6 +479,9 @@ class TestErrors:
                 (row,) = delivered
                 assert isinstance(row.effect, Quarantined)
                 assert row.effect.cause.startswith("a command of 90,")
+                gone = query_engine._Call(1, asyncio.get_running_loop().create_future())
+                gone.done.cancel()  # nobody waits any more, as from Python 3.12 on when a task ends at once
+                engine._append(TOPIC, to_json(Admin(method="PUT", path="/x", body="x" * 90_000)), gone)
                 engine.post("c", TOPIC, to_json(Publish(producer="p", sequence_id=0, payload="x")))
                 await asyncio.sleep(0.2)
                 assert not engine.failed.done()

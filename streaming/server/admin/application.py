@@ -23,18 +23,20 @@ from schemas.commands import Admin, MessageMetadata, Publish, RunCheck
 from schemas.commands.nesting import is_deep
 from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
 from schemas.entries import EntryNotFound
+from schemas.undecodable import UNDECODABLE
 from streaming.broker import bundles
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.admin_table import TOPIC, Call
 from streaming.broker.config import PROFILE_OF, RELEASES
 from streaming.broker.context import namespace_of
-from streaming.broker.names import CLUSTER, partition_of
+from streaming.broker.names import CLUSTER, partition_index, partition_of
 from streaming.broker.policies.arguments import query
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
 from streaming.server.admin import broker_stats, merging, rest_producer
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
+from streaming.server.admin.path_numbers import NUMBER
 from streaming.server.admin.turns import MOST
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
@@ -332,54 +334,64 @@ class _Api:
             return _reason(501, "messages can't be published through HTTP before a query that runs elsewhere")
         topic = _topic(request)
         asked = request.path_params.get("partition")
-        partitions = await self._engine.partitions(topic)
+        if asked is not None and partition_index(topic) >= 0:
+            return _reason(400, "Topic name can't contain '-partition-' suffix.")
         try:
             given = rest_producer.messages_of(await self._body(request))
-            schema = rest_producer.schema_of(given)
-            now, name = self._engine.now(), given.producer_name
-            commands = [
-                rest_producer.command(message, schema, name, number, now)
-                for number, message in enumerate(given.messages)
-            ]
+            partitions = await self._engine.partitions(topic)
+            path = topic_path(topic, "/partitions" if partitions else "/stats")
+            await self._found_or_failed(None if partitions else topic, Admin(method="GET", path=path))
+            if given.version is None:
+                schema = rest_producer.schema_of(given)
+                commands = rest_producer.commands(given, schema)  # before the topic has the schema
+                version = await self._add_schema(topic, schema)
+            else:
+                version = given.version
+                commands = rest_producer.commands(given, await self._schema(topic, version))
         except rest_producer.BadMessage as error:
             return _reason(400, str(error))
-        path = topic_path(topic, "/partitions" if partitions else "/stats")
-        found = merging.first_failure(
-            await self._call(None if partitions else topic, Admin(method="GET", path=path))
-        )
-        if found.fields.status >= 400:
-            reason: Any = found.fields.response
-            return _reason(500, f"Fail to publish message: {reason['reason']}")
-        version = await self._schema_version(topic, schema)
-        if isinstance(version, Response):
-            return version
         results = []
         for number, command in enumerate(commands):
-            index = -1 if not partitions else number % partitions if asked is None else asked
+            index = asked if asked is not None else number % partitions if partitions else -1
             results.append(await self._publish(topic, index, partitions, command, version))
         return _json(200, {"messagePublishResults": results, "schemaVersion": version})
 
-    async def _schema_version(self, topic: str, schema: rest_producer.Schema) -> int | Response:
-        """The version of a schema, which is added if the topic does not have it; or why it can't be added."""
-        path = f"/schemas{topic_path(topic, '/schema').partition('persistent')[2]}"
+    async def _found_or_failed(self, topic: str | None, command: Admin) -> Any:
+        """What a call answers. Raises `HTTPException` if it fails."""
+        fields = merging.first_failure(await self._call(topic, command)).fields
+        response: Any = fields.response
+        if fields.status >= 400:
+            raise HTTPException(500, f"Fail to publish message: {response['reason']}")
+        return response
+
+    async def _schema(self, topic: str, version: int) -> rest_producer.Schema:
+        """The schema of a version that the topic has. Raises `HTTPException`, and `BadMessage` if no payload can be encoded by it."""
+        name, path = _schema_call(topic, f"/schema/{version}")
+        fields = merging.first_failure(await self._call(name, Admin(method="GET", path=path))).fields
+        if fields.status != 200:
+            raise HTTPException(500, f"Fail to publish message: {topic} has no schema of version {version}")
+        found: Any = fields.response
+        schema = rest_producer.Schema(found["type"])
+        rest_producer.check_type(schema)
+        return schema
+
+    async def _add_schema(self, topic: str, schema: rest_producer.Schema) -> int:
+        """The version of a schema, which is added if the topic does not have it. Raises `HTTPException` if it can't be added."""
+        name, path = _schema_call(topic, "/schema")
         body: Any = {
             "type": schema.type,
             "schema": schema.schema.decode("utf-8", "replace"),
             "properties": schema.properties,
         }
-        name = topic.replace("non-persistent://", "persistent://", 1)
-        answer = merging.first_failure(await self._call(name, Admin(method="POST", path=path, body=body)))
-        response: Any = answer.fields.response
-        if answer.fields.status != 200:
-            return _reason(500, f"Fail to publish message: {response['reason']}")
-        version: int = response["version"]["version"]
+        found = await self._found_or_failed(name, Admin(method="POST", path=path, body=body))
+        version: int = found["version"]["version"]
         return version
 
     async def _publish(
         self, topic: str, index: int, partitions: int, command: Publish, version: int
     ) -> dict[str, Any]:
         """Publish a message to a topic or to one of its partitions (−1: it has none). What became of it."""
-        if partitions and not 0 <= index < partitions:
+        if not -1 <= index < partitions:
             cause = f"Topic {partition_of(topic, index)} not found"
             return {"errorMsg": cause, "messageId": str(index), "errorCode": 2, "schemaVersion": version}
         name = topic if index < 0 else partition_of(topic, index)
@@ -557,7 +569,7 @@ _LOOKUP = f"/lookup/v2/topic{TOPIC}"
 
 BESIDE: tuple[Call[OwnHandler], ...] = (
     Call("POST", _REST_TOPIC, _Api._produce),
-    Call("POST", f"{_REST_TOPIC}/partitions/{{partition:int}}", _Api._produce),
+    Call("POST", f"{_REST_TOPIC}/partitions/{{partition:{NUMBER}}}", _Api._produce),
     Call("GET", _LOOKUP, _Api._lookup),
     Call("GET", f"{_LOOKUP}/bundle", _Api._lookup_bundle),
 )
@@ -593,6 +605,12 @@ def _topic(request: Request) -> str:
     """The full name of the topic in the path of a lookup, or of messages."""
     parts = request.path_params
     return f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{unquote(parts['topic'])}"
+
+
+def _schema_call(topic: str, path: str) -> tuple[str, str]:
+    """The topic and the path of a call on the schemas of a topic."""
+    name = topic.replace("non-persistent://", "persistent://", 1)
+    return name, f"/schemas{topic_path(name, path).removeprefix('/persistent')}"
 
 
 def _topic_path(request: Request) -> str:
@@ -671,7 +689,7 @@ def _decoded(body: bytes) -> Any:
         raise HTTPException(400, "the body nests too deep")
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
 
 

@@ -16,6 +16,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streaming.server.handshakes import Handshakes
+from streaming.server.rarely import Rarely
+
+log = logging.getLogger(__name__)
 
 MOST_OPEN = 1024
 """Open connections: open files are for clients of the binary protocol, too. For one more, the oldest is closed from which no whole request
@@ -112,6 +115,7 @@ class _Shared:
         self.open: dict[_Impatient, None] = {}
         self._waiting: deque[_Impatient] = deque()
         self._bytes = self._parsed = 0
+        self._bugs = Rarely(log)
 
     def take(self, size: int) -> bool:
         """May so many bytes be parsed at once? Nobody else waits."""
@@ -140,7 +144,11 @@ class _Shared:
         until = time.monotonic() + PARSE_SECONDS
         while True:
             client = self._waiting.popleft()
-            self._bytes -= client.parse_piece()
+            try:
+                self._bytes -= client.parse_piece()
+            except Exception as error:  # the others still have their turns
+                self._bugs.error("a request can't be parsed, which is a bug in Magnetar: %r", error)
+                self._bytes -= client.give_up()
             if client.waits:
                 self._waiting.append(client)
             if not self._waiting or time.monotonic() >= until:
@@ -206,6 +214,14 @@ class _Impatient(H11Protocol):
         if not self.waits and not self.flow.read_paused:
             self.transport.resume_reading()
         return len(piece)
+
+    def give_up(self) -> int:
+        """Close the connection at once. Returns how many bytes no longer wait."""
+        size = len(self._input)
+        self._input.clear()
+        self.waits = False
+        self.transport.abort()
+        return size
 
     # -- answers --------------------------------------------------------------------------------------------------
 
