@@ -73,3 +73,11 @@ def test_a_damaged_note(tmp_path: Path) -> None:
     (tmp_path / "begun.json").write_bytes((tmp_path / "begun.json").read_bytes()[:9])
     with pytest.raises(Damaged, match=r"begun.json .the micro-batch that began last. is damaged"):
         Begun(str(tmp_path)).check(1)
+
+
+def test_what_may_have_begun(tmp_path: Path) -> None:
+    assert not Begun(str(tmp_path)).may_have_begun(0)
+    assert Begun(str(tmp_path)).may_have_begun(1)  # the store of a release without this note
+    (tmp_path / "segments").mkdir()
+    Begun(str(tmp_path)).begin(SECOND, FIRST)
+    assert [Begun(str(tmp_path)).may_have_begun(batch) for batch in (0, 1, 2)] == [True, True, False]
