@@ -4,6 +4,7 @@ import builtins
 import inspect
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from functools import cache, wraps
 from numbers import Integral, Real
 from os import PathLike
@@ -14,7 +15,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 COUNTS = frozenset(
-    {"partitions", "processes", "batches", "shuffle_partitions", "every", "most", "most_states"}
+    {
+        "partitions",
+        "processes",
+        "batches",
+        "shuffle_partitions",
+        "every",
+        "most",
+        "most_states",
+        "max_ahead_ms",
+    }
 )
 """Parameters that are numbers of something, of which there is one at least. Their names are the same everywhere."""
 
@@ -24,7 +34,8 @@ _LONGEST = 60
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """The same function, with arguments of the types that it says. For what users call, not for what is called often.
 
-    It raises `TypeError` for an argument of another type, and `ValueError` for one of `COUNTS` below 1. A class that only type checkers
+    It raises `TypeError` for an argument of another type, and `ValueError` for one of `COUNTS` below 1 and a timedelta that is not
+    positive. A class that only type checkers
     import is known by its name.
     """
     signature = inspect.signature(function)
@@ -50,6 +61,8 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
                 bound.arguments[name] = int(value)  # numpy's are of no use in JSON
             if name in COUNTS and value is not None and value < 1:
                 raise ValueError(f"{where}: {name} is {value}, and has to be 1 or more")
+            if isinstance(value, timedelta) and value <= timedelta():
+                raise ValueError(f"{where}: {name} is {value}, and has to be more than 0")
         return function(*bound.args, **bound.kwargs)
 
     return call

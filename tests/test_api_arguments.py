@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,20 @@ def test_a_count_below_one(name: str, parameter: str, value: int) -> None:
         call(name, parameter, value)
 
 
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [(name, each.name) for name, each in PARAMETERS if "timedelta" in str(each.annotation)],
+)
+@pytest.mark.parametrize("value", [timedelta(), timedelta(microseconds=-1)])
+def test_a_duration_that_is_none(name: str, parameter: str, value: timedelta) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: {parameter} is .*, and has to be more than 0"):
+        call(name, parameter, value)
+
+
 def test_every_count_is_one() -> None:
     """A number is a count, or may be 0 or negative."""
     numbers = {each.name for _, each in PARAMETERS if "int" in str(each.annotation).split(" | ")}
-    assert numbers - COUNTS == {"sequence_id", "at", "batch_id", "max_ahead_ms"}
+    assert numbers - COUNTS == {"sequence_id", "at", "batch_id"}
 
 
 @pytest.mark.parametrize(
