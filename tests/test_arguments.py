@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from streaming.cli.app import app
+from streaming.cli.outputs import USES, Use, use
 from streaming.jobs.replay import replay_in_process
 from streaming.state.dump import Header, write_dump
 from streaming.state.saved import read_states
@@ -636,6 +638,35 @@ def test_the_table_is_complete() -> None:
     visit(typer.main.get_command(app), "")
     known = {key for key in CASES if key != ("", "")} - {("replay", "overwrite"), ("whatif", "with_spark")}
     assert found - {(path, "help") for path, _ in found} == known | ANYTHING
+
+
+def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whatever names a file or a folder: it would be the current one."""
+    monkeypatch.chdir(folder(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    tried: set[tuple[str, str]] = set()
+
+    def visit(command: Any, *path: str) -> None:
+        for name, each in getattr(command, "commands", {}).items():
+            visit(each, *path, name)
+        for param in [] if hasattr(command, "commands") else command.params:
+            if use(" ".join(path), param.name) in (None, Use.NO_PATH):
+                continue
+            tried.add((" ".join(path), param.name))
+            # Arguments before it get a word. What else the command needs is not asked for first.
+            words = (
+                ["x"] * [each for each in command.params if each.param_type_name == "argument"].index(param)
+                if (param.param_type_name == "argument")
+                else [param.opts[0]]
+            )
+            ran = CliRunner().invoke(app, [*path, *words, ""])
+            assert (ran.exit_code, ran.stdout) == (2, ""), (path, param.name)
+            assert ran.stderr.count("\n") == 1
+            assert "the path is empty: is a variable not set?" in ran.stderr, (path, param.name)
+
+    visit(typer.main.get_command(app))
+    assert tried >= {at for at, each in USES.items() if each is not Use.NO_PATH}
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
