@@ -45,7 +45,7 @@ def start(
     Args:
         commands: a streaming DataFrame with these columns and no others:
 
-            * ``offset``, an integer. In each ingress partition, offsets rise from record to record, and from micro-batch to
+            * ``offset``, an integer from 0 on. In each ingress partition, offsets rise from record to record, and from micro-batch to
               micro-batch; gaps are allowed. Kafka's do, and so does a number that a database gave each row.
             * ``timestamp``, ms since the epoch, or Spark's timestamp: when the command came. It moves the clock.
             * ``topic``, the full name of a Pulsar topic. Null: the command is to the whole broker.
