@@ -4,6 +4,7 @@ import builtins
 import inspect
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from functools import cache, wraps
 from numbers import Integral, Real
 from os import PathLike
@@ -14,7 +15,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 COUNTS = frozenset(
-    {"partitions", "processes", "batches", "shuffle_partitions", "every", "most", "most_states"}
+    {
+        "partitions",
+        "processes",
+        "batches",
+        "shuffle_partitions",
+        "every",
+        "most",
+        "most_states",
+        "max_ahead_ms",
+    }
 )
 """Parameters that are numbers of something, of which there is one at least. Their names are the same everywhere."""
 
@@ -24,7 +34,8 @@ _LONGEST = 60
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """The same function, with arguments of the types that it says. For what users call, not for what is called often.
 
-    It raises `TypeError` for an argument of another type, and `ValueError` for one of `COUNTS` below 1. A class that only type checkers
+    It raises `TypeError` for an argument of another type, and `ValueError` for one of `COUNTS` below 1, for a timedelta that is not
+    positive, and for an empty path, which would be the current folder. A class that only type checkers
     import is known by its name.
     """
     signature = inspect.signature(function)
@@ -46,13 +57,27 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             if name in expected() and not _is(value, expected()[name]):
                 wanted = inspect.formatannotation(signature.parameters[name].annotation).strip("'")
                 raise TypeError(f"{where}: {name} is {_shown(value)}, and has to be {wanted}")
+            if name in expected() and _takes_path(expected()[name]) and "" in _texts(value):
+                raise ValueError(f"{where}: {name} is empty, and has to be a path")
             if isinstance(value, Integral) and hasattr(value, "dtype"):
                 bound.arguments[name] = int(value)  # numpy's are of no use in JSON
             if name in COUNTS and value is not None and value < 1:
                 raise ValueError(f"{where}: {name} is {value}, and has to be 1 or more")
+            if isinstance(value, timedelta) and value <= timedelta():
+                raise ValueError(f"{where}: {name} is {value}, and has to be more than 0")
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _takes_path(wanted: Any) -> bool:
+    return wanted is Path or any(map(_takes_path, get_args(wanted)))
+
+
+def _texts(value: object) -> list[str]:
+    """An argument, or those in a sequence."""
+    each = value if isinstance(value, list | tuple) else [value]
+    return [one for one in each if isinstance(one, str)]
 
 
 class _Names(dict[str, Any]):

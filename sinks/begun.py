@@ -85,6 +85,12 @@ class Begun:
         wrote = {} if before is None else before.wrote
         self._write(_Note(planned.batch, planned.time, planned.offsets, wrote=wrote, without_tables=without))
 
+    def may_have_begun(self, batch: int) -> bool:
+        """Whether something of a micro-batch may be written here already. Raises `Damaged`."""
+        before = self._noted()
+        # The store of an earlier version has no note, whatever it holds.
+        return batch > 0 if before is None else before.batch >= batch
+
     def end(self, sinks: Iterable[Sink], rows: Mapping[tuple[int, str], int]) -> None:
         """Call it when all of the micro-batch at hand is written, and before the checkpoint has it committed. `rows`: the number of rows
         by (ingress partition, kind). Raises `NotStored`."""

@@ -243,8 +243,8 @@ class DeltaLog:
         return pc.min(files[name]).as_py() if name in files.column_names else None
 
     def compact(self, keep: timedelta | None = None) -> Compacted:
-        """Rewrite small files of a day and kind into large ones, remove the days that are older than `keep`, and delete the
-        files that nobody reads any more. The query may commit meanwhile.
+        """Rewrite small files of a day and kind into large ones, remove the days that are older than `keep`, rounded up to whole
+        days, and delete the files that nobody reads any more. The query may commit meanwhile.
 
         Raises `Conflict` if another compaction does the same, `NotATable`, `Damaged` and `NotStored`.
         """
@@ -256,7 +256,8 @@ class DeltaLog:
             before = len(table.file_uris())
             try:
                 if keep is not None:
-                    oldest = today() - keep
+                    days = keep.days + (keep > timedelta(keep.days))
+                    oldest = date.fromordinal(max(1, today().toordinal() - days))
                     if any(date.fromisoformat(each["date"]) < oldest for each in table.partitions()):
                         table.delete(f"date < DATE '{oldest.isoformat()}'")
                 table.optimize.compact(

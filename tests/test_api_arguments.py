@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,41 @@ def test_a_count_below_one(name: str, parameter: str, value: int) -> None:
         call(name, parameter, value)
 
 
+PATHS = [(name, each.name) for name, each in PARAMETERS if "Path" in str(each.annotation)]
+
+
+@pytest.mark.parametrize(("name", "parameter"), PATHS)
+def test_an_empty_path(name: str, parameter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for value in ["", *([["x", ""]] if (name, parameter) == ("whatif", "policies") else [])]:
+        with pytest.raises(ValueError, match=rf"^{name}: {parameter} is empty, and has to be a path"):
+            call(name, parameter, value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_path_is_one() -> None:
+    """A text is a path, or is one of these."""
+    texts = {each.name for _, each in PARAMETERS if "str" in str(each.annotation)}
+    assert texts - {name for _, name in PATHS} == {
+        "topic", "topics", "producer", "at", "kind", "keep", "bootstrap", "app_name", "master", "conf", "trigger", "name", "profile",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [(name, each.name) for name, each in PARAMETERS if "timedelta" in str(each.annotation)],
+)
+@pytest.mark.parametrize("value", [timedelta(), timedelta(microseconds=-1)])
+def test_a_duration_that_is_none(name: str, parameter: str, value: timedelta) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: {parameter} is .*, and has to be more than 0"):
+        call(name, parameter, value)
+
+
 def test_every_count_is_one() -> None:
     """A number is a count, or may be 0 or negative."""
     numbers = {each.name for _, each in PARAMETERS if "int" in str(each.annotation).split(" | ")}
-    assert numbers - COUNTS == {"sequence_id", "at", "batch_id", "max_ahead_ms"}
+    assert numbers - COUNTS == {"sequence_id", "at", "batch_id"}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from streaming.cli.app import app
+from streaming.cli.outputs import USES, Use, use
 from streaming.jobs.replay import replay_in_process
 from streaming.state.dump import Header, write_dump
 from streaming.state.saved import read_states
@@ -145,9 +147,9 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "quarantine_topic"): others(RUN, "--quarantine-topic", ("orders", "the full name of a topic")),
     ("replay", "quarantine_topic"): others(REPLAY, "--quarantine-topic", ("orders", "the full name of a topic"), ("persistent://a/b/c", "no record of this topic")),
     ("serve", "quarantine"): others(SERVE, "--quarantine", ("one", "PARTITION:OFFSET")),
-    ("serve", "max_ahead"): others(SERVE, "--max-ahead", ("soon", "soon"), ("-1s", "-1s")),
+    ("serve", "max_ahead"): others(SERVE, "--max-ahead", ("soon", "soon"), ("-1s", "-1s"), ("0s", "expected more than 0, or off")),
     ("serve", "quarantine_topic"): others(SERVE, "--quarantine-topic", ("orders", "the full name of a topic")),
-    ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s")),
+    ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s"), ("0s", "expected more than 0, or off")),
     ("replay", "quarantine"): others(REPLAY, "--quarantine", ("one", "PARTITION:OFFSET"), ("9:9", "no record 9:9")),
     ("replay", "quarantined"): others(REPLAY, "--quarantined", ("{w}/nope", "no such folder"), ("ftp://h/x", "can't be opened")),
     ("run", "metrics"): others(RUN, "--metrics", ("x", "HOST:PORT"), ("99999", "99999")),
@@ -636,6 +638,35 @@ def test_the_table_is_complete() -> None:
     visit(typer.main.get_command(app), "")
     known = {key for key in CASES if key != ("", "")} - {("replay", "overwrite"), ("whatif", "with_spark")}
     assert found - {(path, "help") for path, _ in found} == known | ANYTHING
+
+
+def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whatever names a file or a folder: it would be the current one."""
+    monkeypatch.chdir(folder(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    tried: set[tuple[str, str]] = set()
+
+    def visit(command: Any, *path: str) -> None:
+        for name, each in getattr(command, "commands", {}).items():
+            visit(each, *path, name)
+        for param in [] if hasattr(command, "commands") else command.params:
+            if use(" ".join(path), param.name) in (None, Use.NO_PATH):
+                continue
+            tried.add((" ".join(path), param.name))
+            # Arguments before it get a word. What else the command needs is not asked for first.
+            words = (
+                ["x"] * [each for each in command.params if each.param_type_name == "argument"].index(param)
+                if (param.param_type_name == "argument")
+                else [param.opts[0]]
+            )
+            ran = CliRunner().invoke(app, [*path, *words, ""])
+            assert (ran.exit_code, ran.stdout) == (2, ""), (path, param.name)
+            assert ran.stderr.count("\n") == 1
+            assert "the path is empty: is a variable not set?" in ran.stderr, (path, param.name)
+
+    visit(typer.main.get_command(app))
+    assert tried >= {at for at, each in USES.items() if each is not Use.NO_PATH}
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,6 +318,34 @@ def test_a_fold_without_partitions_puts_commands_where_a_log_does(
         assert rows.sort_by(order)[name].to_pylist() == expected.sort_by(order)[name].to_pylist()
 
 
+@pytest.mark.spark
+def test_a_negative_offset_stops_a_query_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It goes on when the row is left out."""
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import functions as F
+
+    files(tmp_path / "in", traffic().slice(0, 20), 1)
+
+    def run(least: int) -> None:
+        commands = stream(spark, tmp_path / "in").withColumn("offset", F.expr("offset - 1"))
+        magnetar.start(
+            commands.where(f"offset >= {least}"), checkpoint=tmp_path / "ckpt", store=tmp_path / "store", clock="log", quality=False,
+            trigger="availableNow",
+        ).awaitTermination()  # fmt: skip
+
+    for _ in range(2):
+        with pytest.raises(
+            StreamingQueryException, match="BadCommands: a command has the offset -1, and"
+        ) as failed:
+            run(least=-1)
+        assert "--quarantine" not in str(failed.value)
+        assert not list((tmp_path / "store").rglob("*.parquet"))
+    run(least=0)
+    assert min(magnetar.read_rows(tmp_path / "store")["offset"].to_pylist()) == 0
+
+
 def crash(*, at: int) -> Callable[[magnetar.Written], None]:
     def on_batch(written: magnetar.Written) -> None:
         if written.batch_id == at:
@@ -440,7 +468,10 @@ def test_time_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> No
         (["offset", "timestamp", "topic"], "no column value: expected offset"),
         (["timestamp"], "no column offset and no column topic and no column value"),
         (["offset", "timestamp", "topic", "value", "topic AS key"], "a column key that is none of a command"),
-        (["offset", "timestamp", "topic", "value", "value AS value"], "a column value that is none"),
+        (
+            ["offset", "timestamp", "topic", "value", "value AS value"],
+            "has several columns value: select one",
+        ),
         (["offset", "timestamp", "topic", "true AS value"], "the column value has the type boolean"),
         (
             ["offset", "CAST(timestamp AS string)", "topic", "value"],
@@ -489,6 +520,9 @@ def test_other_mistakes(spark: SparkSession, tmp_path: Path) -> None:
         magnetar.fold(
             at_rest.selectExpr("CAST(NULL AS bigint) AS offset", "timestamp", "topic", "value")
         ).count()
+    for offset in (-1, 10**18):
+        with pytest.raises(PythonException, match=f"has the offset {offset}, and offsets are from 0 to"):
+            magnetar.fold(at_rest.selectExpr(f"{offset} AS offset", "timestamp", "topic", "value")).count()
     with pytest.raises(PythonException, match="there are 1, numbered from 0"):
         magnetar.fold(
             at_rest.selectExpr("3 AS partition", "offset", "timestamp", "topic", "value"), partitions=1

@@ -85,7 +85,7 @@ def damaged(states: list[StateRow]) -> list[StateRow]:
 def folded(
     store: Any, *tables: pa.Table, states: list[StateRow], **how: Any
 ) -> tuple[list[dict[str, Any]], list[StateRow]]:
-    fold = Fold(store, states, **how)
+    fold = Fold(store, states, **{"set_aside": {}} | how)
     rows: list[dict[str, Any]] = []
     for table in tables:
         for _, found in fold.apply(table):

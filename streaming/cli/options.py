@@ -171,6 +171,15 @@ def milliseconds(text: str) -> int:
     return int(number) * units[unit]
 
 
+def max_ahead_milliseconds(text: str) -> int | None:
+    """The value of ``--max-ahead``; None: off. Raises `typer.BadParameter`."""
+    if text == "off":
+        return None
+    if (found := milliseconds(text)) == 0:  # no clock could be followed
+        raise typer.BadParameter(f"--max-ahead {text}: expected more than 0, or off to accept any time")
+    return found
+
+
 def cluster_master(text: str) -> str:
     """The master of a Spark cluster. Raises `typer.BadParameter`."""
     if not (text == "yarn" or text.startswith(("spark://", "k8s://"))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
@@ -148,13 +148,17 @@ def use(command: str, name: str) -> Use | None:
 class CheckedCommand(TyperCommand):
     """A command that begins when what it writes is not in the way of anything."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the command line."""
+        if not ctx.resilient_parsing:
+            # As they were typed: `Path` takes an empty text for the current folder.
+            typed, *_ = self.make_parser(ctx).parse_args(args=[*args])
+            _check_paths(ctx, self.params, typed)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""
-        names, at = [], ctx
-        while at.parent is not None:
-            names.append(at.info_name)
-            at = at.parent
-        name = " ".join(reversed(names))
+        name = _name(ctx)
         given = {each: value for each, value in ctx.params.items() if value is not None}
         for value in given.values():
             _check_text(value)
@@ -176,6 +180,26 @@ class CheckedCommand(TyperCommand):
                         if own is not None and own(file.name):
                             file.unlink()
                 return super().invoke(ctx)
+
+
+def _name(ctx: Any) -> str:
+    """The words of a command: ``state export``."""
+    names = []
+    while ctx.parent is not None:
+        names.append(ctx.info_name)
+        ctx = ctx.parent
+    return " ".join(reversed(names))
+
+
+def _check_paths(ctx: Any, params: Iterable[Any], typed: Mapping[str, Any]) -> None:
+    """Raises `typer.BadParameter` for a path that is empty, as that of a shell's variable which is not set."""
+    command = _name(ctx)
+    for param in params:
+        if use(command, param.name) not in (None, Use.NO_PATH) and "" in _named(typed.get(param.name)):
+            where = (
+                param.opts[0] if param.param_type_name == "option" else param.metavar or param.name.upper()
+            )
+            raise typer.BadParameter("the path is empty: is a variable not set?", ctx=ctx, param_hint=where)
 
 
 def _check_text(value: Any) -> None:

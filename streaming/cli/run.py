@@ -32,7 +32,7 @@ from streaming.cli.options import (
     coordinates,
     credentials,
     days,
-    milliseconds,
+    max_ahead_milliseconds,
     setting,
     topic_name,
 )
@@ -208,7 +208,7 @@ def run_command(
 
     set_aside = [coordinates(each) for each in quarantine or ()]
     topics_aside = [topic_name(each) for each in quarantine_topic or ()]
-    max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
+    max_ahead_ms = max_ahead_milliseconds(max_ahead)
     kept = None if keep_outputs is None else days(keep_outputs)
     settings = dict(map(setting, conf or ()))
     if submitted() and (master is not None or settings):

@@ -20,7 +20,7 @@ from streaming.cli.options import (
     TopicsSetAside,
     coordinates,
     credentials,
-    milliseconds,
+    max_ahead_milliseconds,
     topic_name,
 )
 from streaming.runtime.signals import is_read, stop_signals
@@ -232,7 +232,7 @@ def serve_command(
         tls_context,
     )
 
-    max_ahead_ms = None if max_ahead == "off" else milliseconds(max_ahead)
+    max_ahead_ms = max_ahead_milliseconds(max_ahead)
     topics = _topics(engine, ingress, responses, data, test_double)
     if (quarantine or quarantine_topic) and topics is not None and engine is EngineType.embedded:
         raise typer.BadParameter(

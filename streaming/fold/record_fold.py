@@ -52,13 +52,15 @@ class RecordFold:
         latest: int | None = None,
     ) -> None:
         """`before`: the state to continue from; None: the partition is new. `judge` decodes the records, see
-        `streaming.quality.gate`. Records in `set_aside`, and those with a timestamp (ms) after `latest`, are quarantined.
+        `streaming.quality.gate`. Records in `set_aside`, and those with a timestamp (ms) after `latest`, are quarantined. `set_aside`
+        None: the user has no option that sets anything aside, so no advice names one.
 
         Raises `StateVersionError` for a state of another version, `FoldError` for one that can't be decoded.
         """
         self.partition = partition
         self.last = None if before is None else before.offset
         self._judge = judge
+        self._has_options = set_aside is not None
         aside = (set_aside or {}).items()
         self._set_aside = {
             at.offset: why for at, why in aside if isinstance(at, Coordinates) and at.partition == partition
@@ -253,13 +255,17 @@ class RecordFold:
         # The store or the disk is to blame, and the text says so.
         if isinstance(error, EntryNotFound | OSError):
             raise type(error)(f"{place}: {' '.join(str(error).split())}") from error
-        ways = [f"without it, start with --quarantine {self.partition}:{offset}"] if of_record else []
-        if at_fault:
+        ways = []
+        if of_record and self._has_options:
+            ways.append(f"without it, start with --quarantine {self.partition}:{offset}")
+        if at_fault and self._has_options:
             ways.append(f"without the topic at hand, start with --quarantine-topic {shlex.quote(at_fault)}")
         if of_record:
             to_do = "Started again, Magnetar comes to this record again"
         else:
             to_do = "No single record is to blame. Nothing of the micro-batch is committed, but started again, Magnetar does the same again"
+        if of_record and not self._has_options:
+            to_do += ": to go on without it, leave it out of what is folded"
         if ways:
             to_do += (
                 f": to go on {', or '.join(ways)} (`magnetar run`, `replay` and `serve` have these options)"

@@ -122,7 +122,7 @@ def replay(
     batches: int | None = None,
     partitions: int | None = None,
     overwrite: bool = False,
-    quarantined: str | None = None,
+    quarantined: str | Path | None = None,
     progress: Progress | None = None,
     spark: SparkSession | None = None,
 ) -> ReplayResult:
@@ -143,6 +143,7 @@ def replay(
     Raises `FileNotFoundError` and `MagnetarError`: `LogError` (with `PolicyError`) for the log and the policies, `InTheWay` for `out`,
     `InUse` if another process uses it, `QueryFailed` if Spark fails.
     """
+    quarantined = None if quarantined is None else str(quarantined)
     if spark is None:
         return replay_in_process(
             log, out, policies=policies, batches=batches, partitions=partitions, overwrite=overwrite, quarantined=quarantined,

@@ -45,7 +45,7 @@ def start(
     Args:
         commands: a streaming DataFrame with these columns and no others:
 
-            * ``offset``, an integer. In each ingress partition, offsets rise from record to record, and from micro-batch to
+            * ``offset``, an integer from 0 on. In each ingress partition, offsets rise from record to record, and from micro-batch to
               micro-batch; gaps are allowed. Kafka's do, and so does a number that a database gave each row.
             * ``timestamp``, ms since the epoch, or Spark's timestamp: when the command came. It moves the clock.
             * ``topic``, the full name of a Pulsar topic. Null: the command is to the whole broker.
@@ -64,7 +64,7 @@ def start(
             expire while nothing comes. ``log``: timestamps alone, for commands of the past.
         trigger: the least time between micro-batches, such as ``500ms``. ``availableNow``: fold what is there, and end.
         tables: write the table of output rows.
-        keep_outputs: remove rows from it on the day when they are older than this. None: keep all.
+        keep_outputs: remove rows from it on the day when they are older than this, rounded up to whole days. None: keep all.
         quality: check the output rows, samples of them in a process beside this one.
         max_ahead_ms: quarantine commands that are so much, or more, ahead of their micro-batch. None: accept any time.
             Only for the clock ``trigger``.
@@ -122,7 +122,7 @@ def start(
                 on_batch=on_batch,
                 name=name,
                 check=held.check,
-                on_begin=sinks.begun.begin,
+                begun=sinks.begun,
                 on_end=sinks.end,
                 check_time=TriggerClock(RealClock(max_ahead_ms), stopped).check if live else (lambda: None),
             )

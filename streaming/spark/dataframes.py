@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from schemas.arguments import checked
 from schemas.entries import EntryReader
 from schemas.errors import MagnetarError
+from schemas.records import OFFSETS, RECORD
 from schemas.records import PARTITIONS as POSSIBLE
-from schemas.records import RECORD
 from sinks.tables import TABLES, columns_of, filled
 from streaming.broker.entries import NoEntries
 from streaming.fold.columns import PartitionFold
@@ -43,8 +43,8 @@ class BadCommands(MagnetarError, ValueError):
 def packed(commands: DataFrame, partitions: int, *, streaming: bool) -> DataFrame:
     """Commands as the query takes them (`packing.PACKED`), see `streaming.jobs.start.start`.
 
-    Raises `BadCommands` now for columns. For a row without an offset or a timestamp, or with a partition that there isn't, the task
-    does.
+    Raises `BadCommands` now for columns. For a row without an offset or a timestamp, with an offset outside of `OFFSETS`, or with a
+    partition that there isn't, the task does, before anything is folded.
     """
     if commands.isStreaming != streaming:
         raise BadCommands(
@@ -57,9 +57,9 @@ def packed(commands: DataFrame, partitions: int, *, streaming: bool) -> DataFram
     types = dict(commands.dtypes)
     if missing := [name for name in _TYPES if name not in types and name != "partition"]:
         raise BadCommands(f"the DataFrame has no column {' and no column '.join(missing)}: {_EXPECTED}")
-    if others := [
-        name for name in commands.columns if name not in _TYPES or commands.columns.count(name) > 1
-    ]:
+    if twice := [name for name in _TYPES if commands.columns.count(name) > 1]:
+        raise BadCommands(f"the DataFrame has several columns {twice[0]}: select one of them; {_EXPECTED}")
+    if others := [name for name in commands.columns if name not in _TYPES]:
         raise BadCommands(
             f"the DataFrame has a column {others[0]} that is none of a command: select what is; {_EXPECTED}"
         )
@@ -93,7 +93,13 @@ def _records(batch: pa.RecordBatch, partitions: int) -> pa.Table:
     given = given.set_column(given.schema.get_field_index("value"), "value", values)
     for name in ("partition", "offset", "timestamp"):
         if name in given.column_names and given[name].null_count:
-            raise BadCommands(f"a command has no {name}: fill it in")
+            raise BadCommands(f"a command has no {name} (it is null): fill it in, or leave such rows out")
+    for offset in pc.min_max(given["offset"]).values():
+        if offset.as_py() not in OFFSETS:
+            raise BadCommands(
+                f"a command has the offset {offset}, and offsets are from 0 to {OFFSETS[-1]:,}: number the rows from 0, or leave "
+                "this one out (where). Nothing of its micro-batch was folded"
+            )
     if "partition" not in given.column_names:
         return spread(given, partitions)
     least, most = pc.min_max(given["partition"]).values()

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from schemas.metrics import PartitionMetrics, decode
 from sinks.base import CommittingSink, Sink
-from sinks.begun import Planned
+from sinks.begun import Begun, Planned
 from streaming.spark.operator import FoldOptions, operator
 from streaming.spark.schema import METRICS, STATE, WRITTEN
 from streaming.spark.trigger import interval
@@ -76,7 +76,7 @@ def start(
     name: str | None = None,
     check: Callable[[], None] = lambda: None,
     check_time: Callable[[], None] = lambda: None,
-    on_begin: Callable[[Planned, Planned | None], None] | None = None,
+    begun: Begun | None = None,
     on_end: Callable[[Mapping[tuple[int, str], int]], None] = lambda _: None,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `packing.PACKED`).
@@ -89,25 +89,25 @@ def start(
         check: called on the driver before a batch is folded, and before the sinks commit it. May raise what stops the query.
         check_time: called before a batch is folded. If it raises, or does not return, the time of that batch counts as wrong: the next
             start plans it again if it is then `max_ahead_ms` or more in the future.
-        on_begin: called on the driver with what Spark has planned, and with the micro-batch before it, after these checks and before anything is written. May raise what
-            stops the query: `sinks.begun.Begun.begin` does if the micro-batch is no repeat of the one with its number.
+        begun: told of each micro-batch after these checks and before anything is written. It stops the query at one that is no repeat of
+            the one with its number. None: no micro-batch counts as begun.
         on_end: called on the driver when all sinks have committed a batch, with its rows by (ingress partition, kind).
     """
     if options.clock == "trigger":
-        _plan(spark, checkpoint, options.max_ahead_ms)
+        _plan(spark, checkpoint, options.max_ahead_ms, begun)
 
-    begun: Planned | None = None
+    last: Planned | None = None
 
     def begin(batch_id: int) -> None:
-        nonlocal begun
-        if on_begin is not None and offsets is not None:
-            previous = begun
+        nonlocal last
+        if begun is not None and offsets is not None:
+            previous = last
             if previous is None and batch_id and (before := offsets.get(batch_id - 1)).isDefined():
                 previous = _planned(before.get(), batch_id - 1)
-            begun = _planned(offsets.get(batch_id).get(), batch_id)
-            on_begin(begun, previous)
+            last = _planned(offsets.get(batch_id).get(), batch_id)
+            begun.begin(last, previous)
 
-    offsets = None if on_begin is None else _offsets(spark, checkpoint)
+    offsets = None if begun is None else _offsets(spark, checkpoint)
     writer = operate(source, options).writeStream
     if name is not None:
         writer = writer.queryName(name)
@@ -124,7 +124,7 @@ def start(
     )
 
 
-def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None) -> None:
+def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None, begun: Begun | None) -> None:
     """Let a query that goes on from `checkpoint` begin with an empty micro-batch, so that time goes on without records, too.
 
     Spark runs micro-batches without records, in which timeouts fire, only after another one of the same process. So after a
@@ -133,8 +133,8 @@ def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None)
     number: the same end of the topic, so no records, and the same time, so no timeouts. With records waiting, the
     next one has these, and is the first to advance the clock, as it would be without an empty one before it.
 
-    A micro-batch that was planned for a time `max_ahead_ms` or more from now was stopped before it began (`start`: `check_time`). It is
-    forgotten.
+    A micro-batch that was planned for a time `max_ahead_ms` or more from now, and stopped before it began (`start`: `check_time`), is
+    forgotten. One that did begin is repeated as it was planned, whatever the clock shows: some of it may be written, and sent.
     """
     planned = _offsets(spark, checkpoint)
     committed = (
@@ -142,9 +142,10 @@ def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None)
     )
     last = planned.getLatest()
     if max_ahead_ms is not None and last.isDefined() and not _is(committed, last.get()._1()):
-        ahead_ms = _planned(last.get()._2(), last.get()._1()).time - time.time_ns() // 1_000_000
-        if ahead_ms >= max_ahead_ms:
-            planned.purgeAfter(last.get()._1() - 1)
+        plan = _planned(last.get()._2(), last.get()._1())
+        ahead_ms = plan.time - time.time_ns() // 1_000_000
+        if ahead_ms >= max_ahead_ms and not (begun is not None and begun.may_have_begun(plan.batch)):
+            planned.purgeAfter(plan.batch - 1)
             last = planned.getLatest()
     if last.isDefined() and _is(committed, last.get()._1()):
         planned.add(committed.get() + 1, last.get()._2())

@@ -131,7 +131,7 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
             checkpoint=checkpoint,
             trigger="0ms" if chaos.live else query.AVAILABLE_NOW,
             on_batch=on_batch,
-            on_begin=begun.begin,
+            begun=begun,
             on_end=lambda rows: begun.end(sinks, rows),
         )
 

@@ -87,3 +87,11 @@ def test_the_micro_batches_without_output_tables(tmp_path: Path) -> None:
     assert Begun(url).without_tables() == [(1, 2), (4, 4), (6, 6)]
     Begun(url, tables=False).begin(planned[7], planned[6])
     assert Begun(url).without_tables() == [(1, 2), (4, 4), (6, 7)]
+
+
+def test_what_may_have_begun(tmp_path: Path) -> None:
+    assert not Begun(str(tmp_path)).may_have_begun(0)
+    assert Begun(str(tmp_path)).may_have_begun(1)  # the store of a release without this note
+    (tmp_path / "segments").mkdir()
+    Begun(str(tmp_path)).begin(SECOND, FIRST)
+    assert [Begun(str(tmp_path)).may_have_begun(batch) for batch in (0, 1, 2)] == [True, True, False]

@@ -302,6 +302,19 @@ def test_days_that_are_too_old_are_removed(url: str, tmp_path: Path, day: list[d
     assert compact(url, timedelta(days=3)).before == 15
 
 
+@pytest.mark.parametrize(
+    "keep", [timedelta(microseconds=1), timedelta(hours=12), timedelta(days=1), timedelta.max]
+)
+def test_rows_that_are_minutes_old_are_never_removed(
+    url: str, tmp_path: Path, day: list[datetime], keep: timedelta
+) -> None:
+    day[0] = datetime(2026, 11, 1, 23, 59, tzinfo=UTC)
+    run(DeltaSink(url), 0)
+    day[0] += timedelta(minutes=2)
+    compact(url, keep)
+    assert read_table(url).equals(expected(tmp_path / "plain", range(1)))
+
+
 def test_answers_find_rows_with_their_micro_batch_in_files_of_both_forms(url: str) -> None:
     sink = DeltaSink(url)
     run(sink, 0)
