@@ -635,7 +635,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         return non_persistent_commands.delete(self._ctx, topic, cause)
 
     def _create(self, name: str, former: int) -> NonPersistentTopic:
-        return non_persistent_commands.create(self._ctx, name, former)
+        return non_persistent_commands.create(self._ctx, name)
 
     def _decode(self, data: bytes) -> NonPersistentTopic:
         return decode_non_persistent_topic(data)

@@ -34,8 +34,8 @@ from streaming.broker.topic.publish_requests import (
 from streaming.broker.topic.topic_commands import TopicCommand
 
 
-def create(ctx: Context, name: str, former: int) -> NonPersistentTopic:
-    """Create a topic. `former`: the last ledger id of the deleted topic of that name."""
+def create(ctx: Context, name: str) -> NonPersistentTopic:
+    """Create a topic."""
     ctx.emit(TopicEvent(name, "created"))
     topic = empty(ctx, name)
     topic.last_active = ctx.clock

@@ -226,9 +226,11 @@ def decoded(records: pa.Table) -> Iterator[DecodedRecord]:
 
 
 class PublishNumbers:
-    """Which publish an answer is for: the record's own, or an earlier one whose write a fault put off."""
+    """Which publish an answer is for: the record's own, or an earlier one whose write a fault put off. `unstored`: messages that were sent
+    and are not stored, as far as whoever uses this notes them."""
 
     def __init__(self) -> None:
+        self.unstored: set[MessageKey] = set()
         self._own: tuple[str, int] | None = None
         self._put_off = PutOffWrites()
 
@@ -244,9 +246,12 @@ class PublishNumbers:
         own, self._own = self._own, None
         return own[1] if own is not None and own[0] == effect.topic else None
 
-    def lost(self, topic: str) -> None:
-        """The topic is closed: nothing answers the writes that wait."""
-        self._put_off.lost(topic)
+    def topic_event(self, effect: e.TopicEvent) -> None:
+        """A topic begins, ends or closes."""
+        if loses_writes(effect.cause):
+            self._put_off.lost(effect.topic)
+        if deletes(effect.cause):  # sequence ids begin again
+            self.unstored = {each for each in self.unstored if each[0] != effect.topic}
 
     def end(self, broker: Broker) -> bool:
         """The record is done. Does its publish wait?"""
@@ -281,7 +286,6 @@ class History:
         self.subscription_of: dict[ConsumerKey, str] = {}
         self.repeats: set[int] = set()
         self.repeated: set[MessageKey] = set()
-        self._unstored: set[MessageKey] = set()
         self._requests: dict[tuple[str, str, int], int] = {}
         self._numbers = PublishNumbers()
         self._broker = Broker(partition, NoEntries())
@@ -320,10 +324,10 @@ class History:
         self.sent[sender_of(topic, command)].append(offset)
         self._numbers.begin(topic, number)
         message = message_of(topic, command)
-        if message in self._unstored:
+        if message in self._numbers.unstored:
             self.repeats.add(offset)
             self.repeated.add(message)
-        self._unstored.add(message)
+        self._numbers.unstored.add(message)
 
     # -- what the broker said
 
@@ -337,21 +341,15 @@ class History:
         elif kind is e.ProducerSuccess:
             self._producer_success(effect)  # type: ignore[arg-type]
         elif kind is e.TopicEvent:
-            self._topic_event(effect)  # type: ignore[arg-type]
+            self._numbers.topic_event(effect)  # type: ignore[arg-type]
         elif (found := break_of(row)) is not None:
             if kind is e.SendError:
                 self._numbers.answered(effect)  # type: ignore[arg-type]
             self.breaks.append((offset, found))
 
-    def _topic_event(self, effect: e.TopicEvent) -> None:
-        if loses_writes(effect.cause):
-            self._numbers.lost(effect.topic)
-        if deletes(effect.cause):  # sequence ids begin again
-            self._unstored = {each for each in self._unstored if each[0] != effect.topic}
-
     def _receipt(self, effect: e.SendReceipt) -> None:
         number = self._numbers.answered(effect)
-        self._unstored.discard((effect.topic, effect.producer_name, effect.sequence_id))
+        self._numbers.unstored.discard((effect.topic, effect.producer_name, effect.sequence_id))
         if number is not None and effect.ledger_id > 0:
             of, position = self.topics[effect.topic], Position(effect.ledger_id, effect.entry_id)
             of.written.add(number, position)

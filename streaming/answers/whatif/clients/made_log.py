@@ -20,11 +20,9 @@ from schemas import effects as e
 from schemas.commands import Decoded, to_binary
 from schemas.records import RECORD
 from schemas.units import LATEST_TIME
-from streaming.answers.fates import deletes, loses_writes
 from streaming.answers.whatif.clients.history import (
     DecodedRecord,
     History,
-    MessageKey,
     MessagePositions,
     PublishNumbers,
     message_of,
@@ -60,7 +58,7 @@ class MadeLog:
     * `now`: the clock (ms). `reached`: how many records of the log were reached.
     * `topics`: the position of each message in this run, by its number in its topic. `moved_topics`: where positions differ from
       the log's, once a message is lost or late.
-    * `unstored`: messages that the log's client sent more than once, and that are not stored here.
+    * `numbers`: its `unstored` are messages that the log's client sent more than once, and that are not stored here.
     * `requests`: whose a request is. `broker`: the other broker; `see` shows the clients what it answered.
     * the others: see `Reacted`.
     """
@@ -75,7 +73,6 @@ class MadeLog:
         self.numbers = PublishNumbers()
         self.topics: dict[str, MessagePositions] = defaultdict(MessagePositions)
         self.moved_topics: set[str] = set()
-        self.unstored: set[MessageKey] = set()
         self.requests: dict[tuple[str, str, int], object] = {}
         self.reached = self.now = 0
         self.origins, self.after = array("q"), array("q")
@@ -136,7 +133,7 @@ class MadeLog:
             number = self.history.topics[topic].number_of(origin)
             self.numbers.begin(topic, number)
             if (message := message_of(topic, inner)) in self.history.repeated:
-                self.unstored.add(message)
+                self.numbers.unstored.add(message)
         self.broker.apply(offset, timestamp, topic, command, encoded)
         self._see()
         waits = self.numbers.end(self.broker)
@@ -189,13 +186,6 @@ class MadeLog:
             position = Position(effect.ledger_id, effect.entry_id)
             self.topics[effect.topic].add(number, position)
             self._compare_entry(effect.topic, number, position)
-
-    def topic_event(self, effect: e.TopicEvent) -> None:
-        """A topic begins, ends or closes."""
-        if loses_writes(effect.cause):
-            self.numbers.lost(effect.topic)
-        if deletes(effect.cause):  # sequence ids begin again
-            self.unstored = {each for each in self.unstored if each[0] != effect.topic}
 
     def records(self) -> pa.Table:
         """The log, with the columns of `RECORD`."""

@@ -79,7 +79,7 @@ class Producers:
         if origin in self._moved:
             self._moved.discard(origin)
             return
-        if origin in self._history.repeats and message_of(topic, command) not in self._made.unstored:
+        if origin in self._history.repeats and message_of(topic, command) not in self._made.numbers.unstored:
             self._made.moved_topics.add(topic)
             self._made.drop(command)  # the log's client had to send it again, this one had not
             return
@@ -285,7 +285,7 @@ class Producers:
         if producer is None or (effect.producer_id is None and producer.template is not None):
             return  # or it is for a message through REST, by the name of a connected producer
         producer.pending.pop(effect.sequence_id, None)
-        self._made.unstored.discard((effect.topic, effect.producer_name, effect.sequence_id))
+        self._made.numbers.unstored.discard((effect.topic, effect.producer_name, effect.sequence_id))
         if producer.template is None:
             producer.connected = True
         if not producer.following:

@@ -220,7 +220,7 @@ class _Clients:
             elif kind is e.ProducerSuccess:
                 self._producers.success(effect)  # type: ignore[arg-type]
             elif kind is e.TopicEvent:
-                self._made.topic_event(effect)  # type: ignore[arg-type]
+                self._made.numbers.topic_event(effect)  # type: ignore[arg-type]
             elif kind is e.Success:
                 found = self._made.requests.get((effect.topic, effect.connection, effect.request_id))  # type: ignore[union-attr,arg-type]
                 if isinstance(found, ConsumerModel) and not found.connected:
