@@ -76,7 +76,7 @@ def _takes_path(wanted: Any) -> bool:
 
 def _texts(value: object) -> list[str]:
     """An argument, or those in a sequence."""
-    each = value if isinstance(value, list | tuple) else [value]
+    each = value if type(value) in (list, tuple) else [value]  # no record of several fields
     return [one for one in each if isinstance(one, str)]
 
 

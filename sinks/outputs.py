@@ -107,14 +107,18 @@ _DEPTH = 3
 _SERVERS = b"magnetar checkpoint "
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is the checkpoint of a query."""
+    return (folder / "offsets").is_dir() and (folder / "metadata").is_file()
+
+
 def _belongs(folder: Path) -> str | None:
     """Whose a folder is, None: nobody's."""
     try:
         if any((folder / each).is_file() for each in (INGRESS, BEGUN)):
             return "the store of a query"
-        is_checkpoint = (folder / "offsets").is_dir() and (folder / "metadata").is_file()
         if (
-            is_checkpoint and not (folder.parent / STATE).is_dir()
+            is_checkpoint(folder) and not (folder.parent / STATE).is_dir()
         ):  # or else it is part of a replay, which may be made anew
             return "the checkpoint of a query"
         if (folder / "commands").is_dir() and (folder / "checkpoint").is_file():

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import msgspec
 
+from schemas.errors import MagnetarError
 from schemas.undecodable import UNDECODABLE
 from sinks.base import STATE
-from sinks.outputs import new_file
+from sinks.outputs import is_checkpoint, new_file
 from sinks.storage import Damaged
 from sinks.sums import is_whole, sealed
 
@@ -21,6 +22,10 @@ ROWS_AND_ENTRIES = r"""
 """A pattern (`re.VERBOSE`) of the paths of files below a folder into which a log was folded: those of `TableSink` and `LedgerStore`."""
 
 _OF_ROWS = ("tables", "quarantine")
+
+
+class NoStore(MagnetarError, ValueError):
+    """A folder is a query's checkpoint, and its store was asked for."""
 
 
 class Replayed(msgspec.Struct, kw_only=True):
@@ -62,10 +67,12 @@ def count_files(out: Path) -> dict[str, int]:
 
 
 def check_whole(out: Path) -> None:
-    """Whether the folder of a replay has all that it wrote, as far as a look at its files tells. Raises `Damaged`. Passes any other
-    folder."""
+    """Whether the folder of a replay has all that it wrote, as far as a look at its files tells. Passes any other folder. Raises
+    `Damaged`, and `NoStore` for a query's checkpoint, which has states, too."""
     if not (out / STATE).is_dir():
         return
+    if is_checkpoint(out):
+        raise NoStore(f"{out} is the checkpoint of a query: name its store (--store) instead")
     if not (out / STATE / FILE).is_file():
         raise Damaged(
             f"{out} is incomplete: its replay did not finish, or {STATE}/{FILE} was removed. Replay the "

@@ -123,7 +123,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "dead_letters"): others(RUN, "--dead-letters", ("kafka://h", NO_URL), (UNREACHABLE, NOT_EACH)),
     ("run", "checkpoint"): others(
         RUN, "--checkpoint", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
-        ("s3a:///x", "names no bucket"),
+        ("s3a:///x", "names no bucket"), ("ftp://a", "give a folder or an s3a:// URL"), ("kafka://a:1/b", "give a folder or an s3a:// URL"),
     ),
     ("run", "store"): others(
         RUN, "--store", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
@@ -147,7 +147,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "quarantine_topic"): others(RUN, "--quarantine-topic", ("orders", "the full name of a topic")),
     ("replay", "quarantine_topic"): others(REPLAY, "--quarantine-topic", ("orders", "the full name of a topic"), ("persistent://a/b/c", "no record of this topic")),
     ("serve", "quarantine"): others(SERVE, "--quarantine", ("one", "PARTITION:OFFSET")),
-    ("serve", "max_ahead"): others(SERVE, "--max-ahead", ("soon", "soon"), ("-1s", "-1s"), ("0s", "expected more than 0, or off")),
+    ("serve", "max_ahead"): others((*SERVE, "--test-double"), "--max-ahead", ("2h", "no effect with --test-double")) + others(SERVE, "--max-ahead", ("soon", "soon"), ("-1s", "-1s"), ("0s", "expected more than 0, or off")),
     ("serve", "quarantine_topic"): others(SERVE, "--quarantine-topic", ("orders", "the full name of a topic")),
     ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s"), ("0s", "expected more than 0, or off")),
     ("replay", "quarantine"): others(REPLAY, "--quarantine", ("one", "PARTITION:OFFSET"), ("9:9", "no record 9:9")),
@@ -158,10 +158,10 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
                        Wrong(("ui", "ftp://h/x"), "can't be opened"), Wrong(("ui", "{w}/served"), "has neither the states of a finished replay nor")],
     ("ui", "checkpoint"): others(("ui", "{w}/replayed/store"), "--checkpoint", ("{w}/nope", "is not the --checkpoint of a query"), ("{w}/planned", "has no committed micro-batch")),
     ("ui", "listen"): others(("ui", "{w}/replayed"), "--listen", ("x", "--listen x: expected HOST:PORT"), ("127.0.0.1:99999", "99999"), ("0.0.0.0:0", "other machines reach this address")),
-    ("run", "keep_outputs"): others(RUN, "--keep-outputs", ("30", "such as 30d"), ("0d", "such as 30d"), ("12h", "such as 30d")),
+    ("run", "keep_outputs"): others(RUN, "--keep-outputs", ("30", "such as 30d"), ("0d", "such as 30d"), ("12h", "such as 30d")) + others((*RUN, "--no-tables"), "--keep-outputs", ("30d", "no effect with --no-tables")),
     ("compact", "store"): [Wrong(("compact", "{w}/full"), "no output table of a live query")],
     ("compact", "keep_outputs"): others(("compact", "{w}/full"), "--keep-outputs", ("-1d", "such as 30d")),
-    ("run", "metrics_label_sets"): others(RUN, "--metrics-label-sets", ("-1", "0")),
+    ("run", "metrics_label_sets"): others(RUN, "--metrics-label-sets", ("-1", "0"), ("5", "no effect without --metrics or --ui")),
     ("run", "log_format"): others(RUN, "--log-format", ("xml", "xml")),
     ("record", "out"): [Wrong(("record", "{w}/recorded", *RECORD[2:]), "choose another folder"), Wrong(("record", "{w}/file", *RECORD[2:]), "it is not a folder")],
     ("record", "to"): others(RECORD, "--to", ("http://h:1", "pulsar://HOST:PORT"), ("pulsar+ssl://h", "pulsar+ssl://HOST:PORT")),
@@ -316,10 +316,14 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         Wrong((*SERVE, "--responses", UNREACHABLE), "needs both --ingress and --responses"),
         *others((*SERVE, *QUERY), "--responses", ("http://h:1/t", NO_URL)),
     ],
-    ("serve", "name"): others((*SERVE, *QUERY), "--name", ("a.b", "expected up to 64 ASCII letters")),
-    ("serve", "kafka_config"): others((*SERVE, *QUERY), "--kafka-config", ("{w}/nope", "No such file")),
+    ("serve", "name"): others((*SERVE, *QUERY), "--name", ("a.b", "expected up to 64 ASCII letters")) + others(SERVE, "--name", ("a", "no effect without --ingress")),
+    ("serve", "kafka_config"): others((*SERVE, *QUERY), "--kafka-config", ("{w}/nope", "No such file")) + others(
+        SERVE, "--kafka-config", ("{w}/file", "no effect without --ingress")
+    ),
     ("serve", "trigger"): [
-        Wrong((*SERVE, *QUERY, "--engine", "spark", "--data", "{w}/d", "--trigger", "soon"), "expected a number and a unit")
+        Wrong((*SERVE, *QUERY, "--engine", "spark", "--data", "{w}/d", "--trigger", "soon"), "expected a number and a unit"),
+        *others((*SERVE, *QUERY), "--trigger", ("1s", "no effect without --engine spark")),
+        *others(SERVE, "--trigger", ("1s", "no effect without --engine spark")),
     ],
     ("serve", "profile"): others(SERVE, "--profile", ("3.x", "'3.x' is not one of '2.10', '2.x', '3.0', '4.0', '4.2', '4.x', '5.0'")),
     ("serve", "setting"): others(
@@ -511,6 +515,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("profiles", "after"): [Wrong(("profiles", "2.10", "x"), "'x' is not one of"), Wrong(("profiles", "2.10"), "name two profiles")],
     ("conform", "traces"): [Wrong(("conform", "{w}/nope"), "no trace found")],
     ("", ""): [
+        Wrong((*RUN, "--insecure"), "--insecure has no effect without --ui"),
         Wrong(("rnu",), "Did you mean 'run'"),
         Wrong(("quarantine", "exprot"), "Did you mean 'export'"),
         Wrong((*RUN, "--dead-leters", "x"), "--dead-letters"),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -511,6 +512,10 @@ def test_other_mistakes(spark: SparkSession, tmp_path: Path) -> None:
         magnetar.fold(at_rest, partitions=0)
     with pytest.raises(magnetar.BadCommands, match="1000000 partitions: expected 1 to"):
         magnetar.fold(at_rest, partitions=1_000_000)
+    with pytest.raises(ValueError, match="keep_outputs has no effect without tables"):
+        magnetar.start(good, **places, tables=False, keep_outputs=timedelta(30))
+    with pytest.raises(ValueError, match="max_ahead_ms has no effect with the clock log"):
+        magnetar.start(good, **places, clock="log", max_ahead_ms=5)
     with pytest.raises(magnetar.MagnetarError, match="expected a number and a unit"):
         magnetar.start(good, **places, trigger="often")
     assert {each.name for each in tmp_path.iterdir()} == {"in"}

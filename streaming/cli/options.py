@@ -130,6 +130,14 @@ def opened_folders(folder: str, checkpoint: str | None, at: str | None, snapshot
     return opened(folder, checkpoint=checkpoint, at=at, snapshots=snapshots)
 
 
+def refuse_unused(*options: tuple[str, bool, str]) -> None:
+    """Raises `typer.BadParameter` for an option without effect, so that nobody counts on it. Each option: its name, whether it has none,
+    and why."""
+    for name, is_unused, why in options:
+        if is_unused:
+            raise typer.BadParameter(f"{name} has no effect {why}: leave it out", param_hint=name)
+
+
 def coordinates(text: str) -> Coordinates:
     """A record's place in the ingress, from PARTITION:OFFSET. Raises `typer.BadParameter`."""
     from schemas.records import Coordinates

@@ -33,6 +33,7 @@ from streaming.cli.options import (
     credentials,
     days,
     max_ahead_milliseconds,
+    refuse_unused,
     setting,
     topic_name,
 )
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from streaming.metrics.query import BatchProgress, QueryMetrics
     from streaming.spark.query import Written
 
+LABEL_SETS = 1000
 _REPORT_EVERY_SECONDS = 10.0
 
 
@@ -161,7 +163,7 @@ def run_command(
             help="The maximum number of topics, and of subscriptions, with metrics of their own. The others "
             "are aggregated.",
         ),
-    ] = 1000,
+    ] = LABEL_SETS,
     ui: Annotated[
         str | None,
         typer.Option(
@@ -211,6 +213,16 @@ def run_command(
     max_ahead_ms = max_ahead_milliseconds(max_ahead)
     kept = None if keep_outputs is None else days(keep_outputs)
     settings = dict(map(setting, conf or ()))
+    unmeasured = metrics is None and ui is None
+    refuse_unused(
+        ("--keep-outputs", kept is not None and not tables, "with --no-tables"),
+        ("--insecure", insecure and ui is None, "without --ui"),
+        (
+            "--metrics-label-sets",
+            metrics_label_sets != LABEL_SETS and unmeasured,
+            "without --metrics or --ui",
+        ),
+    )
     if submitted() and (master is not None or settings):
         raise typer.BadParameter(
             "spark-submit decides what runs where: give it --master and --conf, before the script"

@@ -21,6 +21,7 @@ from streaming.cli.options import (
     coordinates,
     credentials,
     max_ahead_milliseconds,
+    refuse_unused,
     topic_name,
 )
 from streaming.runtime.signals import is_read, stop_signals
@@ -51,6 +52,8 @@ class EngineType(StrEnum):
     embedded = "embedded"
     spark = "spark"
 
+
+TRIGGER, MAX_AHEAD = "0s", "1h"
 
 STANDALONE_SETTINGS = {"namespacesMustExist": "true", "schemaCompatibilityStrategy": "FULL"}
 """Where the defaults of a standalone Pulsar are not those of a broker that replays a log."""
@@ -123,7 +126,7 @@ def serve_command(
     kafka_config: KafkaConfigFile = None,
     trigger: Annotated[
         str, typer.Option(help="With --engine spark: the shortest time between micro-batches.")
-    ] = "0s",
+    ] = TRIGGER,
     profile: Annotated[
         ProfileChoice | None,
         typer.Option(
@@ -196,7 +199,7 @@ def serve_command(
             "broker's time does not follow until the clock is back or the server restarts; off: it "
             "always follows."
         ),
-    ] = "1h",
+    ] = MAX_AHEAD,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -234,6 +237,12 @@ def serve_command(
 
     max_ahead_ms = max_ahead_milliseconds(max_ahead)
     topics = _topics(engine, ingress, responses, data, test_double)
+    refuse_unused(
+        ("--name", name is not None and topics is None, "without --ingress and --responses"),
+        ("--kafka-config", kafka_config is not None and topics is None, "without --ingress and --responses"),
+        ("--trigger", trigger != TRIGGER and engine is EngineType.embedded, "without --engine spark"),
+        ("--max-ahead", max_ahead != MAX_AHEAD and test_double, "with --test-double"),
+    )
     if (quarantine or quarantine_topic) and topics is not None and engine is EngineType.embedded:
         raise typer.BadParameter(
             "the query runs elsewhere: give this option to it", param_hint="--quarantine, --quarantine-topic"

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from schemas.errors import MagnetarError
 from schemas.records import Coordinates, TopicAside
 from sinks.lock import exclusive
 from streaming.broker.broker import Broker
@@ -141,7 +142,14 @@ def run_query(
     from streaming.runtime.jars import s3a_jars, spark_kafka_jars
     from streaming.runtime.java import spark_java_home
     from streaming.spark.checkpoint import check as check_checkpoint
-    from streaming.spark.checkpoint import check_clock, committed, committed_offsets, files, is_on_s3
+    from streaming.spark.checkpoint import (
+        check_clock,
+        check_scheme,
+        committed,
+        committed_offsets,
+        files,
+        is_on_s3,
+    )
     from streaming.spark.trigger import TriggerClock, interval, seconds
     from streaming.state.seed import read_seed
 
@@ -172,6 +180,8 @@ def run_query(
                 return
 
     interval(trigger)
+    if spark is None:
+        check_scheme(checkpoint, conf or {})
     machine = RealClock(max_ahead_ms)
     url = KafkaUrl.parse(ingress)
     answers = KafkaUrl.parse(responses) if responses is not None else None
@@ -227,6 +237,7 @@ def run_query(
             return
 
         from streaming.spark import progress, query, source
+        from streaming.spark.failure import not_started
         from streaming.spark.operator import FoldOptions
         from streaming.spark.session import ATTEMPTS, spark_session, warm_workers
         from streaming.spark.state import committed_states
@@ -241,10 +252,12 @@ def run_query(
                     with_s3=is_on_s3(checkpoint),
                     conf={"spark.cores.max": str(cores)} | dict(conf or {}),
                 )
-            except Exception:
+            except MagnetarError:
+                raise
+            except Exception as error:
                 # Spark's launcher is a shell script, which ends if a service manager signals all processes.
                 if not stop.is_set():
-                    raise
+                    raise not_started(error, master, conf or {}) from error
         if spark is None or stop.is_set():
             return
         spark.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)

@@ -75,6 +75,7 @@ def start(
             it. It may be called again for the same micro-batch after a crash. If it raises, the query fails.
 
     Raises:
+        ValueError: an argument has no effect together with another one.
         BadCommands: columns are wrong or missing, or `commands` is no stream.
         BadTrigger, BadUrl: the trigger or the store's URL can't be read.
         InUse, NotWritable: another query uses checkpoint or store, or they can't be written.
@@ -92,6 +93,10 @@ def start(
     if trigger != query.AVAILABLE_NOW:
         interval(trigger)
     source = packed(commands, partitions, streaming=True)
+    if keep_outputs is not None and not tables:
+        raise ValueError("start: keep_outputs has no effect without tables: leave it out")
+    if clock == "log" and max_ahead_ms not in (None, MAX_AHEAD_MS):
+        raise ValueError("start: max_ahead_ms has no effect with the clock log: leave it out")
     spark, store = commands.sparkSession, str(store)
     live = clock == "trigger"
     if shuffle_partitions is None:

@@ -5,6 +5,7 @@ itself checks its state files when it reads them, see `streaming.spark.failure`.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,8 @@ from streaming.spark.failure import QueryFailed
 
 _S3A = "s3a://"
 _NOT_SPARKS = ("s3", "s3n")
+_SCHEMES = ("s3a", "file", "hdfs", "viewfs", "gs", "abfs", "abfss")
+"""Those of stores, with Spark's name of S3. A store takes what pyarrow opens."""
 _STATE = "state/0/_metadata/metadata"
 """Where Spark says how many partitions the state has."""
 
@@ -39,6 +42,15 @@ def opened(checkpoint: str | Path) -> Storage | None:
     if url.startswith(_S3A):
         return Storage(f"s3://{url.removeprefix(_S3A)}")
     return None if "://" in url else Storage(url)
+
+
+def check_scheme(checkpoint: str | Path, conf: Mapping[str, str]) -> None:
+    """Raises `BadUrl` for a URL that a session of our own can't open. `conf`: the user's settings, which may bring another file system."""
+    opened(checkpoint)
+    scheme, found, _ = str(checkpoint).partition("://")
+    others = any(name.startswith(f"spark.hadoop.fs.{scheme}.") for name in conf)
+    if found and scheme not in _SCHEMES and not others:
+        raise BadUrl(f"{checkpoint} can't be a checkpoint: give a folder or an {_S3A} URL")
 
 
 def noted(checkpoint: str | Path, folder: Literal["offsets", "commits"]) -> dict[int, float]:

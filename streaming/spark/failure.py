@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -151,6 +151,16 @@ def explained(advice: str) -> Iterator[None]:
                 f"Spark's Java process is gone: was it killed for using too much memory? {advice}"
             ) from error
         raise
+
+
+def not_started(error: Exception, master: str | None, conf: Mapping[str, str]) -> QueryFailed:
+    """The error for a session that did not start. `master` and `conf`: what the user said of it. Values may be secrets."""
+    options = [*(["--master"] if master is not None else ()), *(f"--conf {name}" for name in conf)]
+    to_do = f"Check {', '.join(options)}" if options else "Check Java, and how much memory is free"
+    said = cause(str(error)).strip().rstrip(".")
+    return QueryFailed(
+        f"Spark did not start: {said}. Nothing was folded. {to_do}; what Java says, if anything, is above"
+    )
 
 
 def explanation(text: str, advice: str) -> str:

@@ -66,6 +66,18 @@ def test_a_replay_that_is_not_whole_answers_nothing(folder: Path, words: list[st
     assert str(folder / "out") in line
 
 
+@pytest.mark.parametrize(
+    "words", ["quarantine list OUT", "quarantine export OUT", "quality OUT", "explain OUT t 1:0", "peek OUT t s", "ui OUT"]
+)  # fmt: skip
+def test_a_checkpoint_in_place_of_a_store(words: str, tmp_path: Path) -> None:
+    for name in ("state", "offsets", "commits"):
+        (tmp_path / "checkpoint" / name).mkdir(parents=True)
+    (tmp_path / "checkpoint" / "metadata").write_text("{}")
+    ran = CliRunner().invoke(app, words.replace("OUT", str(tmp_path / "checkpoint")).split())
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert "checkpoint is the checkpoint of a query: name its store (--store) instead" in ran.stderr
+
+
 def test_a_replay_that_is_interrupted_answers_nothing_until_it_is_done(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "out"
     with log.open("w") as file:

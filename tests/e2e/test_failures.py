@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from sinks.storage import RESTORE, Damaged, NotStored, plain
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
-from streaming.spark.failure import QueryFailed, cause, explained, explanation
+from streaming.spark.failure import QueryFailed, cause, explained, explanation, not_started
 from streaming.spark.worker_daemon import Quiet
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Reason: Traceback (most recent call last):\n"
@@ -150,3 +150,18 @@ def test_addresses_that_kafka_would_not_have(url: str) -> None:
     with pytest.raises(KafkaUrlError):
         KafkaUrl.parse(url)
     assert KafkaUrl.parse("kafka://[::1]:9092/t") == KafkaUrl("[::1]:9092", "t")
+
+
+def test_a_session_that_does_not_start() -> None:
+    """Names the options that may be to blame, without their values, which may be secrets."""
+    error = RuntimeError(
+        "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.\n"
+    )
+    said = str(not_started(error, "spark://h:1", {"spark.driver.memory": "zz"}))
+    assert said.startswith(
+        "Spark did not start: [JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number. "
+    )
+    assert "Check --master, --conf spark.driver.memory; " in said
+    assert "zz" not in said
+    assert "restarted" not in said
+    assert "Check Java" in str(not_started(error, None, {}))
