@@ -53,7 +53,8 @@ from streaming.broker.names import (
     why_not_topic_name,
 )
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.persistent import lifecycle, rate_limits, unacked_limit
+from streaming.broker.parameters import flag
+from streaming.broker.persistent import admin_operations, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent.cleanup import backlog_quota, trimming
 from streaming.broker.persistent.cleanup.backlog_quota import Eviction, Quotas
 from streaming.broker.persistent.cleanup.trimming import Retention
@@ -69,7 +70,6 @@ from streaming.broker.persistent.publish import send_run
 from streaming.broker.persistent.publish.publish_run import Publishes, PublishRun, Receipts, Run
 from streaming.broker.persistent.publish.send_run import Sends
 from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic
-from streaming.broker.policies.arguments import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, HierarchyTopicPolicies, Policies, max_topics
 from streaming.broker.position import Position
 from streaming.broker.rates.rate import seconds_of_interval
@@ -349,6 +349,10 @@ class Broker:
         if isinstance(command, c.Admin) and (missing := admin_requests.lacking(ctx.config, command)):
             admin_requests.refuse(ctx, command, *missing)
             return None
+        if isinstance(command, c.Admin) and admin_requests.refuses_numbers(
+            ctx, command, admin_operations.CALLS
+        ):
+            return None
         exists = name in self._state.topics
         if not exists:
             if name in self._state.aside:
@@ -534,7 +538,7 @@ class Broker:
                 admin_requests.respond(ctx, name, command, 204)
             else:
                 admin_requests.refuse(ctx, command, 404, f"Topic {name} not found")
-        elif users := self._domain(name).delete(name, force=query(command.path).get("force") == "true"):
+        elif users := self._domain(name).delete(name, force=flag(command.path, "force")):
             admin_requests.refuse(ctx, command, 412, f"Topic has {users} connected producers/consumers")
         else:
             if self._topics_of is not None:

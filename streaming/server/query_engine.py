@@ -85,7 +85,7 @@ from streaming.broker.admin.namespaces import NOT_EMPTY
 from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.names import partitions_of
-from streaming.broker.policies.arguments import query
+from streaming.broker.parameters import flag
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -332,7 +332,7 @@ class QueryEngine:
         if command.method == "PUT" and whole is not None:
             (answer,) = await self._answers(whole, Admin(method="GET", path=path))
             return EXISTS if answer.fields.status == 200 else None
-        if command.method != "DELETE" or query(command.path).get("force") == "true":
+        if command.method != "DELETE" or flag(command.path, "force"):
             return None
         if (namespace := _NAMESPACE.fullmatch(path)) is not None:
             return NOT_EMPTY if await self.topics(unquote(namespace[1])) else None

@@ -1,7 +1,10 @@
 """Admin calls on topics, as the broker answers them (I4). What Pulsar 4.0.7 answered was recorded, or asked of one."""
 
+import re
 from typing import Any
+from urllib.parse import unquote
 
+import msgspec
 import pytest
 
 from schemas import commands as c
@@ -17,8 +20,10 @@ from schemas.effects import (
     SendReceipt,
     Unsupported,
 )
+from streaming.broker import admin_table
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.persistent import admin_operations
 from tests.broker.kit import START, TOPIC, Run, of, one, response
 
 OTHER = "non-persistent://public/default/t"
@@ -445,6 +450,138 @@ def test_a_reset_to_a_time_below_0_is_to_the_earliest() -> None:
     run.admin("POST", "/subscription/s/skip_all")
     assert status(run.admin("POST", "/subscription/s/resetcursor/-1")) == 204
     assert run.backlog("s") == 3
+
+
+# -- numbers in paths and queries ---------------------------------------------------------------------------------------
+
+NUMBERS = {
+    "/subscription/s/skip/{}": ("POST", 31), "/subscription/s/expireMessages/{}": ("POST", 31),
+    "/all_subscription/expireMessages/{}": ("POST", 31), "/subscription/s/position/{}": ("GET", 31),
+    "/subscription/s/resetcursor/{}": ("POST", 63), "/messageid/{}": ("GET", 63), "/ledger/{}/entry/0": ("GET", 63),
+    "/ledger/1/entry/{}": ("GET", 63), "/examinemessage?messagePosition={}": ("GET", 63),
+    "/examinemessage?initialPosition=earliest&messagePosition={}": ("GET", 63),
+    "/messageTTL?messageTTL={}": ("POST", 31),
+}  # fmt: skip
+"""Calls with a number → the method, and how many bits Pulsar gives it (``@PathParam``, ``@QueryParam`` of its resources)."""
+
+EDGES = sorted(
+    {sign * (1 << bits) + off for bits in (0, 31, 63, 64) for sign in (-1, 1) for off in (-1, 0, 1)}
+)
+TEXTS = (
+    "x",
+    "1.0",
+    "1_0",
+    "0x1",
+    "%201",
+    "1%20",
+    "-",
+    "%2B-1",
+    "--1",
+    "1e3",
+    "%2B",
+    "1" * 5000,
+    "%0A1",
+    "1%0A",
+)
+"""What no number is, as Java reads it."""
+
+
+def test_each_call_with_a_number_is_among_them() -> None:
+    """But for those of `magnetar serve` alone, and a call of 4.2 that reads no number first."""
+    here = {
+        (method, call.partition("?")[0].replace("/s/", "/{subscription}/"))
+        for call, (method, _) in NUMBERS.items()
+    }
+    forms = {
+        (method, re.sub(r"\{(?!subscription)\w*\}|/1/", lambda m: "{}" if m[0] != "/1/" else "/{}/", call))
+        for method, call in here
+    }
+    rows = {
+        (row.method, re.sub(r"\{(?!subscription)\w+\}", "{}", row.path.removeprefix(admin_table.TOPIC)))
+        for row in admin_operations.CALLS.calls
+        if row.numbers or admin_table.NUMBERS.keys() & re.findall(r"\w+", row.path)
+    }
+    entry = ("GET", "/ledger/{}/entry/{}")
+    assert {each for each in forms if "entry" not in each[1]} | {entry} == rows - {
+        ("GET", "/getMessageIdByIndex")
+    } | {("POST", "/messageTTL")}
+
+
+def said(run: Run, call: str, text: str, topic: str = TOPIC) -> tuple[int, Any]:
+    method, _ = NUMBERS[call]
+    found = one(run.admin(method, call.format(text), topic=topic), AdminResponse)
+    return found.fields.status, (found.ledger_id, found.entry_id, found.fields.response)
+
+
+def stored_messages() -> Run:
+    run = Run()
+    run.admin("PUT", "/subscription/s")
+    run.fill(5)
+    return run
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize("call", NUMBERS)
+def test_a_number_is_of_its_type_by_value(call: str) -> None:
+    """As a Pulsar 4.0.7 answered: 404 before anything beyond the type, and whatever zeros and signs a number has."""
+    _, bits = NUMBERS[call]
+    for value in EDGES:
+        spellings = [str(value)]
+        if value >= 0:
+            spellings += [f"%2B{value}", f"{value:050}"]
+        if -(1 << bits) <= value < 1 << bits:
+            plain, *others = (
+                (*said(run, call, text), run.mark_delete("s"))
+                for text in spellings
+                if (run := stored_messages())
+            )
+            assert "no integer" not in str(plain), (value, plain)
+            assert [each for each in others if each != plain] == []
+        else:
+            run = stored_messages()
+            before = run.mark_delete("s")
+            for text in spellings:
+                status_, (*_, answer) = said(run, call, text)
+                assert (status_, answer) == (
+                    404,
+                    {"reason": f"{unquote(text)[:30]!r} is no integer of {bits + 1} bits"},
+                )
+            assert (run.mark_delete("s"), run.backlog("s")) == (before, 5)
+    run = stored_messages()
+    for text in TEXTS:
+        assert said(run, call, text)[0] == 404, text
+    assert run.backlog("s") == 5
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize("call", [call for call in NUMBERS if "TTL" not in call])
+def test_a_number_is_looked_at_before_the_topic(call: str) -> None:
+    """A topic that stores nothing refuses these calls with other statuses, and so does a bad name."""
+    run = Run()
+    run.create_producer(topic=OTHER)
+    for topic in (OTHER, "persistent://public/default/.", "persistent://public/default/missing"):
+        assert "no integer" in said(run, call, str(2**64), topic)[1][2]["reason"]
+    assert "no integer" not in str(said(run, call, "1", OTHER))
+
+
+@pytest.mark.feature("D4")
+def test_a_blank_number_is_zero() -> None:
+    """quirk: Jersey gives a primitive its default."""
+    run = stored_messages()
+    assert said(run, "/subscription/s/skip/{}", "%20") == (204, (None, None, msgspec.UNSET))
+    assert run.backlog("s") == 5
+    assert said(run, "/messageid/{}", "%20")[0] == 200
+
+
+@pytest.mark.parametrize(("given", "forced"), [("true", True), ("TRUE", True), ("true&force=false", True),
+                                               ("1", False), ("", False), ("false&force=true", False)])  # fmt: skip
+@pytest.mark.parametrize("topic", [TOPIC, OTHER])
+def test_a_flag_is_read_as_java_does(given: str, forced: bool, topic: str) -> None:
+    run = Run()
+    run.subscribe("s", topic=topic)
+    assert status(run.admin("DELETE", f"/subscription/s?notforce=true&force={given}", topic=topic)) == (
+        204 if forced else 412
+    )
 
 
 @pytest.mark.feature("I4", "C2")

@@ -15,11 +15,12 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, is_namespace_name, partitions_of
+from streaming.broker.parameters import flag, query
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.admin_calls import get_policy, is_policy, set_policy
-from streaming.broker.policies.arguments import convert, query
+from streaming.broker.policies.arguments import convert
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.policies.kept import check_clusters
 
@@ -246,7 +247,7 @@ def _delete(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
     """Delete the namespace. With `?force=true`, also its topics. Without it, an ingress partition with topics refuses."""
     if not exists(ctx, namespace):
         raise AdminError(404, f"Namespace {namespace} does not exist.")
-    if not delete(namespace, query(command.path).get("force") == "true"):
+    if not delete(namespace, flag(command.path, "force")):
         raise AdminError(*NOT_EMPTY)
     ctx.namespaces.pop(namespace, None)
     ctx.permissions.pop(namespace, None)

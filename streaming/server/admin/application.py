@@ -26,11 +26,12 @@ from schemas.entries import EntryNotFound
 from streaming.broker import bundles
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_requests import topic_of, topic_path
-from streaming.broker.admin_table import TOPIC, Call
+from streaming.broker.admin_table import NUMBERS, TOPIC, Call, check_numbers, decoded
 from streaming.broker.config import PROFILE_OF, RELEASES
 from streaming.broker.context import namespace_of
+from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, partition_of
-from streaming.broker.policies.arguments import query
+from streaming.broker.parameters import flag
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
 from streaming.server.admin import broker_stats, merging, rest_producer
@@ -123,7 +124,7 @@ class _Api:
         async def handle(request: Request) -> Response:
             return await call.handler(self, request)
 
-        return handle
+        return _with_numbers(call, handle)
 
     # -- calls that are commands
 
@@ -135,7 +136,7 @@ class _Api:
             async with self._command(call.method, request) as command:
                 return await self._answer(call, command)
 
-        return handle
+        return _with_numbers(call, handle)
 
     @asynccontextmanager
     async def _command(self, method: str, request: Request) -> AsyncIterator[Admin]:
@@ -312,10 +313,9 @@ class _Api:
 
     def _stats(self, topic: str, found: Any, path: str) -> Any:
         shown = self._clients.describe(topic, merging.stats(found)) | {"ownerBroker": self._broker}
-        asked = query(path)
-        if asked.get("excludePublishers") == "true":
+        if flag(path, "excludePublishers"):
             shown["publishers"] = []
-        if asked.get("excludeConsumers") == "true":
+        if flag(path, "excludeConsumers"):
             shown["subscriptions"] = {
                 name: each | {"consumers": []} for name, each in shown["subscriptions"].items()
             }
@@ -557,7 +557,7 @@ _LOOKUP = f"/lookup/v2/topic{TOPIC}"
 
 BESIDE: tuple[Call[OwnHandler], ...] = (
     Call("POST", _REST_TOPIC, _Api._produce),
-    Call("POST", f"{_REST_TOPIC}/partitions/{{partition:int}}", _Api._produce),
+    Call("POST", f"{_REST_TOPIC}/partitions/{{partition}}", _Api._produce),
     Call("GET", _LOOKUP, _Api._lookup),
     Call("GET", f"{_LOOKUP}/bundle", _Api._lookup_bundle),
 )
@@ -687,6 +687,21 @@ def _json(status: int, value: Any) -> Response:
 
 def _reason(status: int, reason: str) -> Response:
     return _json(status, {"reason": reason})
+
+
+def _with_numbers(call: Call[Any], handle: RequestHandler) -> RequestHandler:
+    """A handler that is asked only if the numbers in path and query are of their types. It finds those of the path as `int`."""
+
+    async def checked(request: Request) -> Response:
+        names = request.path_params
+        try:
+            check_numbers(call, names, _path(request))
+            names.update({name: int(text) for name, text in decoded(names).items() if name in NUMBERS})
+        except AdminError as error:
+            return _reason(error.status, error.reason)
+        return await handle(request)
+
+    return checked
 
 
 async def _unsupported(request: Request) -> Response:
