@@ -47,7 +47,9 @@ from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
     PARTITION,
     is_partition,
+    is_system_topic,
     is_topic_name,
+    is_transaction_topic,
     partitions_of,
     whole_of,
     why_not_topic_name,
@@ -902,11 +904,15 @@ class Broker:
         """The backlog (entries) and the storage (bytes) of each topic, as of the last `encode`."""
         return {name: (block.backlog, block.storage) for name, block in self._state.topics.items()}
 
-    def listed_topics(self, namespace: str) -> list[str]:
-        """The full names of a namespace's topics, with all partitions of the partitioned ones, sorted."""
+    def listed_topics(self, namespace: str, *, to_client: bool = False) -> list[str]:
+        """The full names of a namespace's topics, with all partitions of the partitioned ones, sorted. `to_client`: without system
+        topics, as a client that asks for them gets them (docs/rules/protocol.md §9)."""
         names = set(namespaces.topics_in(namespace, self._state.topics))
         for name in namespaces.topics_in(namespace, self._ctx.partitioned):
             names.update(partitions_of(name, self._ctx.partitioned[name]))
+        if to_client:
+            is_hidden = is_transaction_topic if self._ctx.config.listsSystemTopics else is_system_topic
+            names = {name for name in names if not is_hidden(name)}
         return sorted(names)
 
     def stats(self) -> list[dict[str, Any]]:

@@ -1032,7 +1032,7 @@ class Connection(asyncio.Protocol):
 
     async def _list_topics(self, fields: dict[str, Any]) -> None:
         try:
-            topics = await self._engine.topics(fields["namespace"], self.name)
+            topics = await self._engine.topics(fields["namespace"], self.name, to_client=True)
         except (EngineStopped, NoAnswer) as error:
             refusal = {"error": "ServiceNotReady", "message": str(error)}
             self._answer("ERROR", {"request_id": fields["request_id"], **refusal})

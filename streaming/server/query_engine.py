@@ -303,9 +303,13 @@ class QueryEngine:
         except KeyError:
             raise EntryNotFound(f"{topic} {ledger_id}:{entry_id} did not come with the response") from None
 
-    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
+    async def topics(
+        self, namespace: str, connection: str | None = None, *, to_client: bool = False
+    ) -> list[str]:
         """See `Engine.topics`."""
         path = f"/namespaces/{quote(namespace, safe='/')}/topics?mode=ALL"
+        if not to_client:
+            path += "&includeSystemTopic=true"
         answers = await self._answers(None, Admin(method="GET", path=path))
         lists: list[Any] = [each.fields.response for each in answers if each.fields.status == 200]
         return sorted({name for found in lists for name in found})

@@ -329,7 +329,7 @@ class Session:
                 )
             )
         if name == "GET_TOPICS_OF_NAMESPACE":
-            topics = self.broker.listed_topics(fields["namespace"])
+            topics = self.broker.listed_topics(fields["namespace"], to_client=True)
             self._answer(Frame(connection, *topics_of_namespace(fields, topics)))
 
     def _ids(self, topic: str, ids: Any) -> Any:

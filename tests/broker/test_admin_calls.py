@@ -195,6 +195,67 @@ def test_the_topics_of_a_namespace() -> None:
     assert listed(run, "/persistent/public/nobody") == []
 
 
+SYSTEM = ("__change_events", "__transaction_buffer_snapshot", "__transaction_buffer_snapshot_segments")
+USERS = ("__change_events_x", "__other", "a", "x__change_events")
+"""Names that a Pulsar 4.0.7 hides, and names that it shows."""
+
+
+def with_system_topics(profile: c.Profile) -> Run:
+    run = Run(profile=profile)
+    for name in (*SYSTEM, *USERS):
+        run.create_producer(topic=f"persistent://public/default/{name}")
+    run.create_producer(topic="persistent://public/default/a-s__transaction_pending_ack")
+    run.create_producer(topic="non-persistent://public/default/__change_events")
+    run.create_producer(topic="persistent://pulsar/system/any")
+    for name in ("__transaction_buffer_snapshot_indexes", "p"):
+        topic = f"persistent://public/default/{name}"
+        run.do(Admin(method="PUT", path=f"/persistent/public/default/{name}/partitions", body=1), topic)
+    return run
+
+
+def names_of(topics: list[str]) -> list[str]:
+    return sorted(topic.rpartition("/")[2] for topic in topics)
+
+
+LISTS = {
+    "/persistent/public/default": [*USERS, "p-partition-0"],
+    "/namespaces/public/default/topics": [*USERS, "p-partition-0"],
+    "/namespaces/public/default/topics?mode=ALL": [*USERS, "p-partition-0"],
+    "/persistent/public/default/partitioned": ["p"],
+    "/non-persistent/public/default": [],
+    "/persistent/pulsar/system": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", ["2.10", "3.0", "4.x", "4.2", "2.x"])
+def test_system_topics_are_listed_on_demand(profile: c.Profile) -> None:
+    """2.10.5 does not know the parameter and lists them; none lists the topics of transactions."""
+    run = with_system_topics(profile)
+    index = "__transaction_buffer_snapshot_indexes"
+    everything = {
+        "/persistent/public/default": [*SYSTEM, f"{index}-partition-0"],
+        "/namespaces/public/default/topics": [*SYSTEM, f"{index}-partition-0", "a-s__transaction_pending_ack"],
+        "/namespaces/public/default/topics?mode=ALL": [
+            *SYSTEM, f"{index}-partition-0", "a-s__transaction_pending_ack", "__change_events",
+        ],
+        "/persistent/public/default/partitioned": [index],
+        "/non-persistent/public/default": ["__change_events"],
+        "/persistent/pulsar/system": ["any"],
+    }  # fmt: skip
+    always = profile in ("2.10", "2.x")
+    for path, shown in LISTS.items():
+        joined = "&" if "?" in path else "?"
+        whole = sorted([*shown, *everything[path]])
+        for asked, includes in (("", False), ("false", False), ("x", False), ("true", True), ("True", True)):
+            found = listed(run, f"{path}{joined}includeSystemTopic={asked}" if asked else path)
+            assert names_of(found) == (whole if includes or always else sorted(shown)), (path, asked)
+    clients = run.broker.listed_topics("public/default", to_client=True)
+    expected = LISTS["/namespaces/public/default/topics?mode=ALL"] + (
+        [*SYSTEM, f"{index}-partition-0", "__change_events"] if always else []
+    )
+    assert names_of(clients) == sorted(expected)
+
+
 # -- message ids ------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,13 @@ from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Ta
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
-from streaming.broker.names import CLUSTER, is_namespace_name, partitions_of
+from streaming.broker.names import (
+    CLUSTER,
+    is_namespace_name,
+    is_system_topic,
+    is_transaction_topic,
+    partitions_of,
+)
 from streaming.broker.parameters import flag, query
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload
@@ -69,21 +75,24 @@ def _list_by_mode(
     """The names of the persistent topics. `?mode=NON_PERSISTENT`: of those that store nothing. `?mode=ALL`: of all."""
     mode = query(command.path).get("mode", "PERSISTENT")
     domains = {"ALL": _DOMAINS, "NON_PERSISTENT": _DOMAINS[1:]}.get(mode, _DOMAINS[:1])
-    return 200, _listed(command, _all_of(ctx, names, domains, topics, deleted))
+    return 200, _listed(ctx, command, _all_of(ctx, names, domains, topics, deleted))
 
 
 def _list_topics(
     ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
 ) -> AdminAnswer:
-    """The names of the namespace's topics of this kind."""
-    return 200, _listed(command, _all_of(ctx, names, (names["domain"],), topics, deleted))
+    """The names of the namespace's topics of this kind. `?includeSystemTopic=true`: with those that Pulsar keeps for itself."""
+    found = _all_of(ctx, names, (names["domain"],), topics, deleted)
+    if names["domain"] == _DOMAINS[0]:
+        found = {name for name in found if not is_transaction_topic(name)}
+    return 200, _listed(ctx, command, found)
 
 
 def _list_partitioned(
     ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
 ) -> AdminAnswer:
     """The names of the namespace's partitioned topics of this kind."""
-    return 200, _listed(command, _partitioned(ctx, names, (names["domain"],)))
+    return 200, _listed(ctx, command, _partitioned(ctx, names, (names["domain"],)))
 
 
 def _all_of(
@@ -109,9 +118,12 @@ def _named(names: Names) -> str:
     return unquote(f"{names['tenant']}/{names['namespace']}")
 
 
-def _listed(command: Admin, topics: Iterable[str]) -> list[str]:
-    """The topics in the order of their names; with `?bundle=…`, only those of this bundle."""
+def _listed(ctx: Context, command: Admin, topics: Iterable[str]) -> list[str]:
+    """The topics in the order of their names, without system topics unless `?includeSystemTopic=true`; with `?bundle=…`,
+    only those of this bundle."""
     bundle = query(command.path).get("bundle", "")
+    if not (ctx.config.listsSystemTopics or flag(command.path, "includeSystemTopic")):
+        topics = (name for name in topics if not is_system_topic(name))
     return sorted(name for name in topics if not bundle or bundles.contains(bundle, name))
 
 
