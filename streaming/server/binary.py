@@ -459,6 +459,7 @@ class Connection(asyncio.Protocol):
         self._drained = asyncio.Event()
         self._drained.set()
         self._expires: float | None = None
+        self._principal = ""
         self._refreshes = self._challenged = False
         self._shown: dict[str, Any] = {}
         self._version = 0
@@ -690,6 +691,12 @@ class Connection(asyncio.Protocol):
         except NotAuthenticated as error:
             self._refuse_authentication(f"it is not authenticated: {error}")
             return False
+        principal = self._server.authentication.principal(fields)
+        if self._ready and self._principal and principal != self._principal:
+            self.close("the new token has another principal")
+            return False
+        if not self._ready:
+            self._principal = principal
         self._challenged = False
         return True
 
