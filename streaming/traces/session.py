@@ -218,7 +218,8 @@ class Session:
             response = response.encode()
         if isinstance(response, bytes) and response != (ours := uncompressed(metadata, payload)):
             return f"recorded {response!r}, ours {ours!r}"
-        expected = {name.lower(): value for name, value in headers(ledger, entry, metadata).items()}
+        found = headers(ledger, entry, metadata, len(payload))
+        expected = {name.lower(): value for name, value in found.items()}
         recorded = {
             name.lower(): value
             for name, value in (record.get("headers") or {}).items()

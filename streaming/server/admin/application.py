@@ -321,9 +321,9 @@ class _Api:
             }
         return shown
 
-    def _stored(self, topic: str, ledger: int, entry: int) -> tuple[MessageMetadata, bytes]:
+    def _stored(self, topic: str, ledger: int, entry: int) -> tuple[MessageMetadata, bytes, int | None]:
         found = self._engine.entry(topic, ledger, entry)
-        return found.metadata, found.payload
+        return found.metadata, found.payload, found.broker_timestamp
 
     # -- messages through HTTP
 
