@@ -384,6 +384,13 @@ class Broker:
         ):
             admin_requests.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")
             return None
+        if (
+            isinstance(command, c.Admin)
+            and flag(command.path, "isGlobal")
+            and admin_requests.is_policy_call(command)
+        ):
+            admin_requests.refuse(ctx, command, 501, "policies of a topic in all clusters are not supported")
+            return None
         if isinstance(command, c.Admin) and admin_requests.is_schema_call(command):
             schema_registry.call_schemas(ctx, name, command, self._own_policies(name))
             return None

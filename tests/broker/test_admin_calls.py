@@ -667,8 +667,32 @@ def test_a_subscription_is_not_replicated() -> None:
     assert response(run.admin("GET", path)) == {TOPIC: False}
     for body, status in ((False, 204), (True, 501)):
         assert one(run.admin("POST", path, body), AdminResponse).fields.status == status
+    for given, status in (("true", 501), ("True", 501), ("false", 204)):
+        created = run.admin("PUT", f"/subscription/new?replicated={given}")
+        assert one(created, AdminResponse).fields.status == status
+        assert ("new" in run.topic.subscriptions) == (status == 204)
     missing = run.admin("GET", "/subscription/none/replicatedSubscriptionStatus")
     assert one(missing, AdminResponse).fields.status == 404
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("policy", ["messageTTL", "retention", "persistence", "s/dispatchRate"])
+def test_a_topic_has_no_policies_of_all_clusters(policy: str, partitions: int) -> None:
+    """They would be kept beside those of the topic: a DELETE of one would remove the topic's own."""
+    run = Run()
+    body = {"messageTTL": 5, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5},
+            "persistence": {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}, "s/dispatchRate": {"dispatchThrottlingRateInMsg": 5}}[policy]  # fmt: skip
+    if partitions:
+        run.admin("PUT", "/partitions", partitions)
+    else:
+        run.create_producer()
+    assert status(run.admin("POST", f"/{policy}?isGlobal=false", body)) == 204
+    before = response(run.admin("GET", f"/{policy}"))
+    assert before
+    for method in ("GET", "POST", "DELETE"):
+        assert status(run.admin(method, f"/{policy}?isGlobal=true", body)) == 501
+    assert response(run.admin("GET", f"/{policy}")) == before
+    assert status(run.admin("DELETE", "/subscription/none?isGlobal=true")) == 404
 
 
 @pytest.mark.feature("A8")

@@ -568,13 +568,15 @@ def test_a_partitioned_topic_sums_its_partitions() -> None:
         await api.publish(2, f"{TOPIC}-partition-1")
         return (
             (await api.call("GET", f"{PATH}/partitioned-stats")).body,
+            (await api.call("GET", f"{PATH}/partitioned-stats?perPartition=false")).body,
             (await api.call("GET", f"{PATH}/partitioned-internalStats")).body,
             (await api.call("GET", f"{PATH}/internal-info")).body,
             (await api.call("GET", f"{PATH}/subscriptions")).body,
             (await api.call("POST", f"{PATH}/terminate/partitions")).body,
         )
 
-    stats, internal, info, subscriptions, ended = on_api(ask)
+    stats, whole, internal, info, subscriptions, ended = on_api(ask)
+    assert whole == stats | {"partitions": {}}
     assert stats["metadata"] == {"partitions": 2, "deleted": False}
     assert stats["msgInCounter"] == 5
     assert stats["subscriptions"]["s"]["msgBacklog"] == 5

@@ -188,8 +188,10 @@ def call_namespace(
         if not is_policy(call):
             if (found := _bundle_call(ctx, namespace, command, call)) is None:
                 refuse_as_unsupported(ctx, None, command)
-            else:
-                _say(ctx, command, call, *found)
+                return None
+            _say(ctx, command, call, *found)
+            if flag(command.path, "unload") and (name := call.removesuffix("/split")) != call:
+                return namespace, _in_bundle(name, unload)
             return None
         touch(namespace)
         if not set_policy(policies, command, call, ctx.config):
@@ -272,7 +274,7 @@ def _delete(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
 
 def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
     """The ranges of hashes by which brokers share topics. There is one broker, so they only name topics: `unload`, `clearBacklog`
-    and `unsubscribe` may follow `/{bundle}`."""
+    and `unsubscribe` may follow `/{bundle}`. A split with `?unload=true` unloads the topics."""
     policies = ctx.namespaces.get(namespace) or Policies()
     if (command.method, call) == ("GET", "bundles"):
         return 200, bundles.shown(policies)
@@ -402,8 +404,11 @@ def _on_each_topic(
     if (bundle := names.get("bundle")) is not None:
         bundles.check(ctx.namespaces.get(namespace) or Policies(), namespace, bundle)
     action = handler(decoded(names).get("subscription", ""), topics)
-    if bundle is None:
-        return action
+    return action if bundle is None else _in_bundle(bundle, action)
+
+
+def _in_bundle(bundle: str, action: OnTopic) -> OnTopic:
+    """An action on the topics of a bundle alone."""
 
     def in_bundle(ctx: Context, topic: PersistentTopic) -> None:
         if bundles.contains(bundle, topic.name):

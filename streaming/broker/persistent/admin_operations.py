@@ -88,6 +88,8 @@ def _create_topic(ctx: Context, topic: PersistentTopic, command: Admin, names: N
 
 def _create_subscription(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Create a durable subscription before the message at the position in the body; without a body: at the latest message."""
+    if flag(command.path, "replicated"):
+        raise AdminError(501, _REPLICATED)
     if names["subscription"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
     if not is_subscription_name(names["subscription"]):
@@ -348,6 +350,9 @@ def _put_subscription_properties(
     return 204, None
 
 
+_REPLICATED = "replicated subscriptions are not supported"
+
+
 def _replicated(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Whether the subscription is replicated to other clusters: there are none."""
     _subscription(topic, names["subscription"])
@@ -358,7 +363,7 @@ def _set_replicated(ctx: Context, topic: PersistentTopic, command: Admin, names:
     """Switch replication of the subscription off."""
     _subscription(topic, names["subscription"])
     if convert(command.body, bool):
-        raise AdminError(501, "replicated subscriptions are not supported")
+        raise AdminError(501, _REPLICATED)
     return 204, None
 
 

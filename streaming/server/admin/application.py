@@ -210,7 +210,8 @@ class _Api:
             partition: merging.shown("stats", self._stats(partition, each, path), missing)
             for partition, each in found.items()
         }
-        return _json(200, {**merging.sum_of([*parts.values()]), "metadata": metadata, "partitions": parts})
+        shown = parts if flag(path, "perPartition", default=True) else {}
+        return _json(200, {**merging.sum_of([*parts.values()]), "metadata": metadata, "partitions": shown})
 
     async def _partitioned_internal_stats(self, request: Request) -> Response:
         found = await self._of_partitions(request, "GET", "/internalStats")
