@@ -75,8 +75,8 @@ def _takes_path(wanted: Any) -> bool:
 
 
 def _texts(value: object) -> list[str]:
-    """An argument, or those in a sequence."""
-    each = value if type(value) in (list, tuple) else [value]  # no record of several fields
+    """An argument, or those in a sequence, which a record with fields is none of."""
+    each = value if isinstance(value, list | tuple) and not hasattr(value, "_fields") else [value]
     return [one for one in each if isinstance(one, str)]
 
 

@@ -145,6 +145,7 @@ WINGS = [
     "names",
     "entry_filters",
     "setting_names",
+    "parameters",
     "errors",
     "position",
 ]

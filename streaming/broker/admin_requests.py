@@ -116,6 +116,16 @@ def lacking(config: ServiceConfiguration, command: Admin) -> tuple[int, str] | N
     return None
 
 
+def refuses_numbers(ctx: Context, command: Admin, table: Table[Any]) -> bool:
+    """Refuse a call of the table on a topic if a parameter is not of its type (`check_numbers`). Was it refused?"""
+    try:
+        table.check_numbers(command.method, call_of(command), command.path)
+    except AdminError as error:
+        refuse(ctx, command, error.status, error.reason)
+        return True
+    return False
+
+
 _REASONS = {404: "HTTP 404 Not Found", 405: "HTTP 405 Method Not Allowed"}
 
 

@@ -47,13 +47,16 @@ from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
     PARTITION,
     is_partition,
+    is_system_topic,
     is_topic_name,
+    is_transaction_topic,
     partitions_of,
     whole_of,
     why_not_topic_name,
 )
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
-from streaming.broker.persistent import lifecycle, rate_limits, unacked_limit
+from streaming.broker.parameters import flag
+from streaming.broker.persistent import admin_operations, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent.cleanup import backlog_quota, trimming
 from streaming.broker.persistent.cleanup.backlog_quota import Eviction, Quotas
 from streaming.broker.persistent.cleanup.trimming import Retention
@@ -69,7 +72,6 @@ from streaming.broker.persistent.publish import send_run
 from streaming.broker.persistent.publish.publish_run import Publishes, PublishRun, Receipts, Run
 from streaming.broker.persistent.publish.send_run import Sends
 from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic
-from streaming.broker.policies.arguments import query
 from streaming.broker.policies.hierarchy import NO_POLICIES, HierarchyTopicPolicies, Policies, max_topics
 from streaming.broker.position import Position
 from streaming.broker.rates.rate import seconds_of_interval
@@ -349,6 +351,10 @@ class Broker:
         if isinstance(command, c.Admin) and (missing := admin_requests.lacking(ctx.config, command)):
             admin_requests.refuse(ctx, command, *missing)
             return None
+        if isinstance(command, c.Admin) and admin_requests.refuses_numbers(
+            ctx, command, admin_operations.CALLS
+        ):
+            return None
         exists = name in self._state.topics
         if not exists:
             if name in self._state.aside:
@@ -377,6 +383,13 @@ class Broker:
             and whole_of(name) in ctx.partitioned
         ):
             admin_requests.refuse(ctx, command, 412, "Not allowed to set/get topic policy for a partition")
+            return None
+        if (
+            isinstance(command, c.Admin)
+            and flag(command.path, "isGlobal")
+            and admin_requests.is_policy_call(command)
+        ):
+            admin_requests.refuse(ctx, command, 501, "policies of a topic in all clusters are not supported")
             return None
         if isinstance(command, c.Admin) and admin_requests.is_schema_call(command):
             schema_registry.call_schemas(ctx, name, command, self._own_policies(name))
@@ -534,7 +547,7 @@ class Broker:
                 admin_requests.respond(ctx, name, command, 204)
             else:
                 admin_requests.refuse(ctx, command, 404, f"Topic {name} not found")
-        elif users := self._domain(name).delete(name, force=query(command.path).get("force") == "true"):
+        elif users := self._domain(name).delete(name, force=flag(command.path, "force")):
             admin_requests.refuse(ctx, command, 412, f"Topic has {users} connected producers/consumers")
         else:
             if self._topics_of is not None:
@@ -898,11 +911,15 @@ class Broker:
         """The backlog (entries) and the storage (bytes) of each topic, as of the last `encode`."""
         return {name: (block.backlog, block.storage) for name, block in self._state.topics.items()}
 
-    def listed_topics(self, namespace: str) -> list[str]:
-        """The full names of a namespace's topics, with all partitions of the partitioned ones, sorted."""
+    def listed_topics(self, namespace: str, *, to_client: bool = False) -> list[str]:
+        """The full names of a namespace's topics, with all partitions of the partitioned ones, sorted. `to_client`: without system
+        topics, as a client that asks for them gets them (docs/rules/protocol.md §9)."""
         names = set(namespaces.topics_in(namespace, self._state.topics))
         for name in namespaces.topics_in(namespace, self._ctx.partitioned):
             names.update(partitions_of(name, self._ctx.partitioned[name]))
+        if to_client:
+            is_hidden = is_transaction_topic if self._ctx.config.listsSystemTopics else is_system_topic
+            names = {name for name in names if not is_hidden(name)}
         return sorted(names)
 
     def stats(self) -> list[dict[str, Any]]:

@@ -512,6 +512,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     body, too (later)."""
     adminMessageIdsNameBatch: bool = True
     """Message ids in answers of the admin API have a batch index and size (3.0). If false, they have neither (2.10)."""
+    listsSystemTopics: bool = False
+    """Lists of topics, of the admin API and of GET_TOPICS_OF_NAMESPACE, have system topics such as ``__change_events`` (2.10). If false,
+    only calls with ``includeSystemTopic=true`` get them (3.0)."""
     metadataWithoutAutoCreation: bool = True
     """A client that asks for the partitions of a missing topic may say that it doesn't want it, and gets TopicNotFound (3.0). If false,
     the answer is 0 partitions (2.10)."""
@@ -689,6 +692,7 @@ _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
     "unsetNamespacePoliciesAre204": True,
     "refusedConsumerLeavesSubscription": True,
     "adminMessageIdsNameBatch": False,
+    "listsSystemTopics": True,
     "metadataWithoutAutoCreation": False,
     "fencesProducers": False,
     "activeConsumerFailoverFirstConnected": True,

@@ -6,6 +6,7 @@ A name may come in by a command, an admin call, a policy or a default. Whatever 
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from streaming.broker.errors import BrokerError
 
@@ -31,6 +32,17 @@ _DOMAINS = ("persistent", "non-persistent")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _MARK = "-partition-"
 PARTITION = re.compile(rf"(.+){_MARK}(\d+)")
+
+
+_EVENTS = frozenset(
+    {"__change_events", "__transaction_buffer_snapshot", "__transaction_buffer_snapshot_segments",
+     "__transaction_buffer_snapshot_indexes"}
+)  # fmt: skip
+_PENDING_ACKS = "__transaction_pending_ack"
+_COORDINATORS = tuple(
+    f"persistent://pulsar/system/{name}" for name in ("transaction_coordinator_assign", "__transaction_log_")
+)
+_SERVICE_NAMESPACE = re.compile(r"pulsar/system|(?:pulsar|sla-monitor)/[^/]+/[^:/]+:\d+|pulsar/[^:/]+:\d+")
 
 
 def is_tenant_name(name: str) -> bool:
@@ -116,3 +128,18 @@ def partition_of(name: str, index: int) -> str:
 def partitions_of(name: str, count: int) -> list[str]:
     """The full names of a partitioned topic's partitions."""
     return [partition_of(name, index) for index in range(count)]
+
+
+def is_transaction_topic(name: str) -> bool:
+    """Is this a topic in which Pulsar keeps transactions? No list shows these (``SystemTopicNames.isTransactionInternalName``)."""
+    return name.startswith(_COORDINATORS) or name.endswith(_PENDING_ACKS)
+
+
+@lru_cache(maxsize=1 << 14)  # lists, and each round of the check of inactive topics, ask about the same ones
+def is_system_topic(name: str) -> bool:
+    """Is this a topic in which Pulsar keeps something for itself (``BrokerService.isSystemTopic``)?"""
+    base = base_of(name)
+    namespace, _, local = base.partition("://")[2].rpartition("/")
+    return (
+        local in _EVENTS or is_transaction_topic(base) or _SERVICE_NAMESPACE.fullmatch(namespace) is not None
+    )

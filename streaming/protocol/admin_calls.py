@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from schemas.commands import Admin, MessageMetadata
+from schemas.commands import Admin, EncryptionKeys, MessageMetadata
 from schemas.effects import AdminResponse
 from streaming.broker.admin_requests import topic_of
 from streaming.broker.names import partition_of, partitions_of
-from streaming.protocol.frames import FindStored, uncompressed
+from streaming.broker.producer.message_size import HEADER, broker_entry_metadata_size
+from streaming.protocol.codec import encryption_keys
+from streaming.protocol.frames import uncompressed
 
 _NAME = 5
 """The path's elements up to the topic: an empty one, domain, tenant, namespace, topic."""
@@ -35,29 +37,48 @@ def on_partitions(command: Admin, partitions: int) -> Iterator[tuple[str, Admin]
         yield partition, msgspec.structs.replace(command, path=called)
 
 
-def http_response(answer: AdminResponse, stored: FindStored) -> HttpResponse:
+FindEntry = Callable[[str, int, int], tuple[MessageMetadata, bytes, int | None]]
+"""(topic, ledger id, entry id) → metadata, payload, and the broker's own timestamp (ms), if it adds one."""
+
+
+def http_response(answer: AdminResponse, stored: FindEntry) -> HttpResponse:
     """The response to a call, with Pulsar's headers for an entry. Raises what `stored` raises, and
     `NotUncompressed`."""
     status, value = answer.fields.status, answer.fields.response
     if answer.ledger_id is not None and answer.entry_id is not None:
-        metadata, payload = stored(answer.topic or "", answer.ledger_id, answer.entry_id)
+        metadata, payload, broker_timestamp = stored(answer.topic or "", answer.ledger_id, answer.entry_id)
         body = uncompressed(metadata, payload)
-        found = headers(answer.ledger_id, answer.entry_id, metadata)
+        found = headers(answer.ledger_id, answer.entry_id, metadata, len(payload), broker_timestamp)
         return HttpResponse(status, {"Content-Type": "application/octet-stream", **found}, body)
     if value is UNSET:
         return HttpResponse(status, {})
     return HttpResponse(status, {"Content-Type": "application/json"}, msgspec.json.encode(value))
 
 
-def headers(ledger: int, entry: int, metadata: MessageMetadata) -> dict[str, str]:
-    """The headers in which the admin API returns a message's metadata."""
+def headers(
+    ledger: int, entry: int, metadata: MessageMetadata, payload_size: int, broker_timestamp: int | None = None
+) -> dict[str, str]:
+    """The headers in which the admin API returns a message's metadata (mirrors `PersistentTopicsBase.generateResponseWithEntry`).
+    One that Pulsar repeats is one here, with commas. Without transactions, no message is uncommitted."""
     properties = {pair.key: pair.value for pair in metadata.properties}
     found = {
         "Message-ID": f"{ledger}:{entry}",
         "PROPERTY": msgspec.json.encode(properties).decode(),
         "publish-time": _time(metadata.publish_time),
         "Is-Encrypted": _text(bool(metadata.encryption_keys)),
+        "txn-uncommitted": "false",
     }
+    if broker_timestamp is not None:
+        found["Broker-Entry-METADATA-timestamp"] = _time(broker_timestamp)
+    if metadata.num_messages_in_batch is not None:
+        # quirk: Pulsar takes what the stored entry has besides its metadata for the batch
+        own = 0 if broker_timestamp is None else broker_entry_metadata_size(broker_timestamp)
+        found["batch-size"] = str(HEADER + own + payload_size)
+    if metadata.num_chunks_from_msg is not None:
+        found["PROPERTY-TOTAL-CHUNKS"] = str(metadata.num_chunks_from_msg)
+        found["PROPERTY-CHUNK-ID"] = str(metadata.chunk_id or 0)
+    if None not in (metadata.txnid_most_bits, metadata.txnid_least_bits):
+        found["txn-aborted"] = "false"
     for name, shown in _HEADERS.items():
         value = getattr(metadata, name)
         if value not in (None, b"", "", []):
@@ -74,11 +95,19 @@ _HEADERS = {
     "schema_version": "Base64-schema-version", "highest_sequence_id": "highest-sequence-id", "uuid": "uuid",
     "num_chunks_from_msg": "num-chunks-from-msg", "total_chunk_msg_size": "total-chunk-msg-size",
     "chunk_id": "chunk-id", "null_value": "null-value", "null_partition_key": "null-partition-key",
+    "replicate_to": "replicated-to", "encryption_keys": "Base64-encryption-keys", "marker_type": "marker-type",
+    "txnid_least_bits": "txnid-least-bits", "txnid_most_bits": "txnid-most-bits",
 }  # fmt: skip
 """Field of the metadata → header, without ``X-Pulsar-``. A header is there if the field is."""
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, EncryptionKeys):
+        value = encryption_keys(
+            msgspec.structs.asdict(value) | {"metadata": [*map(msgspec.structs.asdict, value.metadata)]}
+        )
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -202,6 +202,12 @@ def entry(metadata: Mapping[str, Any], payload: bytes) -> bytes:
     return _TAIL.pack(_CHECKSUM, crc32c(payload, crc32c(head, crc32c(size))), len(head)) + head + payload
 
 
+def encryption_keys(fields: Mapping[str, Any]) -> bytes:
+    """The bytes of an EncryptionKeys of the metadata."""
+    found: bytes = _EncryptionKeys(**fields).SerializeToString()
+    return found
+
+
 def batch(metadata: Iterable[Mapping[str, Any]], payloads: Iterable[bytes]) -> bytes:
     """The payload of an uncompressed batch: each message with the metadata of its own. Raises `FrameError`."""
     found = []
@@ -219,6 +225,7 @@ def batch(metadata: Iterable[Mapping[str, Any]], payloads: Iterable[bytes]) -> b
 _Base: Any = GetMessageClass(_BASE)
 _Metadata: Any = GetMessageClass(_METADATA)
 _Single: Any = GetMessageClass(_SINGLE)
+_EncryptionKeys: Any = GetMessageClass(pulsar_api_pb2.DESCRIPTOR.message_types_by_name["EncryptionKeys"])
 _BrokerEntry: Any = GetMessageClass(pulsar_api_pb2.DESCRIPTOR.message_types_by_name["BrokerEntryMetadata"])
 
 

@@ -156,7 +156,9 @@ class NotUncompressed(ValueError):
 
 
 def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
-    """A payload as the admin API returns it. Raises `NotUncompressed`."""
+    """A payload as the admin API returns it: an encrypted one as it is. Raises `NotUncompressed`."""
+    if metadata.encryption_keys:
+        return payload
     if (size := metadata.uncompressed_size or 0) > MOST_UNCOMPRESSED:
         raise NotUncompressed(f"it has {size:,} bytes uncompressed, at most {MOST_UNCOMPRESSED:,} are shown")
     if metadata.compression == "ZLIB":

@@ -465,6 +465,7 @@ class Connection(asyncio.Protocol):
         self._drained = asyncio.Event()
         self._drained.set()
         self._expires: int | None = None
+        self._principal = ""
         self._refreshes = self._challenged = False
         self._shown: dict[str, Any] = {}
         self._version = 0
@@ -696,6 +697,12 @@ class Connection(asyncio.Protocol):
         except NotAuthenticated as error:
             self._refuse_authentication(f"it is not authenticated: {error}")
             return False
+        principal = self._server.authentication.principal(fields)
+        if self._ready and self._principal and principal != self._principal:
+            self.close("the new token has another principal")
+            return False
+        if not self._ready:
+            self._principal = principal
         self._challenged = False
         return True
 
@@ -1038,7 +1045,7 @@ class Connection(asyncio.Protocol):
 
     async def _list_topics(self, fields: dict[str, Any]) -> None:
         try:
-            topics = await self._engine.topics(fields["namespace"], self.name)
+            topics = await self._engine.topics(fields["namespace"], self.name, to_client=True)
         except (EngineStopped, NoAnswer) as error:
             refusal = {"error": "ServiceNotReady", "message": str(error)}
             self._answer("ERROR", {"request_id": fields["request_id"], **refusal})

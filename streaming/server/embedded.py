@@ -149,7 +149,7 @@ class EmbeddedEngine:
         self._undelivered = self._durable = 0
         """The rows of what is folded, and the rounds of it that may be delivered."""
         self._syncing = self._closing = False
-        self._lists: dict[str, list[str]] = {}
+        self._lists: dict[tuple[str, bool], list[str]] = {}
         """The topics of namespaces that were asked for since a topic came or went."""
         self._most = RECORDS_PER_ROUND
         self._partitioned = 0
@@ -258,7 +258,9 @@ class EmbeddedEngine:
             self._fail([], error)
             raise EngineStopped(str(error)) from error
 
-    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
+    async def topics(
+        self, namespace: str, connection: str | None = None, *, to_client: bool = False
+    ) -> list[str]:
         """See `Engine.topics`. It is the same list until a topic comes or goes."""
         await self._reached(connection)
         broker = self._fold.broker
@@ -267,11 +269,12 @@ class EmbeddedEngine:
         ):  # they come by lookups, too, of which no row says whether
             self._lists.clear()
             self._partitioned = len(broker.partitioned)
-        found = self._lists.get(namespace)
+        found = self._lists.get((namespace, to_client))
         if found is None:
             if len(self._lists) >= _LISTS:
                 self._lists.clear()
-            found = self._lists[namespace] = broker.listed_topics(namespace)
+            found = broker.listed_topics(namespace, to_client=to_client)
+            self._lists[namespace, to_client] = found
         return found
 
     async def partitions(self, topic: str) -> int:

@@ -105,9 +105,12 @@ class Engine(Protocol):
         engine has failed."""
         ...
 
-    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
+    async def topics(
+        self, namespace: str, connection: str | None = None, *, to_client: bool = False
+    ) -> list[str]:
         """The full names of the topics in ``tenant/namespace``, partitions included, sorted, after what a `connection` has posted.
-        Raises as `submit` does. Others get the same list: do not change it."""
+        `to_client`: without the system topics that no client is told of. Raises as `submit` does. Others get the same list: do
+        not change it."""
         ...
 
     async def partitions(self, topic: str) -> int:

@@ -103,9 +103,11 @@ class LogEngine:
         """Payloads are not kept."""
         raise EntryNotFound(f"{topic} {ledger_id}:{entry_id}: payloads are not kept")
 
-    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
+    async def topics(
+        self, namespace: str, connection: str | None = None, *, to_client: bool = False
+    ) -> list[str]:
         """See `Engine.topics`."""
-        return self._broker.listed_topics(namespace)
+        return self._broker.listed_topics(namespace, to_client=to_client)
 
     async def partitions(self, topic: str) -> int:
         """See `Engine.partitions`."""

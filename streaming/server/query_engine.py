@@ -85,7 +85,7 @@ from streaming.broker.admin.namespaces import NOT_EMPTY
 from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.names import partitions_of
-from streaming.broker.policies.arguments import query
+from streaming.broker.parameters import flag
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -313,9 +313,13 @@ class QueryEngine:
         except KeyError:
             raise EntryNotFound(f"{topic} {ledger_id}:{entry_id} did not come with the response") from None
 
-    async def topics(self, namespace: str, connection: str | None = None) -> list[str]:
+    async def topics(
+        self, namespace: str, connection: str | None = None, *, to_client: bool = False
+    ) -> list[str]:
         """See `Engine.topics`."""
         path = f"/namespaces/{quote(namespace, safe='/')}/topics?mode=ALL"
+        if not to_client:
+            path += "&includeSystemTopic=true"
         answers = await self._answers(None, Admin(method="GET", path=path))
         lists: list[Any] = [each.fields.response for each in answers if each.fields.status == 200]
         return sorted({name for found in lists for name in found})
@@ -342,7 +346,7 @@ class QueryEngine:
         if command.method == "PUT" and whole is not None:
             (answer,) = await self._answers(whole, Admin(method="GET", path=path))
             return EXISTS if answer.fields.status == 200 else None
-        if command.method != "DELETE" or query(command.path).get("force") == "true":
+        if command.method != "DELETE" or flag(command.path, "force"):
             return None
         if (namespace := _NAMESPACE.fullmatch(path)) is not None:
             return NOT_EMPTY if await self.topics(unquote(namespace[1])) else None

@@ -218,7 +218,8 @@ class Session:
             response = response.encode()
         if isinstance(response, bytes) and response != (ours := uncompressed(metadata, payload)):
             return f"recorded {response!r}, ours {ours!r}"
-        expected = {name.lower(): value for name, value in headers(ledger, entry, metadata).items()}
+        found = headers(ledger, entry, metadata, len(payload))
+        expected = {name.lower(): value for name, value in found.items()}
         recorded = {
             name.lower(): value
             for name, value in (record.get("headers") or {}).items()
@@ -329,7 +330,7 @@ class Session:
                 )
             )
         if name == "GET_TOPICS_OF_NAMESPACE":
-            topics = self.broker.listed_topics(fields["namespace"])
+            topics = self.broker.listed_topics(fields["namespace"], to_client=True)
             self._answer(Frame(connection, *topics_of_namespace(fields, topics)))
 
     def _ids(self, topic: str, ids: Any) -> Any:

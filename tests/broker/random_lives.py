@@ -232,6 +232,7 @@ SETTINGS: dict[str, list[Any]] = {
     "partitionsMustIncrease": [True],
     "useRecreatesPartitions": [False],
     "trimLedgerAckedToItsEnd": [False],
+    "listsSystemTopics": [True],
     "statsUpdateFrequencyInSecs": [1, 10],
     "clusterName": ["c"],
     "exposeConsumerLevelMetricsInPrometheus": [True],

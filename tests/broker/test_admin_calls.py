@@ -1,7 +1,10 @@
 """Admin calls on topics, as the broker answers them (I4). What Pulsar 4.0.7 answered was recorded, or asked of one."""
 
+import re
 from typing import Any
+from urllib.parse import unquote
 
+import msgspec
 import pytest
 
 from schemas import commands as c
@@ -17,8 +20,10 @@ from schemas.effects import (
     SendReceipt,
     Unsupported,
 )
+from streaming.broker import admin_table
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.persistent import admin_operations
 from tests.broker.kit import START, TOPIC, Run, of, one, response
 
 OTHER = "non-persistent://public/default/t"
@@ -188,6 +193,67 @@ def test_the_topics_of_a_namespace() -> None:
     assert listed(run, "/namespaces/public/default/topics?mode=NON_PERSISTENT") == [OTHER]
     assert listed(run, "/namespaces/public/default/topics?mode=ALL") == [OTHER, TOPIC]
     assert listed(run, "/persistent/public/nobody") == []
+
+
+SYSTEM = ("__change_events", "__transaction_buffer_snapshot", "__transaction_buffer_snapshot_segments")
+USERS = ("__change_events_x", "__other", "a", "x__change_events")
+"""Names that a Pulsar 4.0.7 hides, and names that it shows."""
+
+
+def with_system_topics(profile: c.Profile) -> Run:
+    run = Run(profile=profile)
+    for name in (*SYSTEM, *USERS):
+        run.create_producer(topic=f"persistent://public/default/{name}")
+    run.create_producer(topic="persistent://public/default/a-s__transaction_pending_ack")
+    run.create_producer(topic="non-persistent://public/default/__change_events")
+    run.create_producer(topic="persistent://pulsar/system/any")
+    for name in ("__transaction_buffer_snapshot_indexes", "p"):
+        topic = f"persistent://public/default/{name}"
+        run.do(Admin(method="PUT", path=f"/persistent/public/default/{name}/partitions", body=1), topic)
+    return run
+
+
+def names_of(topics: list[str]) -> list[str]:
+    return sorted(topic.rpartition("/")[2] for topic in topics)
+
+
+LISTS = {
+    "/persistent/public/default": [*USERS, "p-partition-0"],
+    "/namespaces/public/default/topics": [*USERS, "p-partition-0"],
+    "/namespaces/public/default/topics?mode=ALL": [*USERS, "p-partition-0"],
+    "/persistent/public/default/partitioned": ["p"],
+    "/non-persistent/public/default": [],
+    "/persistent/pulsar/system": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", ["2.10", "3.0", "4.x", "4.2", "2.x"])
+def test_system_topics_are_listed_on_demand(profile: c.Profile) -> None:
+    """2.10.5 does not know the parameter and lists them; none lists the topics of transactions."""
+    run = with_system_topics(profile)
+    index = "__transaction_buffer_snapshot_indexes"
+    everything = {
+        "/persistent/public/default": [*SYSTEM, f"{index}-partition-0"],
+        "/namespaces/public/default/topics": [*SYSTEM, f"{index}-partition-0", "a-s__transaction_pending_ack"],
+        "/namespaces/public/default/topics?mode=ALL": [
+            *SYSTEM, f"{index}-partition-0", "a-s__transaction_pending_ack", "__change_events",
+        ],
+        "/persistent/public/default/partitioned": [index],
+        "/non-persistent/public/default": ["__change_events"],
+        "/persistent/pulsar/system": ["any"],
+    }  # fmt: skip
+    always = profile in ("2.10", "2.x")
+    for path, shown in LISTS.items():
+        joined = "&" if "?" in path else "?"
+        whole = sorted([*shown, *everything[path]])
+        for asked, includes in (("", False), ("false", False), ("x", False), ("true", True), ("True", True)):
+            found = listed(run, f"{path}{joined}includeSystemTopic={asked}" if asked else path)
+            assert names_of(found) == (whole if includes or always else sorted(shown)), (path, asked)
+    clients = run.broker.listed_topics("public/default", to_client=True)
+    expected = LISTS["/namespaces/public/default/topics?mode=ALL"] + (
+        [*SYSTEM, f"{index}-partition-0", "__change_events"] if always else []
+    )
+    assert names_of(clients) == sorted(expected)
 
 
 # -- message ids ------------------------------------------------------------------------------------------------------
@@ -447,6 +513,138 @@ def test_a_reset_to_a_time_below_0_is_to_the_earliest() -> None:
     assert run.backlog("s") == 3
 
 
+# -- numbers in paths and queries ---------------------------------------------------------------------------------------
+
+NUMBERS = {
+    "/subscription/s/skip/{}": ("POST", 31), "/subscription/s/expireMessages/{}": ("POST", 31),
+    "/all_subscription/expireMessages/{}": ("POST", 31), "/subscription/s/position/{}": ("GET", 31),
+    "/subscription/s/resetcursor/{}": ("POST", 63), "/messageid/{}": ("GET", 63), "/ledger/{}/entry/0": ("GET", 63),
+    "/ledger/1/entry/{}": ("GET", 63), "/examinemessage?messagePosition={}": ("GET", 63),
+    "/examinemessage?initialPosition=earliest&messagePosition={}": ("GET", 63),
+    "/messageTTL?messageTTL={}": ("POST", 31),
+}  # fmt: skip
+"""Calls with a number → the method, and how many bits Pulsar gives it (``@PathParam``, ``@QueryParam`` of its resources)."""
+
+EDGES = sorted(
+    {sign * (1 << bits) + off for bits in (0, 31, 63, 64) for sign in (-1, 1) for off in (-1, 0, 1)}
+)
+TEXTS = (
+    "x",
+    "1.0",
+    "1_0",
+    "0x1",
+    "%201",
+    "1%20",
+    "-",
+    "%2B-1",
+    "--1",
+    "1e3",
+    "%2B",
+    "1" * 5000,
+    "%0A1",
+    "1%0A",
+)
+"""What no number is, as Java reads it."""
+
+
+def test_each_call_with_a_number_is_among_them() -> None:
+    """But for those of `magnetar serve` alone, and a call of 4.2 that reads no number first."""
+    here = {
+        (method, call.partition("?")[0].replace("/s/", "/{subscription}/"))
+        for call, (method, _) in NUMBERS.items()
+    }
+    forms = {
+        (method, re.sub(r"\{(?!subscription)\w*\}|/1/", lambda m: "{}" if m[0] != "/1/" else "/{}/", call))
+        for method, call in here
+    }
+    rows = {
+        (row.method, re.sub(r"\{(?!subscription)\w+\}", "{}", row.path.removeprefix(admin_table.TOPIC)))
+        for row in admin_operations.CALLS.calls
+        if row.numbers or admin_table.NUMBERS.keys() & re.findall(r"\w+", row.path)
+    }
+    entry = ("GET", "/ledger/{}/entry/{}")
+    assert {each for each in forms if "entry" not in each[1]} | {entry} == rows - {
+        ("GET", "/getMessageIdByIndex")
+    } | {("POST", "/messageTTL")}
+
+
+def said(run: Run, call: str, text: str, topic: str = TOPIC) -> tuple[int, Any]:
+    method, _ = NUMBERS[call]
+    found = one(run.admin(method, call.format(text), topic=topic), AdminResponse)
+    return found.fields.status, (found.ledger_id, found.entry_id, found.fields.response)
+
+
+def stored_messages() -> Run:
+    run = Run()
+    run.admin("PUT", "/subscription/s")
+    run.fill(5)
+    return run
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize("call", NUMBERS)
+def test_a_number_is_of_its_type_by_value(call: str) -> None:
+    """As a Pulsar 4.0.7 answered: 404 before anything beyond the type, and whatever zeros and signs a number has."""
+    _, bits = NUMBERS[call]
+    for value in EDGES:
+        spellings = [str(value)]
+        if value >= 0:
+            spellings += [f"%2B{value}", f"{value:050}"]
+        if -(1 << bits) <= value < 1 << bits:
+            plain, *others = (
+                (*said(run, call, text), run.mark_delete("s"))
+                for text in spellings
+                if (run := stored_messages())
+            )
+            assert "no integer" not in str(plain), (value, plain)
+            assert [each for each in others if each != plain] == []
+        else:
+            run = stored_messages()
+            before = run.mark_delete("s")
+            for text in spellings:
+                status_, (*_, answer) = said(run, call, text)
+                assert (status_, answer) == (
+                    404,
+                    {"reason": f"{unquote(text)[:30]!r} is no integer of {bits + 1} bits"},
+                )
+            assert (run.mark_delete("s"), run.backlog("s")) == (before, 5)
+    run = stored_messages()
+    for text in TEXTS:
+        assert said(run, call, text)[0] == 404, text
+    assert run.backlog("s") == 5
+
+
+@pytest.mark.feature("D4")
+@pytest.mark.parametrize("call", [call for call in NUMBERS if "TTL" not in call])
+def test_a_number_is_looked_at_before_the_topic(call: str) -> None:
+    """A topic that stores nothing refuses these calls with other statuses, and so does a bad name."""
+    run = Run()
+    run.create_producer(topic=OTHER)
+    for topic in (OTHER, "persistent://public/default/.", "persistent://public/default/missing"):
+        assert "no integer" in said(run, call, str(2**64), topic)[1][2]["reason"]
+    assert "no integer" not in str(said(run, call, "1", OTHER))
+
+
+@pytest.mark.feature("D4")
+def test_a_blank_number_is_zero() -> None:
+    """quirk: Jersey gives a primitive its default."""
+    run = stored_messages()
+    assert said(run, "/subscription/s/skip/{}", "%20") == (204, (None, None, msgspec.UNSET))
+    assert run.backlog("s") == 5
+    assert said(run, "/messageid/{}", "%20")[0] == 200
+
+
+@pytest.mark.parametrize(("given", "forced"), [("true", True), ("TRUE", True), ("true&force=false", True),
+                                               ("1", False), ("", False), ("false&force=true", False)])  # fmt: skip
+@pytest.mark.parametrize("topic", [TOPIC, OTHER])
+def test_a_flag_is_read_as_java_does(given: str, forced: bool, topic: str) -> None:
+    run = Run()
+    run.subscribe("s", topic=topic)
+    assert status(run.admin("DELETE", f"/subscription/s?notforce=true&force={given}", topic=topic)) == (
+        204 if forced else 412
+    )
+
+
 @pytest.mark.feature("I4", "C2")
 def test_the_size_of_what_comes_after_a_position() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0)
@@ -469,8 +667,32 @@ def test_a_subscription_is_not_replicated() -> None:
     assert response(run.admin("GET", path)) == {TOPIC: False}
     for body, status in ((False, 204), (True, 501)):
         assert one(run.admin("POST", path, body), AdminResponse).fields.status == status
+    for given, status in (("true", 501), ("True", 501), ("false", 204)):
+        created = run.admin("PUT", f"/subscription/new?replicated={given}")
+        assert one(created, AdminResponse).fields.status == status
+        assert ("new" in run.topic.subscriptions) == (status == 204)
     missing = run.admin("GET", "/subscription/none/replicatedSubscriptionStatus")
     assert one(missing, AdminResponse).fields.status == 404
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("policy", ["messageTTL", "retention", "persistence", "s/dispatchRate"])
+def test_a_topic_has_no_policies_of_all_clusters(policy: str, partitions: int) -> None:
+    """They would be kept beside those of the topic: a DELETE of one would remove the topic's own."""
+    run = Run()
+    body = {"messageTTL": 5, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5},
+            "persistence": {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}, "s/dispatchRate": {"dispatchThrottlingRateInMsg": 5}}[policy]  # fmt: skip
+    if partitions:
+        run.admin("PUT", "/partitions", partitions)
+    else:
+        run.create_producer()
+    assert status(run.admin("POST", f"/{policy}?isGlobal=false", body)) == 204
+    before = response(run.admin("GET", f"/{policy}"))
+    assert before
+    for method in ("GET", "POST", "DELETE"):
+        assert status(run.admin(method, f"/{policy}?isGlobal=true", body)) == 501
+    assert response(run.admin("GET", f"/{policy}")) == before
+    assert status(run.admin("DELETE", "/subscription/none?isGlobal=true")) == 404
 
 
 @pytest.mark.feature("A8")

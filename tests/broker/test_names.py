@@ -23,7 +23,6 @@ from streaming.broker.broker import Broker
 from streaming.broker.names import partition_index
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.schema import schema_registry
-from streaming.broker.topic import inactive_topics
 from tests.broker.kit import TOPIC, Run, Stored, feed, one
 from tests.examples import examples
 
@@ -272,9 +271,9 @@ def test_a_mark_in_the_middle_of_a_name() -> None:
     assert names.whole_of("persistent://a/b/t") == ""
     assert names.base_of("persistent://a/b/t") == "persistent://a/b/t"
     system = "persistent://a/b/__change_events"
-    assert inactive_topics._is_system_topic(system)
-    assert inactive_topics._is_system_topic(f"{system}-partition-0")
-    assert not inactive_topics._is_system_topic(f"{system}-partition-x")
+    assert names.is_system_topic(system)
+    assert names.is_system_topic(f"{system}-partition-0")
+    assert not names.is_system_topic(f"{system}-partition-x")
     assert schema_registry.name_of("persistent://a/b/t-partition-01") == "persistent://a/b/t-partition-01"
 
 

@@ -16,6 +16,7 @@ from schemas.effects import (
     PartitionedMetadataResponse,
     ProducerSuccess,
     Success,
+    TopicEvent,
     Unsupported,
 )
 from streaming.broker import bundles
@@ -737,6 +738,17 @@ def test_the_topics_of_a_bundle(strict: Run) -> None:
         assert bundles.of_topic(topic, boundaries) == bundle
         assert call(strict, "GET", f"/persistent/public/n?bundle={bundle}") == (200, [topic])
     assert call(strict, "GET", "/persistent/public/n?bundle=x") == (200, [])
+
+
+@pytest.mark.parametrize("unload", [False, True])
+def test_a_split_may_unload_the_topics_of_the_bundle(strict: Run, unload: bool) -> None:
+    path = "/namespaces/public/default"
+    strict.do(Admin(method="PUT", path=f"{AT}/subscription/s"), TOPIC)
+    assert status(strict, "PUT", f"{path}/{bundles.WHOLE}/split") == 204
+    for half in ("0x00000000_0x7fffffff", "0x7fffffff_0xffffffff"):
+        split = Admin(method="PUT", path=f"{path}/{half}/split?unload={str(unload).lower()}")
+        found = of(strict.do(split, None), TopicEvent)
+        assert [each.topic for each in found] == [TOPIC] * (unload and bundles.contains(half, TOPIC))
 
 
 def test_how_a_bundle_is_split(strict: Run) -> None:

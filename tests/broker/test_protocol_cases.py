@@ -480,7 +480,8 @@ def test_peek_shows_the_unacked_ones() -> None:
 @pytest.mark.feature("D4")
 def test_peek_counts_from_one() -> None:
     run = stored(Run(managedLedgerMaxEntriesPerLedger=2))
-    assert called(run.admin("GET", "/subscription/s/position/0"))[0] == 500
+    for n in (0, -1, -(2**31)):
+        assert called(run.admin("GET", f"/subscription/s/position/{n}"))[0] == 500
 
 
 @pytest.mark.feature("D4")
@@ -496,7 +497,11 @@ def test_peek_counts_from_one() -> None:
         ("?initialPosition=latest&messagePosition=5", (1, 0)),
         ("?initialPosition=latest&messagePosition=6", 500),
         ("?initialPosition=first", (3, 0)),  # quirk: as latest
-        ("?messagePosition=six", 412),
+        ("?messagePosition=six", 404),
+        ("?messagePosition=", (3, 0)),
+        ("?messagePosition=2&messagePosition=six", (2, 1)),
+        (f"?initialPosition=earliest&messagePosition={2**63 - 1}", (3, 0)),
+        (f"?initialPosition=earliest&messagePosition={2**63}", 404),
     ],
 )
 def test_examine_counts_from_an_end(query: str, position: tuple[int, int] | int) -> None:

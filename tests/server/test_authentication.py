@@ -327,6 +327,42 @@ def test_an_expired_token_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> 
     serving(work)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "stays"),
+    [
+        ({}, {}, True),
+        ({}, {"sub": "other"}, False),
+        ({}, {"sub": ""}, False),
+        ({}, {"sub": None}, False),
+        ({"sub": ["me", "other"]}, {"sub": ["me"]}, True),
+        ({"sub": ["other", "me"]}, {}, False),
+        ({"sub": []}, {"sub": "other"}, True),
+        ({"sub": None}, {"sub": "other"}, True),
+    ],
+)
+def test_a_new_token_is_of_the_same_principal(
+    first: dict[str, Any], second: dict[str, Any], stays: bool
+) -> None:
+    """`ServerCnx.authChallengeSuccessCallback`: a connection without a principal takes any."""
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(connect(jwt_of(first)))
+        await peer.until("CONNECTED")
+        for _ in range(2):  # the principal stays that of CONNECT
+            peer.send(answer(jwt_of(second)))
+            peer.send(encode("PING", {}))
+            assert ((found := await peer.next()) is not None and found.cmd == "PONG") == stays
+            if not stays:
+                return
+
+    serving(work)
+
+
+def jwt_of(claims: dict[str, Any]) -> str:
+    """A token with any subject: `jwt.encode` takes texts alone."""
+    return jwt.api_jws.encode(json.dumps({"sub": "me", **claims}).encode(), SECRET, "HS256")
+
+
 def test_the_admin_api_needs_a_token() -> None:
     security = Security(authentication=TokenAuthentication.with_secret(secret()))
     refused = 401, {"reason": "Authentication required"}

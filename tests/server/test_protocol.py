@@ -134,6 +134,25 @@ def test_a_watcher_is_told_of_topics_that_come_and_go() -> None:
     run(work)
 
 
+def test_a_client_is_not_told_of_system_topics() -> None:
+    """quirk: one that watches a pattern is (`TopicListService.initializeTopicsListWatcher` of 4.0.7)."""
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        peer.send(producer(1, name("__change_events")), producer(2, name("a")))
+        await peer.until("PRODUCER_SUCCESS")
+        await peer.until("PRODUCER_SUCCESS")
+        for pattern in ({}, {"topics_pattern": name(".*")}):
+            peer.send(encode("GET_TOPICS_OF_NAMESPACE", {"request_id": 3, "namespace": NAMESPACE, **pattern}))
+            found = (await peer.until("GET_TOPICS_OF_NAMESPACE_RESPONSE")).fields
+            assert (found["topics"], found["topics_hash"]) == ([name("a")], topics_hash([name("a")]))
+        peer.send(watch(name(".*"), 1))
+        found = (await peer.until("WATCH_TOPIC_LIST_SUCCESS")).fields
+        assert found["topic"] == [name("__change_events"), name("a")]
+
+    run(work)
+
+
 def test_watchers_are_told_apart_and_closed() -> None:
     async def work(scene: Scene) -> None:
         peer, other = await watching(scene), await scene.connected()

@@ -28,6 +28,7 @@ from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.answer import WhatIf
 from streaming.answers.whatif.compare import PolicySet, compared, joined, named_sets
 from streaming.answers.whatif.observed import (
+    MISSED,
     OBSERVED,
     UNKNOWN,
     UNTIMED,
@@ -382,6 +383,12 @@ class _OfSubscription(OfSubscription):
         if self._unknown_start:
             delivered = np.flatnonzero(self.delivered.up_to(count)[self._since + 1 : count])
             self._since = self._since + int(delivered[0]) if len(delivered) else count - 1
+            if self.start >= 0:  # it was there before, and not when these came
+                missed = slice(self.start + 1, self._since + 1)
+                acked, passed, parted = (
+                    column.up_to(count)[missed] for column in (self.acked, self.passed, self.parted)
+                )
+                parted[(acked == 0) & (passed == 0) & (parted == 0)] = MISSED
             self.start = min(self.start, self._since) if self.start >= 0 else self._since
             self._unknown_start = not len(delivered)
 

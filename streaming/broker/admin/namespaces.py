@@ -14,12 +14,19 @@ from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Ta
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context, namespace_of, tenant_of
 from streaming.broker.errors import AdminError
-from streaming.broker.names import CLUSTER, is_namespace_name, partitions_of
+from streaming.broker.names import (
+    CLUSTER,
+    is_namespace_name,
+    is_system_topic,
+    is_transaction_topic,
+    partitions_of,
+)
+from streaming.broker.parameters import flag, query
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.admin_calls import get_policy, is_policy, set_policy
-from streaming.broker.policies.arguments import convert, query
+from streaming.broker.policies.arguments import convert
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.policies.kept import check_clusters
 
@@ -68,21 +75,24 @@ def _list_by_mode(
     """The names of the persistent topics. `?mode=NON_PERSISTENT`: of those that store nothing. `?mode=ALL`: of all."""
     mode = query(command.path).get("mode", "PERSISTENT")
     domains = {"ALL": _DOMAINS, "NON_PERSISTENT": _DOMAINS[1:]}.get(mode, _DOMAINS[:1])
-    return 200, _listed(command, _all_of(ctx, names, domains, topics, deleted))
+    return 200, _listed(ctx, command, _all_of(ctx, names, domains, topics, deleted))
 
 
 def _list_topics(
     ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
 ) -> AdminAnswer:
-    """The names of the namespace's topics of this kind."""
-    return 200, _listed(command, _all_of(ctx, names, (names["domain"],), topics, deleted))
+    """The names of the namespace's topics of this kind. `?includeSystemTopic=true`: with those that Pulsar keeps for itself."""
+    found = _all_of(ctx, names, (names["domain"],), topics, deleted)
+    if names["domain"] == _DOMAINS[0]:
+        found = {name for name in found if not is_transaction_topic(name)}
+    return 200, _listed(ctx, command, found)
 
 
 def _list_partitioned(
     ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
 ) -> AdminAnswer:
     """The names of the namespace's partitioned topics of this kind."""
-    return 200, _listed(command, _partitioned(ctx, names, (names["domain"],)))
+    return 200, _listed(ctx, command, _partitioned(ctx, names, (names["domain"],)))
 
 
 def _all_of(
@@ -108,9 +118,12 @@ def _named(names: Names) -> str:
     return unquote(f"{names['tenant']}/{names['namespace']}")
 
 
-def _listed(command: Admin, topics: Iterable[str]) -> list[str]:
-    """The topics in the order of their names; with `?bundle=…`, only those of this bundle."""
+def _listed(ctx: Context, command: Admin, topics: Iterable[str]) -> list[str]:
+    """The topics in the order of their names, without system topics unless `?includeSystemTopic=true`; with `?bundle=…`,
+    only those of this bundle."""
     bundle = query(command.path).get("bundle", "")
+    if not (ctx.config.listsSystemTopics or flag(command.path, "includeSystemTopic")):
+        topics = (name for name in topics if not is_system_topic(name))
     return sorted(name for name in topics if not bundle or bundles.contains(bundle, name))
 
 
@@ -175,8 +188,10 @@ def call_namespace(
         if not is_policy(call):
             if (found := _bundle_call(ctx, namespace, command, call)) is None:
                 refuse_as_unsupported(ctx, None, command)
-            else:
-                _say(ctx, command, call, *found)
+                return None
+            _say(ctx, command, call, *found)
+            if flag(command.path, "unload") and (name := call.removesuffix("/split")) != call:
+                return namespace, _in_bundle(name, unload)
             return None
         touch(namespace)
         if not set_policy(policies, command, call, ctx.config):
@@ -246,7 +261,7 @@ def _delete(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
     """Delete the namespace. With `?force=true`, also its topics. Without it, an ingress partition with topics refuses."""
     if not exists(ctx, namespace):
         raise AdminError(404, f"Namespace {namespace} does not exist.")
-    if not delete(namespace, query(command.path).get("force") == "true"):
+    if not delete(namespace, flag(command.path, "force")):
         raise AdminError(*NOT_EMPTY)
     ctx.namespaces.pop(namespace, None)
     ctx.permissions.pop(namespace, None)
@@ -259,7 +274,7 @@ def _delete(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
 
 def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
     """The ranges of hashes by which brokers share topics. There is one broker, so they only name topics: `unload`, `clearBacklog`
-    and `unsubscribe` may follow `/{bundle}`."""
+    and `unsubscribe` may follow `/{bundle}`. A split with `?unload=true` unloads the topics."""
     policies = ctx.namespaces.get(namespace) or Policies()
     if (command.method, call) == ("GET", "bundles"):
         return 200, bundles.shown(policies)
@@ -389,8 +404,11 @@ def _on_each_topic(
     if (bundle := names.get("bundle")) is not None:
         bundles.check(ctx.namespaces.get(namespace) or Policies(), namespace, bundle)
     action = handler(decoded(names).get("subscription", ""), topics)
-    if bundle is None:
-        return action
+    return action if bundle is None else _in_bundle(bundle, action)
+
+
+def _in_bundle(bundle: str, action: OnTopic) -> OnTopic:
+    """An action on the topics of a bundle alone."""
 
     def in_bundle(ctx: Context, topic: PersistentTopic) -> None:
         if bundles.contains(bundle, topic.name):

@@ -19,6 +19,7 @@ from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.lookup import TOO_MANY_PARTITIONS, create_by_use
 from streaming.broker.names import PARTITION
+from streaming.broker.parameters import flag, query
 from streaming.broker.persistent import admin_operations
 from streaming.broker.persistent.admin_operations import check_stays_as_it_is, read_properties
 from streaming.broker.policies.admin_calls import (
@@ -28,7 +29,7 @@ from streaming.broker.policies.admin_calls import (
     is_policy,
     set_policy,
 )
-from streaming.broker.policies.arguments import convert, query
+from streaming.broker.policies.arguments import convert
 from streaming.broker.policies.hierarchy import NO_POLICIES, PartitionedTopic
 from streaming.broker.schema import schema_registry
 
@@ -126,7 +127,7 @@ def _get(
 ) -> AdminAnswer:
     """The number of partitions, 0 for a topic that is not partitioned."""
     now = ctx.partitioned.get(name)
-    if now is None and not exists and query(command.path).get("checkAllowAutoCreation") == "true":
+    if now is None and not exists and flag(command.path, "checkAllowAutoCreation"):
         try:
             now = create_by_use(ctx, name)
         except BrokerError as error:
@@ -147,7 +148,7 @@ def _delete(
         if exists:
             raise AdminError(409, f"{name} is a non-partitioned topic: delete it with DELETE")
         raise AdminError(404, f"Topic {name} not found.")
-    if not delete(query(command.path).get("force") == "true"):
+    if not delete(flag(command.path, "force")):
         raise AdminError(*IN_USE)
     forget(ctx, name)
     return 204, None

@@ -16,7 +16,8 @@ from streaming.broker.admin_table import AdminAnswer, Call, Names, Table, decode
 from streaming.broker.context import Context, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, is_tenant_name
-from streaming.broker.policies.arguments import convert, query
+from streaming.broker.parameters import query
+from streaming.broker.policies.arguments import convert
 
 
 class ResourceQuota(msgspec.Struct):

@@ -10,7 +10,8 @@ from streaming.broker.admin_table import AdminAnswer, Call, Names, Table
 from streaming.broker.context import Context, TenantInfo, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, is_tenant_name
-from streaming.broker.policies.arguments import convert, query
+from streaming.broker.parameters import flag
+from streaming.broker.policies.arguments import convert
 
 
 def call_tenants(ctx: Context, command: Admin) -> bool:
@@ -66,7 +67,7 @@ def _update(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
 def _delete(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """Delete a tenant without namespaces."""
     name = names["tenant"]
-    if query(command.path).get("force") == "true":
+    if flag(command.path, "force"):
         raise AdminError(405, "Broker doesn't allow forced deletion of tenants")
     if name not in ctx.tenants:
         raise AdminError(404, "Tenant doesn't exist")

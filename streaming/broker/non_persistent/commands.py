@@ -16,6 +16,7 @@ from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.non_persistent import consumers, stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, no_quota
+from streaming.broker.parameters import flag
 from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies, overlay
 from streaming.broker.rates.rate import Rate, end_of_interval
@@ -239,7 +240,7 @@ def _handle_fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> 
 
 
 _SUBSCRIPTION = re.compile(r"/subscription/[^/]+")
-_OF_SUBSCRIPTION = re.compile(r"/subscription/(?P<name>[^/]+)/(?P<call>properties|resetcursor/-?\d{1,15})")
+_OF_SUBSCRIPTION = re.compile(r"/subscription/(?P<name>[^/]+)/(?P<call>properties|resetcursor/[^/]+)")
 
 
 # -- administration -----------------------------------------------------------------------------------------------
@@ -307,7 +308,7 @@ def _delete_subscription(ctx: Context, topic: NonPersistentTopic, name: str, pat
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise AdminError(404, f"Subscription {name} not found")
-    if subscription.consumers and "force=true" not in path:
+    if subscription.consumers and not flag(path, "force"):
         raise AdminError(412, "Subscription has active connected consumers")
     consumers.remove(ctx, topic, subscription, "by an administrator")
 

@@ -12,17 +12,18 @@ from schemas.commands import Admin
 from schemas.effects import CursorMoved, Expired, TopicEvent
 from schemas.units import Int32, Int64
 from streaming.broker.admin_requests import answer_from, call_of
-from streaming.broker.admin_table import TOPIC, AdminAnswer, Call, Names, Table
+from streaming.broker.admin_table import NUMBERS, TOPIC, AdminAnswer, Call, Names, Table
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.names import is_subscription_name, partition_index
+from streaming.broker.parameters import flag, query, read_number
 from streaming.broker.persistent import leaving, seeking, stats, subscribing
 from streaming.broker.persistent.cleanup import backlog_analysis, message_expiry, message_finder
 from streaming.broker.persistent.cleanup.trimming import move_cursor, trim
 from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic, Reason
-from streaming.broker.policies.arguments import convert, query
+from streaming.broker.policies.arguments import convert
 from streaming.broker.position import EARLIEST, LATEST, Position
 from streaming.broker.topic.policy_calls import call_policy
 from streaming.broker.topic.stats import internal_stats
@@ -87,6 +88,8 @@ def _create_topic(ctx: Context, topic: PersistentTopic, command: Admin, names: N
 
 def _create_subscription(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Create a durable subscription before the message at the position in the body; without a body: at the latest message."""
+    if flag(command.path, "replicated"):
+        raise AdminError(501, _REPLICATED)
     if names["subscription"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
     if not is_subscription_name(names["subscription"]):
@@ -120,7 +123,7 @@ def _create(
 
 def _delete_subscription(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Delete a subscription. With `?force=true`, also one that has consumers."""
-    delete_subscription(ctx, topic, names["subscription"], force="force=true" in command.path)
+    delete_subscription(ctx, topic, names["subscription"], force=flag(command.path, "force"))
     return 204, None
 
 
@@ -234,10 +237,7 @@ def _examine(ctx: Context, topic: PersistentTopic, command: Admin, names: Names)
     (`?initialPosition=earliest`, `latest`). Beyond the latest one: the latest."""
     given = query(command.path)
     start = given.get("initialPosition")
-    try:
-        n = max(int(given.get("messagePosition", "1")), 1)
-    except ValueError:
-        raise AdminError(412, "messagePosition must be a number") from None
+    n = max(read_number(given.get("messagePosition", ""), NUMBERS["messagePosition"]), 1)
     ledger = topic.ledger
     if not ledger.number_of_entries:
         raise AdminError(412, "Could not examine messages due to the total message is zero")
@@ -350,6 +350,9 @@ def _put_subscription_properties(
     return 204, None
 
 
+_REPLICATED = "replicated subscriptions are not supported"
+
+
 def _replicated(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Whether the subscription is replicated to other clusters: there are none."""
     _subscription(topic, names["subscription"])
@@ -360,7 +363,7 @@ def _set_replicated(ctx: Context, topic: PersistentTopic, command: Admin, names:
     """Switch replication of the subscription off."""
     _subscription(topic, names["subscription"])
     if convert(command.body, bool):
-        raise AdminError(501, "replicated subscriptions are not supported")
+        raise AdminError(501, _REPLICATED)
     return 204, None
 
 
@@ -390,7 +393,7 @@ def _peek(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) ->
     """The n-th message (from 1) that is not acknowledged. A subscription that does not exist is created at the earliest
     message."""
     name = names["subscription"]
-    if int(names["n"]) == 0:
+    if int(names["n"]) < 1:
         raise AdminError(500, "Message positions start at 1")  # as a call fails that Pulsar did not expect
     if name not in topic.subscriptions and is_subscription_name(name):
         _create(ctx, topic, name, earliest=True)
@@ -455,7 +458,8 @@ CALLS: Table[Callable[[Context, PersistentTopic, Admin, Names], AdminAnswer]] = 
         Call("GET", "/ledger/{ledger}/entry/{entry}", _get_by_id, "one",
              "GetMessageById is not allowed on partitioned-topic"),
         Call("GET", "/examinemessage", _examine, "one",
-             "Examine messages on a partitioned topic is not allowed, please try examine message on specific topic partition"),
+             "Examine messages on a partitioned topic is not allowed, please try examine message on specific topic partition",
+             ("messagePosition",)),
         Call("GET", "/subscriptions", _subscriptions, "each"),
         Call("GET", "/stats", _stats, "one"),
         Call("GET", "/internalStats", _internal_stats, "one"),
@@ -463,7 +467,7 @@ CALLS: Table[Callable[[Context, PersistentTopic, Admin, Names], AdminAnswer]] = 
         Call("GET", "/messageid/{time}", _message_id_at, "one",
              "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on specific topic partition"),
         Call("GET", "/getMessageIdByIndex", _message_id_by_index, "one",
-             "GetMessageIDByIndex is not allowed on partitioned-topic"),
+             "GetMessageIDByIndex is not allowed on partitioned-topic", ("index",)),
         Call("POST", "/createMissedPartitions", _create_missed_partitions),
         Call("GET", "/properties", _properties),
         Call("PUT", "/properties", _put_properties),

@@ -17,7 +17,8 @@ from streaming.broker.config import (
     ServiceConfiguration,
 )
 from streaming.broker.errors import AdminError
-from streaming.broker.policies.arguments import convert, is_applied, query
+from streaming.broker.parameters import INT, query, read_number
+from streaming.broker.policies.arguments import convert, is_applied
 from streaming.broker.policies.hierarchy import (
     AutoSubscriptionCreationOverride,
     AutoTopicCreationOverride,
@@ -215,7 +216,7 @@ def set_policy(
     given = query(command.path)
     # quirk: two policies are query parameters of a topic, and bodies of a namespace
     in_path = name in _PARAMETERS_OF_TOPIC and name in given
-    body = given[name] if in_path else command.body
+    body = read_number(given[name], INT, boxed=True) if in_path else command.body
     if body is None and (type_ in _OBJECTS or (lower is not None and name in _OBJECTS_OF_TOPIC)):
         setattr(policies, field, None)
         return True
@@ -223,10 +224,7 @@ def set_policy(
         body = "UNDEFINED"  # quirk: Pulsar takes any other text for this
     if field == "inactiveTopicPolicies":
         body = with_known_mode(body)
-    try:
-        value = convert(body, type_)
-    except AdminError as error:
-        raise AdminError(404 if in_path else 400, error.reason) from None
+    value = convert(body, type_)
     if isinstance(value, int) and value < 0 and (reason := _NOT_NEGATIVE.get(field)) is not None:
         raise AdminError(412, reason.format(name=name))
     if field == "maxMessageSize" and value > config.maxMessageSize:

@@ -1,18 +1,12 @@
-"""What a call gives to an operation: query parameters and a body."""
+"""What a call gives to an operation: a body as a type, and what it asks of a value."""
 
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from schemas.commands import Admin
 from streaming.broker.errors import AdminError
-
-
-def query(path: str) -> dict[str, str]:
-    """The query parameters of a path."""
-    return dict(parse_qsl(urlsplit(path).query))
-
+from streaming.broker.parameters import flag
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _SHOWN = 30
@@ -36,4 +30,4 @@ def convert(body: Any, type_: Any) -> Any:
 
 def is_applied(command: Admin) -> bool:
     """Whether a call asks for the value in force."""
-    return query(command.path).get("applied") == "true"
+    return flag(command.path, "applied")

@@ -23,7 +23,8 @@ from streaming.broker.config import SchemaCompatibilityStrategy
 from streaming.broker.context import Context
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.names import base_of
-from streaming.broker.policies.arguments import convert, query
+from streaming.broker.parameters import LONG, flag, read_number
+from streaming.broker.policies.arguments import convert
 from streaming.broker.policies.hierarchy import HasPolicies, Policies
 from streaming.broker.schema.schema_compatibility import for_consumers, halves, incompatibility
 from streaming.broker.schema.schema_definition import InvalidSchema, validate
@@ -279,7 +280,13 @@ def _get(ctx: Context, topic: str, command: Admin, names: Names, own: Policies) 
 
 def _get_version(ctx: Context, topic: str, command: Admin, names: Names, own: Policies) -> AdminAnswer:
     """The schema of a version."""
-    return _shown_or_missing(ctx, topic, _known(ctx, topic), int(names["version"]))
+    try:
+        version = read_number(names["version"], LONG)
+    except AdminError as error:
+        raise AdminError(
+            500, error.reason
+        ) from None  # quirk: a text for JAX-RS, in which Pulsar then expects a number
+    return _shown_or_missing(ctx, topic, _known(ctx, topic), version)
 
 
 def _get_all(ctx: Context, topic: str, command: Admin, names: Names, own: Policies) -> AdminAnswer:
@@ -301,7 +308,7 @@ def _post(ctx: Context, topic: str, command: Admin, names: Names, own: Policies)
 
 def _delete(ctx: Context, topic: str, command: Admin, names: Names, own: Policies) -> AdminAnswer:
     """Delete the schemas. Version numbers are not used again, unless with `?force=true`."""
-    if query(command.path).get("force") == "true":
+    if flag(command.path, "force"):
         latest = len(ctx.schemas.get(name_of(topic), [])) - 1
         forget(ctx, name_of(topic))
         return 200, {"version": latest}

@@ -6,21 +6,13 @@ leaves, and when a durable subscription is deleted.
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.context import Context, namespace_of
-from streaming.broker.names import base_of
+from streaming.broker.context import Context
+from streaming.broker.names import is_system_topic
 from streaming.broker.policies.hierarchy import InactiveTopicPolicies
 from streaming.broker.producer.producer import Producer
 from streaming.broker.topic.abstract_topic import AbstractTopic
-
-_SYSTEM_NAMESPACE = "pulsar/system"
-_SYSTEM_TOPICS = frozenset(
-    {"__change_events", "__transaction_buffer_snapshot", "__transaction_buffer_snapshot_segments",
-     "__transaction_buffer_snapshot_indexes"}
-)  # fmt: skip
-_PENDING_ACKS = "__transaction_pending_ack"
 
 
 def policy(ctx: Context, topic: AbstractTopic) -> InactiveTopicPolicies | None:
@@ -28,14 +20,7 @@ def policy(ctx: Context, topic: AbstractTopic) -> InactiveTopicPolicies | None:
     if not ctx.config.brokerDeleteInactiveTopicsEnabled:
         return None
     found = ctx.policies_of(topic).inactiveTopicPolicies
-    return found if found.deleteWhileInactive and not _is_system_topic(topic.name) else None
-
-
-@lru_cache(maxsize=1 << 14)  # each round of the check asks about the same topics
-def _is_system_topic(name: str) -> bool:
-    """Is this a topic in which Pulsar keeps something for itself?"""
-    local = base_of(name).rpartition("/")[2]
-    return local in _SYSTEM_TOPICS or local.endswith(_PENDING_ACKS) or namespace_of(name) == _SYSTEM_NAMESPACE
+    return found if found.deleteWhileInactive and not is_system_topic(topic.name) else None
 
 
 def has_local_producers(producers: Iterable[Producer]) -> bool:

@@ -27,16 +27,16 @@ from schemas.undecodable import UNDECODABLE
 from streaming.broker import bundles
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_requests import topic_of, topic_path
-from streaming.broker.admin_table import TOPIC, Call
+from streaming.broker.admin_table import NUMBERS, TOPIC, Call, check_numbers, decoded
 from streaming.broker.config import PROFILE_OF, RELEASES
 from streaming.broker.context import namespace_of
+from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, partition_index, partition_of
-from streaming.broker.policies.arguments import query
+from streaming.broker.parameters import flag
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
 from streaming.server.admin import broker_stats, merging, rest_producer
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
-from streaming.server.admin.path_numbers import NUMBER
 from streaming.server.admin.turns import MOST
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
@@ -125,7 +125,7 @@ class _Api:
         async def handle(request: Request) -> Response:
             return await call.handler(self, request)
 
-        return handle
+        return _with_numbers(call, handle)
 
     # -- calls that are commands
 
@@ -137,7 +137,7 @@ class _Api:
             async with self._command(call.method, request) as command:
                 return await self._answer(call, command)
 
-        return handle
+        return _with_numbers(call, handle)
 
     @asynccontextmanager
     async def _command(self, method: str, request: Request) -> AsyncIterator[Admin]:
@@ -211,7 +211,8 @@ class _Api:
             partition: merging.shown("stats", self._stats(partition, each, path), missing)
             for partition, each in found.items()
         }
-        return _json(200, {**merging.sum_of([*parts.values()]), "metadata": metadata, "partitions": parts})
+        shown = parts if flag(path, "perPartition", default=True) else {}
+        return _json(200, {**merging.sum_of([*parts.values()]), "metadata": metadata, "partitions": shown})
 
     async def _partitioned_internal_stats(self, request: Request) -> Response:
         found = await self._of_partitions(request, "GET", "/internalStats")
@@ -314,18 +315,17 @@ class _Api:
 
     def _stats(self, topic: str, found: Any, path: str) -> Any:
         shown = self._clients.describe(topic, merging.stats(found)) | {"ownerBroker": self._broker}
-        asked = query(path)
-        if asked.get("excludePublishers") == "true":
+        if flag(path, "excludePublishers"):
             shown["publishers"] = []
-        if asked.get("excludeConsumers") == "true":
+        if flag(path, "excludeConsumers"):
             shown["subscriptions"] = {
                 name: each | {"consumers": []} for name, each in shown["subscriptions"].items()
             }
         return shown
 
-    def _stored(self, topic: str, ledger: int, entry: int) -> tuple[MessageMetadata, bytes]:
+    def _stored(self, topic: str, ledger: int, entry: int) -> tuple[MessageMetadata, bytes, int | None]:
         found = self._engine.entry(topic, ledger, entry)
-        return found.metadata, found.payload
+        return found.metadata, found.payload, found.broker_timestamp
 
     # -- messages through HTTP
 
@@ -569,7 +569,7 @@ _LOOKUP = f"/lookup/v2/topic{TOPIC}"
 
 BESIDE: tuple[Call[OwnHandler], ...] = (
     Call("POST", _REST_TOPIC, _Api._produce),
-    Call("POST", f"{_REST_TOPIC}/partitions/{{partition:{NUMBER}}}", _Api._produce),
+    Call("POST", f"{_REST_TOPIC}/partitions/{{partition}}", _Api._produce),
     Call("GET", _LOOKUP, _Api._lookup),
     Call("GET", f"{_LOOKUP}/bundle", _Api._lookup_bundle),
 )
@@ -705,6 +705,21 @@ def _json(status: int, value: Any) -> Response:
 
 def _reason(status: int, reason: str) -> Response:
     return _json(status, {"reason": reason})
+
+
+def _with_numbers(call: Call[Any], handle: RequestHandler) -> RequestHandler:
+    """A handler that is asked only if the numbers in path and query are of their types. It finds those of the path as `int`."""
+
+    async def checked(request: Request) -> Response:
+        names = request.path_params
+        try:
+            check_numbers(call, names, _path(request))
+            names.update({name: int(text) for name, text in decoded(names).items() if name in NUMBERS})
+        except AdminError as error:
+            return _reason(error.status, error.reason)
+        return await handle(request)
+
+    return checked
 
 
 async def _unsupported(request: Request) -> Response:
