@@ -224,6 +224,7 @@ class OfSubscription:
             self._acks = array("q")
         for before, after, clock in self._ranges:
             for first_number, stop in written.numbers(before, after):
+                first_number = max(first_number, self.start + 1)  # a cursor may begin before what was trimmed
                 part = acked[first_number:stop]
                 part[(part == 0) & (passed[first_number:stop] == 0)] = clock
         self._ranges.clear()
