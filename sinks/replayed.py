@@ -24,7 +24,7 @@ ROWS_AND_ENTRIES = r"""
 _OF_ROWS = ("tables", "quarantine")
 
 
-class NoStore(MagnetarError, ValueError):
+class StoreAsked(MagnetarError, ValueError):
     """A folder is a query's checkpoint, and its store was asked for."""
 
 
@@ -68,11 +68,11 @@ def count_files(out: Path) -> dict[str, int]:
 
 def check_whole(out: Path) -> None:
     """Whether the folder of a replay has all that it wrote, as far as a look at its files tells. Passes any other folder. Raises
-    `Damaged`, and `NoStore` for a query's checkpoint, which has states, too."""
+    `Damaged`, and `StoreAsked` for a query's checkpoint, which has states, too."""
     if not (out / STATE).is_dir():
         return
     if is_checkpoint(out):
-        raise NoStore(f"{out} is the checkpoint of a query: name its store (--store) instead")
+        raise StoreAsked(f"{out} is the checkpoint of a query: name its store (--store) instead")
     if not (out / STATE / FILE).is_file():
         raise Damaged(
             f"{out} is incomplete: its replay did not finish, or {STATE}/{FILE} was removed. Replay the "

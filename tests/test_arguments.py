@@ -515,7 +515,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("profiles", "after"): [Wrong(("profiles", "2.10", "x"), "'x' is not one of"), Wrong(("profiles", "2.10"), "name two profiles")],
     ("conform", "traces"): [Wrong(("conform", "{w}/nope"), "no trace found")],
     ("", ""): [
-        Wrong((*RUN, "--insecure"), "--insecure has no effect without --ui"),
+        Wrong((*RUN, "--insecure"), "--insecure: no effect without --ui"),
         Wrong(("rnu",), "Did you mean 'run'"),
         Wrong(("quarantine", "exprot"), "Did you mean 'export'"),
         Wrong((*RUN, "--dead-leters", "x"), "--dead-letters"),

@@ -25,7 +25,7 @@ INCOMPLETE = 3
 
 _OF_FILES = (
     ("sinks.outputs", "InTheWay", WRONG),
-    ("sinks.replayed", "NoStore", WRONG),
+    ("sinks.replayed", "StoreAsked", WRONG),
     ("sinks.lock", "InUse", WRONG),
     ("sinks.lock", "NotWritable", WRONG),
     ("sinks.storage", "BadUrl", WRONG),

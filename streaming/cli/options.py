@@ -135,7 +135,7 @@ def refuse_unused(*options: tuple[str, bool, str]) -> None:
     and why."""
     for name, is_unused, why in options:
         if is_unused:
-            raise typer.BadParameter(f"{name} has no effect {why}: leave it out", param_hint=name)
+            raise typer.BadParameter(f"no effect {why}: leave it out", param_hint=name)
 
 
 def coordinates(text: str) -> Coordinates:
