@@ -529,9 +529,9 @@ def test_the_topics_of_a_namespace_are_listed_once_until_one_comes_or_goes(
         broker = server.engine.broker  # type: ignore[attr-defined]
         topics = broker.listed_topics
 
-        def noted(namespace: str) -> list[str]:
+        def noted(namespace: str, *, to_client: bool) -> list[str]:
             listed.append(namespace)
-            return list(topics(namespace))
+            return list(topics(namespace, to_client=to_client))
 
         monkeypatch.setattr(broker, "listed_topics", noted)
         for number in range(100):
