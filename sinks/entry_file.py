@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from schemas.outputs import ENTRY
+from schemas.undecodable import UNDECODABLE
 from sinks.cache import INDEXES, ROWS
 from sinks.parquet import Compression, options
 from sinks.runs import Ledger, RawRun, RunIndex, Unsealed, runs_of
@@ -181,7 +182,7 @@ class EntryFile:
             yield
         except (FileNotFoundError, Damaged):
             raise
-        except (OSError, pa.ArrowException, msgspec.MsgspecError, ValueError, LookupError) as error:
+        except (OSError, pa.ArrowException, *UNDECODABLE, ValueError, LookupError) as error:
             raise Damaged(
                 f"{self._storage.url}/{self.path} ({self.size:,} bytes, {self._holds()}) is damaged: {plain(error)}. "
                 f"{self._storage.restore or RESTORE}"

@@ -28,6 +28,7 @@ from schemas.commands.client import (
 from schemas.commands.control import Admin, BrokerConfig, Fault, Restart, RunCheck, Tick
 from schemas.commands.mirror import Mirror
 from schemas.commands.nesting import DEEPEST, is_deep, is_deep_binary
+from schemas.undecodable import UNDECODABLE
 from schemas.units import Int64
 
 AnyCommand = (
@@ -183,5 +184,5 @@ def decode_or_refuse(value: bytes) -> Decoded:
         for name in given.__struct_fields__:
             fields.pop(name, None)
         return Line(decode(_json_encode(fields)), given.topic or None, given.timestamp)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (*UNDECODABLE, ValueError) as error:
         return Refused("malformed", str(error))

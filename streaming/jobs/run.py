@@ -252,11 +252,11 @@ def run_query(
                     with_s3=is_on_s3(checkpoint),
                     conf={"spark.cores.max": str(cores)} | dict(conf or {}),
                 )
-            except MagnetarError:
-                raise
             except Exception as error:
                 # Spark's launcher is a shell script, which ends if a service manager signals all processes.
                 if not stop.is_set():
+                    if isinstance(error, MagnetarError):
+                        raise
                     raise not_started(error, master, conf or {}) from error
         if spark is None or stop.is_set():
             return

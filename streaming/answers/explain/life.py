@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from schemas import effects as e
 from schemas.arguments import checked
 from schemas.effects import KINDS
+from schemas.undecodable import UNDECODABLE
 from streaming.answers.explain.opened import opened
 from streaming.answers.fates import MOVED, Outcome, Published, deletes
 from streaming.answers.history.folders import Folders, NotFound, listed
@@ -253,7 +254,7 @@ class _Teller:
         for row in self._folders.rows(e.Quarantined, self._of_topic, columns):
             try:
                 found = msgspec.json.decode(row.pop("payload"), type=dict[str, Any])
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except UNDECODABLE:
                 continue
             yield {**row, "producer_name": found.get("producer"), "sequence_id": found.get("sequence_id")}
 
@@ -481,7 +482,9 @@ class _Teller:
                 if deliveries
                 else f"{state.text}; no delivery of it is in the outputs that are kept"
             )
-            known = deliveries and state.state != "deleted"
+            if self._missing:
+                text += f"; {self._not_kept('what moved it there')}"
+            known = deliveries and state.state != "deleted" and not self._missing
             return found(outcome="acked" if known else "unknown", text=text)
         if state.state == "in flight":
             return found(outcome="in flight", text=state.text)
@@ -539,6 +542,8 @@ def _lives(events: list[dict[str, Any]]) -> list[_Lifetime]:
     found: list[_Lifetime] = []
     for event in events:
         if not deletes(event["cause"]):
+            if found and found[-1].deleted is None:
+                found[-1] = found[-1]._replace(deleted=event | {"cause": "deleted without output tables"})
             found.append(_Lifetime(event, None))
         elif found and found[-1].deleted is None:
             found[-1] = found[-1]._replace(deleted=event)

@@ -6,7 +6,7 @@ passed each time, and the cursors at the end. A message that was never sent coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +23,11 @@ from sinks.parquet import fragment
 from sinks.replayed import Replayed, read_replayed
 from sinks.storage import Storage
 from sinks.tables import TABLES, table_files
-from streaming.answers.fates import deletes
+from streaming.answers.fates import deletes, resets
 from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.answer import WhatIf
 from streaming.answers.whatif.compare import PolicySet, compared, joined, named_sets
 from streaming.answers.whatif.observed import (
-    MISSED,
     OBSERVED,
     UNKNOWN,
     UNTIMED,
@@ -47,9 +46,10 @@ from streaming.answers.whatif.side_by_side import (
     sampled_topics,
 )
 from streaming.broker.broker import Broker
+from streaming.broker.context import Acked
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.position import EARLIEST
+from streaming.broker.position import EARLIEST, Position
 from streaming.fold.records import StateRow
 from streaming.log.positions import WrittenEntries
 from streaming.state.saved import read_states
@@ -269,10 +269,19 @@ class _RowObserver(Observer):
         super().__init__(messages, {})
         self._by_answer = by_answer
         self._answered: dict[tuple[int, str, int], int] = {}
+        self._resets: dict[tuple[int, str, str], e.CursorMoved] = {}
 
     def begin_piece(self) -> None:
         """The rows of the next piece come."""
         self._answered.clear()
+
+    def observe(self, rows: Sequence[Row], acks: Sequence[Acked]) -> None:
+        self._resets = {
+            (row.offset, row.effect.topic, row.effect.subscription): row.effect
+            for row in rows
+            if isinstance(row.effect, e.CursorMoved) and resets(row.effect)
+        }
+        super().observe(rows, acks)
 
     def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
         key = _answer(Row(offset, 0, 0, effect))
@@ -294,11 +303,14 @@ class _RowObserver(Observer):
             start = of.written.last_number_up_to(of.there(EARLIEST))
         elif effect.cause != "created at Latest":
             start = None
+        if (reset := self._resets.get((offset, effect.topic, effect.subscription))) is not None:
+            start = of.written.last_number_up_to(of.there(Position(reset.after_ledger, reset.after_entry)))
         if found is None:
-            of.subscriptions[effect.subscription] = _OfSubscription(start)
+            found = of.subscriptions[effect.subscription] = _OfSubscription(start)
         else:
             assert isinstance(found, _OfSubscription)
             found.begin_again_at(start, of.written, len(of.messages))
+        found.created = offset
 
     def sample_storage(self, clock: int | None) -> None:
         """A piece is observed: note the storage of each topic that something happened on."""
@@ -323,7 +335,8 @@ class _RowObserver(Observer):
                 assert isinstance(found, _OfSubscription)
                 cursor = None if topic is None else topic.cursors.get(subscription)
                 if topic is None or cursor is None:
-                    found.end(broker.clock, of.written, count)
+                    if not found.gone:
+                        found.end(broker.clock, of.written, count)
                     continue
                 holes = [part for low, high in cursor.acked.runs() for part in of.written.numbers(low, high)]
                 mark_delete = of.there(cursor.mark_delete)
@@ -337,6 +350,10 @@ class _RowObserver(Observer):
                 of.note_storage(broker.clock)
 
 
+_NOT_YET = 1 << 62
+"""The start of a subscription of which nobody knows yet where it began: after all messages."""
+
+
 class _OfSubscription(OfSubscription):
     """What became of a topic's messages for one subscription, as far as output rows tell. `start`: None if the rows don't say
     where it began."""
@@ -346,12 +363,25 @@ class _OfSubscription(OfSubscription):
         self.peak_backlog = None
         self._since = self.start
         self._unknown_start = start is None
+        self._first: Position | None = None
+        if start is None:
+            self.start = _NOT_YET
 
     def begin_again_at(self, start: int | None, written: WrittenEntries, count: int) -> None:
         """It was created again; None: the rows don't say where."""
-        self._unknown_start = start is None
-        self._since = self.start if start is None else start
+        self._since = count - 1 if start is None else start
         self.begin_again(self._since, written, count)
+        self._unknown_start, self._first = start is None, None
+
+    def begins_at(self, start: int, count: int) -> None:
+        super().begins_at(start, count)
+        self._since, self._unknown_start = start, False
+
+    def sent(self, ledger: int, entry: int, clock: int) -> None:
+        super().sent(ledger, entry, clock)
+        position = Position(ledger, entry)
+        if self._unknown_start and (self._first is None or position < self._first):
+            self._first = position
 
     def move(
         self, move: Move, clock: int, rule: int, written: WrittenEntries, count: int
@@ -372,25 +402,19 @@ class _OfSubscription(OfSubscription):
 
     def _acked_up_to(self, last: int, written: WrittenEntries, count: int) -> None:
         """Whatever was written and no rule took is acked."""
-        acked, passed = self.acked.up_to(count), self.passed.up_to(count)
-        self._begin(count)
+        self._begin(written, count)
+        acked, passed, parted = (column.up_to(count) for column in (self.acked, self.passed, self.parted))
         numbers = np.arange(self._since + 1, last + 1)
-        numbers = numbers[(acked[numbers] == 0) & (passed[numbers] == 0)]
+        numbers = numbers[(acked[numbers] == 0) & (passed[numbers] == 0) & (parted[numbers] == 0)]
         acked[numbers[written.positions_of(numbers)[0] >= 0]] = UNTIMED
 
-    def _begin(self, count: int) -> None:
+    def _begin(self, written: WrittenEntries, count: int) -> None:
         """If the rows don't say where it began, it began with the first message that was delivered."""
-        if self._unknown_start:
-            delivered = np.flatnonzero(self.delivered.up_to(count)[self._since + 1 : count])
-            self._since = self._since + int(delivered[0]) if len(delivered) else count - 1
-            if self.start >= 0:  # it was there before, and not when these came
-                missed = slice(self.start + 1, self._since + 1)
-                acked, passed, parted = (
-                    column.up_to(count)[missed] for column in (self.acked, self.passed, self.parted)
-                )
-                parted[(acked == 0) & (passed == 0) & (parted == 0)] = MISSED
-            self.start = min(self.start, self._since) if self.start >= 0 else self._since
-            self._unknown_start = not len(delivered)
+        if not self._unknown_start:
+            return
+        first = None if self._first is None else written.at(self._first)
+        self.begins_at(count - 1 if first is None else first.number - 1, count)
+        self._unknown_start = first is None
 
     def _passed_again(self, last: int) -> None:
         """The cursor was behind what a rule took: what it had was not written, and the topic was loaded again."""
@@ -419,9 +443,11 @@ class _OfSubscription(OfSubscription):
     def end(self, clock: int, written: WrittenEntries, count: int) -> None:
         """It is deleted: nobody knows what was acked of what was delivered."""
         self.settle(written, count)
-        self._begin(count)
+        self._begin(written, count)
         columns = (self.acked, self.passed, self.parted, self.delivered)
-        acked, passed, parted, delivered = (column.up_to(count)[:count] for column in columns)
+        acked, passed, parted, delivered = (
+            column.up_to(count)[self._since + 1 : count] for column in columns
+        )
         acked[(acked == 0) & (passed == 0) & (parted == 0) & (delivered > 0)] = UNKNOWN
         super().end(clock, written, count)
 

@@ -165,14 +165,15 @@ class OfSubscription:
 
     Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; times in ms,
     0: never), which `rule` (from 1, see `OfTopic.rules`), and how often it was sent (`deliveries`). Messages up to
-    `start` are not for it. `gone`: when it was deleted; 0 while it is there. `parted`: when it was deleted with the message in its
+    `start` are not for it. `created`: the offset of the record that created it last. `gone`: when it was deleted; 0 while it is there. `parted`: when it was deleted with the message in its
     backlog, `MISSED` if the message came after that; it may have been created again since. Where acks are not observed,
     `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages that a rule took, `unknown_lost` were
     delivered and not acked, and `unknown_acked` acked.
     """
 
     def __init__(self, start: int) -> None:
-        self.start, self.gone = start, 0
+        self.start, self.created, self.gone = start, -1, 0
+        self._done = start
         self.delivered, self.acked, self.passed, self.parted = (Column() for _ in range(4))
         self.rule, self.deliveries = Column(np.int32), Column(np.int32)
         self._former = Column(np.int32)
@@ -215,18 +216,20 @@ class OfSubscription:
             self._sent = array("q")
         if not self._acks and not self._ranges:
             return
-        acked, passed = self.acked.up_to(count), self.passed.up_to(count)
+        acked, passed, parted = (column.up_to(count) for column in (self.acked, self.passed, self.parted))
         if self._acks:
             numbers, clocks = _numbers(written, self._acks)
             numbers, clocks = numbers[::-1], clocks[::-1]
-            fresh = (acked[numbers] == 0) & (passed[numbers] == 0)
+            fresh = (acked[numbers] == 0) & (passed[numbers] == 0) & (parted[numbers] == 0)
             acked[numbers[fresh]] = clocks[fresh]
             self._acks = array("q")
         for before, after, clock in self._ranges:
             for first_number, stop in written.numbers(before, after):
                 first_number = max(first_number, self.start + 1)  # a cursor may begin before what was trimmed
                 part = acked[first_number:stop]
-                part[(part == 0) & (passed[first_number:stop] == 0)] = clock
+                part[(part == 0) & (passed[first_number:stop] == 0) & (parted[first_number:stop] == 0)] = (
+                    clock
+                )
         self._ranges.clear()
 
     def move(
@@ -239,11 +242,11 @@ class OfSubscription:
         if after < before:
             self.back_to(written.last_number_up_to(after))
             return
-        passed, rules = self.passed.up_to(count), self.rule.up_to(count)
+        passed, rules, parted = (column.up_to(count) for column in (self.passed, self.rule, self.parted))
         self.acked.up_to(count)
         for first, stop in written.numbers(before, after):
             part = passed[first:stop]
-            taken = part == 0
+            taken = (part == 0) & (parted[first:stop] == 0)
             rules[first:stop][taken] = rule
             part[taken] = clock
         if move.resets:
@@ -258,16 +261,26 @@ class OfSubscription:
     def begin_again(self, start: int, written: WrittenEntries, count: int) -> None:
         """It was created again, after a message."""
         self.settle(written, count)
-        if self.gone:
-            self._part(count, MISSED)
+        self._part(count, MISSED if self.gone else 0)
         self.revive(start)
+        self._done = start
         self.start, self.gone = min(start, self.start), 0
 
+    def begins_at(self, start: int, count: int) -> None:
+        """Its life turns out to begin after a message: what came before was not for it."""
+        if start < self._done:
+            self.revive(start)
+        else:
+            self._part(start + 1, MISSED)
+        self.start = min(start, self.start)
+
     def _part(self, count: int, value: int) -> None:
-        """It has nothing to do any more with what it has not acked."""
+        """It has nothing to do any more with what it has not acked. Up to `_done`, nothing changes for it any more, so this costs no more
+        than what came in its life."""
         columns = (self.parted, self.acked, self.passed)
-        parted, acked, passed = (column.up_to(count)[self.start + 1 : count] for column in columns)
+        parted, acked, passed = (column.up_to(count)[self._done + 1 : count] for column in columns)
         parted[(parted == 0) & (acked == 0) & (passed == 0)] = value
+        self._done = count - 1
 
     def waiting(self, count: int) -> np.ndarray[Any, Any]:
         """Which of the topic's publishes are in its backlog, if they were stored."""
@@ -298,6 +311,7 @@ class OfSubscription:
     def revive(self, number: int, kept: set[int] = frozenset()) -> None:  # type: ignore[assignment]
         """Whatever comes after a message is unacked again, but for what is `kept`."""
         start = number + 1
+        self._done = min(self._done, number)
         held = {each: int(self.acked.values[each]) for each in kept if each < len(self.acked.values)}
         was = self.acked.values[start:] > 0
         if was.any():
@@ -540,7 +554,10 @@ class Observer:
     def _moved(self, offset: int, clock: int, effect: e.Expired | e.Evicted | e.CursorMoved) -> None:
         of = self.of(effect.topic)
         found = of.subscriptions.get(effect.subscription)
-        if found is not None:
+        if found is not None and found.created == offset and resets(effect):  # to where it was to begin
+            after = of.there(Position(effect.after_ledger, effect.after_entry))
+            found.begins_at(of.written.last_number_up_to(after), len(of.messages))
+        elif found is not None:
             move = Move(
                 MOVED[type(effect)],
                 of.there(Position(effect.before_ledger, effect.before_entry)),
@@ -568,9 +585,10 @@ class Observer:
         start = of.written.last_number_up_to(of.there(cursor.mark_delete))
         found = of.subscriptions.get(effect.subscription)
         if found is None:
-            of.subscriptions[effect.subscription] = OfSubscription(start)
+            found = of.subscriptions[effect.subscription] = OfSubscription(start)
         else:
             found.begin_again(start, of.written, len(of.messages))
+        found.created = offset
 
     def _topic_event(self, offset: int, clock: int, effect: e.TopicEvent) -> None:
         if not loses_writes(effect.cause):

@@ -370,7 +370,8 @@ def note_open_loop(
     count the admin calls that are answered otherwise."""
     for offset in baseline.admin_answers.keys() & other_run.admin_answers:  # policies leave calls out
         before, after = baseline.admin_answers[offset], other_run.admin_answers[offset]
-        if before != after:  # what is refused may name no topic
+        # What is refused may name no topic. In a log of its own, another call may have the offset.
+        if before != after and before.cause == after.cause:
             other_run.known(after.topic or before.topic or "").answered_otherwise += 1
     for name in sorted(baseline.touched | other_run.touched):
         own, other = baseline.known(name), other_run.known(name)

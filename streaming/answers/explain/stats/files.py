@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from schemas.commands.nesting import is_deep
+from schemas.undecodable import UNDECODABLE
 from sinks.small_files import read_small
 from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace
 from streaming.answers.history.folders import NotFound, listed
@@ -116,7 +117,7 @@ def _object(path: Path) -> dict[str, Any]:
         raise BadStats(f"{path} nests too deeply: no stats do")
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         if not text.strip():
             raise BadStats(f"{path} is empty: expected JSON") from None
         looks = ": it looks like HTML" if text.lstrip()[:1] == b"<" else ""
