@@ -123,7 +123,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "dead_letters"): others(RUN, "--dead-letters", ("kafka://h", NO_URL), (UNREACHABLE, NOT_EACH)),
     ("run", "checkpoint"): others(
         RUN, "--checkpoint", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
-        ("s3a:///x", "names no bucket"), ("ftp://a", "give a folder or an s3a:// URL"), ("kafka://a:1/b", "give a folder or an s3a:// URL"),
+        ("s3a:///x", "names no bucket"), ("ftp://a", "give a folder, or the URL of a file system"), ("kafka://a:1/b", "give a folder, or the URL of a file system"),
     ),
     ("run", "store"): others(
         RUN, "--store", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),

@@ -23,6 +23,7 @@ from schemas.effects import (
     Row,
     Tick,
     TopicEvent,
+    Unsupported,
 )  # fmt: skip
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
@@ -46,8 +47,8 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
     PARTITION,
+    is_hidden_topic,
     is_partition,
-    is_system_topic,
     is_topic_name,
     is_transaction_topic,
     partitions_of,
@@ -389,7 +390,9 @@ class Broker:
             and flag(command.path, "isGlobal")
             and admin_requests.is_policy_call(command)
         ):
-            admin_requests.refuse(ctx, command, 501, "policies of a topic in all clusters are not supported")
+            cause = "policies of a topic in all clusters are not supported"
+            ctx.emit(Unsupported(name, command.connection, f"isGlobal: {cause}"))
+            admin_requests.refuse(ctx, command, 501, cause)
             return None
         if isinstance(command, c.Admin) and admin_requests.is_schema_call(command):
             schema_registry.call_schemas(ctx, name, command, self._own_policies(name))
@@ -918,7 +921,7 @@ class Broker:
         for name in namespaces.topics_in(namespace, self._ctx.partitioned):
             names.update(partitions_of(name, self._ctx.partitioned[name]))
         if to_client:
-            is_hidden = is_transaction_topic if self._ctx.config.listsSystemTopics else is_system_topic
+            is_hidden = is_transaction_topic if self._ctx.config.listsSystemTopics else is_hidden_topic
             names = {name for name in names if not is_hidden(name)}
         return sorted(names)
 

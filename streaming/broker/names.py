@@ -135,11 +135,14 @@ def is_transaction_topic(name: str) -> bool:
     return name.startswith(_COORDINATORS) or name.endswith(_PENDING_ACKS)
 
 
+def is_hidden_topic(name: str) -> bool:
+    """Is this a topic that clients which list topics don't see (``SystemTopicNames.isSystemTopic``)?"""
+    base = base_of(name)
+    return base.rpartition("/")[2] in _EVENTS or is_transaction_topic(base)
+
+
 @lru_cache(maxsize=1 << 14)  # lists, and each round of the check of inactive topics, ask about the same ones
 def is_system_topic(name: str) -> bool:
     """Is this a topic in which Pulsar keeps something for itself (``BrokerService.isSystemTopic``)?"""
-    base = base_of(name)
-    namespace, _, local = base.partition("://")[2].rpartition("/")
-    return (
-        local in _EVENTS or is_transaction_topic(base) or _SERVICE_NAMESPACE.fullmatch(namespace) is not None
-    )
+    namespace = base_of(name).partition("://")[2].rpartition("/")[0]
+    return is_hidden_topic(name) or _SERVICE_NAMESPACE.fullmatch(namespace) is not None

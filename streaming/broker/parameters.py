@@ -30,7 +30,7 @@ def read_number(text: str, bits: int, *, boxed: bool = False) -> int:
     if not boxed and _BLANK.fullmatch(text):
         return 0
     match = _NUMBER.fullmatch(text)
-    if match is not None and text[-1].isdecimal():
+    if match is not None and text[-1:].isdecimal():
         found = int(match[1] + (match[2] or "0"))
         if -(1 << bits - 1) <= found < 1 << bits - 1:
             return found

@@ -98,7 +98,7 @@ def run_query(
         responses: ``kafka://HOST:PORT/TOPIC`` for the answers to clients; made if absent.
         dead_letters: ``kafka://HOST:PORT/TOPIC`` for what is quarantined, see `sinks.dead_letters`; made if absent.
         config: credentials for Kafka, the same for all topics, see `streaming.kafka.config`.
-        keep_outputs: remove output rows from the tables on the day when they are older than this, rounded up to whole days. None: keep all.
+        keep_outputs: remove output rows once they are older than this, rounded up to whole days. None: keep all.
         trigger: the least time between micro-batches. As `clock` is ``trigger``, each advances the clock. Without traffic
             there is one a second at most, and the next record starts one at once.
         shuffle_partitions: parallel tasks; by default as many as cores and ingress partitions allow. 1 has the

@@ -64,7 +64,7 @@ def start(
             expire while nothing comes. ``log``: timestamps alone, for commands of the past.
         trigger: the least time between micro-batches, such as ``500ms``. ``availableNow``: fold what is there, and end.
         tables: write the table of output rows.
-        keep_outputs: remove rows from it on the day when they are older than this, rounded up to whole days. None: keep all.
+        keep_outputs: remove rows once they are older than this, rounded up to whole days. None: keep all.
         quality: check the output rows, samples of them in a process beside this one.
         max_ahead_ms: quarantine commands that are so much, or more, ahead of their micro-batch. None: accept any time.
             Only for the clock ``trigger``.

@@ -37,8 +37,8 @@ def read(
     stored: Iterator[Stored], look: Look, after: SourcePosition, payloads: Payloads
 ) -> Generator[TimedSend]:
     """The commands of entries that a reader gets, the first one after `after`. It began to read after the `look`. Readers get no
-    markers, and nothing of aborted transactions: an empty entry stands for each. The last ones of a ledger count when it is closed: in an
-    open one, a transaction may still be open. Raises `ValueError` for more than can be."""
+    markers, and nothing of aborted transactions: an empty entry stands for each. The last ones of a ledger count when it is closed and
+    the cluster says that no transaction is open. Raises `ValueError` for more than can be."""
     ledgers = {id_: entries for id_, (entries, _) in ledgers_of(look.internal).items()}
     ids = [*ledgers]
 
@@ -56,8 +56,10 @@ def read(
         yield from passed_over((each.ledger, each.entry), each.time)
         yield _timed(each, payloads)
         after = each.ledger, each.entry
-    # quirk: the broker may not say where the end of a terminated topic is, and then a reader gets nothing, readable or not
-    if ids and after < (ids[-1], 0) and look.internal.get("state") != _TERMINATED:
+    # What comes after the beginning of an open transaction is read when that ends. quirk: the broker may not say where the end of a
+    # terminated topic is, and then a reader gets nothing, readable or not.
+    readable = look.stats.get("ongoingTxnCount") == 0 and look.internal.get("state") != _TERMINATED
+    if ids and after < (ids[-1], 0) and readable:
         yield from passed_over((ids[-1], 0), look.time)
 
 

@@ -84,7 +84,7 @@ from schemas.entries import EntryNotFound
 from streaming.broker.admin.namespaces import NOT_EMPTY
 from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.admin_requests import topic_of, topic_path
-from streaming.broker.names import partitions_of
+from streaming.broker.names import is_transaction_topic, partitions_of
 from streaming.broker.parameters import flag
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic, holds_records
@@ -322,7 +322,8 @@ class QueryEngine:
             path += "&includeSystemTopic=true"
         answers = await self._answers(None, Admin(method="GET", path=path))
         lists: list[Any] = [each.fields.response for each in answers if each.fields.status == 200]
-        return sorted({name for found in lists for name in found})
+        names = {name for found in lists for name in found}
+        return sorted(name for name in names if not (to_client and is_transaction_topic(name)))
 
     async def partitions(self, topic: str) -> int:
         """See `Engine.partitions`."""

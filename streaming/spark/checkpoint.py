@@ -15,8 +15,27 @@ from streaming.spark.failure import QueryFailed
 
 _S3A = "s3a://"
 _NOT_SPARKS = ("s3", "s3n")
-_SCHEMES = ("s3a", "file", "hdfs", "viewfs", "gs", "abfs", "abfss")
-"""Those of stores, with Spark's name of S3. A store takes what pyarrow opens."""
+_SCHEMES = frozenset(
+    [
+        "file",
+        "s3a",
+        "hdfs",
+        "webhdfs",
+        "swebhdfs",
+        "viewfs",
+        "gs",
+        "abfs",
+        "abfss",
+        "wasb",
+        "wasbs",
+        "oss",
+        "cosn",
+        "obs",
+        "ofs",
+        "o3fs",
+    ]
+)
+"""Those of Hadoop's file systems, with Spark's name of S3. Some need a library of their own."""
 _STATE = "state/0/_metadata/metadata"
 """Where Spark says how many partitions the state has."""
 
@@ -50,7 +69,9 @@ def check_scheme(checkpoint: str | Path, conf: Mapping[str, str]) -> None:
     scheme, found, _ = str(checkpoint).partition("://")
     others = any(name.startswith(f"spark.hadoop.fs.{scheme}.") for name in conf)
     if found and scheme not in _SCHEMES and not others:
-        raise BadUrl(f"{checkpoint} can't be a checkpoint: give a folder or an {_S3A} URL")
+        raise BadUrl(
+            f"{checkpoint} can't be a checkpoint: give a folder, or the URL of a file system of Hadoop's, such as {_S3A}"
+        )
 
 
 def noted(checkpoint: str | Path, folder: Literal["offsets", "commits"]) -> dict[int, float]:

@@ -667,10 +667,11 @@ def test_a_subscription_is_not_replicated() -> None:
     assert response(run.admin("GET", path)) == {TOPIC: False}
     for body, status in ((False, 204), (True, 501)):
         assert one(run.admin("POST", path, body), AdminResponse).fields.status == status
-    for given, status in (("true", 501), ("True", 501), ("false", 204)):
-        created = run.admin("PUT", f"/subscription/new?replicated={given}")
-        assert one(created, AdminResponse).fields.status == status
-        assert ("new" in run.topic.subscriptions) == (status == 204)
+    for given, is_told in (("true", True), ("True", True), ("false", False)):  # as of a SUBSCRIBE
+        created = run.admin("PUT", f"/subscription/{given}?replicated={given}")
+        assert one(created, AdminResponse).fields.status == 204
+        assert given in run.topic.subscriptions
+        assert any(isinstance(each, Unsupported) for each in created) == is_told
     missing = run.admin("GET", "/subscription/none/replicatedSubscriptionStatus")
     assert one(missing, AdminResponse).fields.status == 404
 

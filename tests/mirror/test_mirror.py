@@ -235,10 +235,10 @@ def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
     assert len([*folder.glob("*.jsonl")]) > 1
 
 
-def looked(ledgers: dict[int, int], state: str = "LedgerOpened") -> Look:
+def looked(ledgers: dict[int, int], state: str = "LedgerOpened", open_transactions: int = 0) -> Look:
     """A look at a topic that has so many entries in its ledgers."""
     shown = [{"ledgerId": id_, "entries": entries, "size": 0} for id_, entries in ledgers.items()]
-    return Look(1000, {}, {"ledgers": shown, "state": state})
+    return Look(1000, {"ongoingTxnCount": open_transactions}, {"ledgers": shown, "state": state})
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -259,10 +259,13 @@ def test_something_stands_for_each_entry_that_no_reader_gets(seed: int) -> None:
     assert {each.time for each in sends} <= {500, 1000}
 
 
-def test_nothing_stands_for_what_the_end_of_a_terminated_topic_hides() -> None:
-    ledgers = {3: 2, 4: 2, 5: 0}
-    for state, count in (("LedgerOpened", 4), ("Terminated", 0)):
-        assert len([*read(iter(()), looked(ledgers, state), (-1, -1), "keep")]) == count
+@pytest.mark.parametrize(
+    ("state", "open_transactions", "count"),
+    [("LedgerOpened", 0, 4), ("Terminated", 0, 0), ("LedgerOpened", 1, 0)],
+)
+def test_nothing_stands_for_what_may_be_read_later(state: str, open_transactions: int, count: int) -> None:
+    look = looked({3: 2, 4: 2, 5: 0}, state, open_transactions)
+    assert len([*read(iter(()), look, (-1, -1), "keep")]) == count
 
 
 def test_more_unreadable_entries_than_can_be() -> None:

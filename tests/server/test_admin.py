@@ -996,6 +996,18 @@ def test_a_topic_without_partitions_has_no_messages_for_one(index: int) -> None:
     on_api(publish)
 
 
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_partitioned_topic_has_messages_in_its_partitions_alone(index: int) -> None:
+    async def publish(api: Api) -> None:
+        await api.call("PUT", f"{PATH}/partitions", 2)
+        before = (await api.call("GET", "/persistent/public/n")).body
+        status, found = await _produced(api, f"t/partitions/{index}", {"messages": [{"payload": "x"}]})
+        assert (status, found["messagePublishResults"][0]["errorCode"]) == (200, 2)
+        assert (await api.call("GET", "/persistent/public/n")).body == before
+
+    on_api(publish)
+
+
 def test_a_partition_has_no_partitions() -> None:
     async def publish(api: Api) -> tuple[int, Any]:
         await api.call("PUT", f"{PATH}/partitions", 2)

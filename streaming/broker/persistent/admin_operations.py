@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from schemas.commands import Admin
-from schemas.effects import CursorMoved, Expired, TopicEvent
+from schemas.effects import CursorMoved, Expired, TopicEvent, Unsupported
 from schemas.units import Int32, Int64
 from streaming.broker.admin_requests import answer_from, call_of
 from streaming.broker.admin_table import NUMBERS, TOPIC, AdminAnswer, Call, Names, Table
@@ -88,8 +88,6 @@ def _create_topic(ctx: Context, topic: PersistentTopic, command: Admin, names: N
 
 def _create_subscription(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Create a durable subscription before the message at the position in the body; without a body: at the latest message."""
-    if flag(command.path, "replicated"):
-        raise AdminError(501, _REPLICATED)
     if names["subscription"] in topic.subscriptions:
         raise AdminError(409, "Subscription already exists for topic")
     if not is_subscription_name(names["subscription"]):
@@ -97,6 +95,8 @@ def _create_subscription(ctx: Context, topic: PersistentTopic, command: Admin, n
     body = MessageIdBody.read(command.body)
     target = body.position
     subscription = _create(ctx, topic, names["subscription"], earliest=False, properties=body.properties)
+    if flag(command.path, "replicated"):
+        ctx.emit(Unsupported(topic.name, command.connection, f"replicated: {_REPLICATED}"))
     # Pulsar always resets a new cursor. At Latest this only shows if the last ledger with an entry was trimmed.
     if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
         seeking.reset(ctx, topic, subscription, target, "created at a message id")

@@ -391,7 +391,7 @@ class _Api:
         self, topic: str, index: int, partitions: int, command: Publish, version: int
     ) -> dict[str, Any]:
         """Publish a message to a topic or to one of its partitions (−1: it has none). What became of it."""
-        if not -1 <= index < partitions:
+        if not (0 if partitions else -1) <= index < partitions:
             cause = f"Topic {partition_of(topic, index)} not found"
             return {"errorMsg": cause, "messageId": str(index), "errorCode": 2, "schemaVersion": version}
         name = topic if index < 0 else partition_of(topic, index)
