@@ -296,7 +296,7 @@ class _RowObserver(Observer):
         found = of.subscriptions.get(effect.subscription)
         if deletes(effect.cause):
             if found is not None:
-                found.end(clock, of.written, len(of.messages))
+                found.end(clock, of.written, of.stored)
             return
         start: int | None = of.written.last_number_up_to(of.written.last)
         if effect.cause == "created at Earliest":
@@ -309,7 +309,7 @@ class _RowObserver(Observer):
             found = of.subscriptions[effect.subscription] = _OfSubscription(start)
         else:
             assert isinstance(found, _OfSubscription)
-            found.begin_again_at(start, of.written, len(of.messages))
+            found.begin_again_at(start, of.written, of.stored)
         found.created = offset
 
     def sample_storage(self, clock: int | None) -> None:

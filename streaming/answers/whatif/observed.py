@@ -253,13 +253,13 @@ class OfSubscription:
             self.revive(written.last_number_up_to(after))
 
     def end(self, clock: int, written: WrittenEntries, count: int) -> None:
-        """It is deleted."""
+        """It is deleted. `count`: see `OfTopic.stored`."""
         self.settle(written, count)
         self.gone = clock
         self._part(count, clock)
 
     def begin_again(self, start: int, written: WrittenEntries, count: int) -> None:
-        """It was created again, after a message."""
+        """It was created again, after a message. `count`: see `OfTopic.stored`."""
         self.settle(written, count)
         self._part(count, MISSED if self.gone else 0)
         self.revive(start)
@@ -388,6 +388,11 @@ class OfTopic:
         """What clients saw so far is compared."""
         self.seen.clear()
         self.compared = len(self.messages)
+
+    @property
+    def stored(self) -> int:
+        """The number of the next message after the last one that is stored. There are more `messages` when a piece begins."""
+        return self.written.last_number_up_to(self.written.last) + 1
 
     def note_storage(self, clock: int) -> None:
         """The storage is as it is now."""
@@ -576,7 +581,7 @@ class Observer:
         if deletes(effect.cause):
             found = of.subscriptions.get(effect.subscription)
             if found is not None:
-                found.end(clock, of.written, len(of.messages))
+                found.end(clock, of.written, of.stored)
             return
         try:
             cursor = self.broker.topic(effect.topic).cursors[effect.subscription]
@@ -587,7 +592,7 @@ class Observer:
         if found is None:
             found = of.subscriptions[effect.subscription] = OfSubscription(start)
         else:
-            found.begin_again(start, of.written, len(of.messages))
+            found.begin_again(start, of.written, of.stored)
         found.created = offset
 
     def _topic_event(self, offset: int, clock: int, effect: e.TopicEvent) -> None:
