@@ -141,6 +141,13 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/retention"})],
         "2.10", "3.0", {"answered_otherwise": "1"},
     ),
+    "listsSystemTopics": (
+        [
+            (1, "persistent://a/b/__change_events", {"producer": "p", "sequence_id": 0, "payload": "x"}),
+            (2, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/topics"}),
+        ],
+        "2.10", "3.0", {"answered_otherwise": "1"},
+    ),
     "unsetAffinityIs204": (
         [(1, None, {"command": "ADMIN", "method": "GET", "path": "/namespaces/a/b/antiAffinity"})],
         "4.0", "4.2", {"answered_otherwise": "1"},
