@@ -531,7 +531,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         following = next_available(sub.consumers, turn) if sub.consumers else None
         for consumer in sub.consumers:
             yield permits_of(consumer)
-            yield unacked_of(sub, consumer)
+            yield unacked_of(sub, consumer, strict=self._keeps_to_the_limit)
             if (
                 following is not None
                 and consumer.available
@@ -544,6 +544,11 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
         """Whether the replay set keeps new entries from being read, and why."""
         return True, f"{len(self.replay)} entries to redeliver go first, from {self.replay.first(1)[0]} on"
+
+    @property
+    def _keeps_to_the_limit(self) -> bool:
+        """Whether a consumer at its unacked limit gets nothing even if it is not blocked yet. quirk: Shared gives it one entry at a time."""
+        return False
 
     def _goes_first(self, consumer: Consumer, other: Consumer) -> bool:
         """Whether `other` gets nothing while `consumer` can receive."""

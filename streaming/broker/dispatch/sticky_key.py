@@ -529,6 +529,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
     def _goes_first(self, consumer: Consumer, other: Consumer) -> bool:
         return False
 
+    @property
+    def _keeps_to_the_limit(self) -> bool:
+        return True
+
     def whereabouts(self, sub: SubscriptionContext, position: Position) -> Whereabouts:
         """As for Shared. For an entry that waits for the consumer of its key: why that one cannot take it."""
         found = super().whereabouts(sub, position)

@@ -48,9 +48,14 @@ def permits(name: str, count: int, while_blocked: int = 0) -> Verdict:
     return Verdict("permits", count <= 0, text, "consumer", name)
 
 
-def unacked_of(sub: SubscriptionContext, consumer: Consumer) -> Verdict:
-    """Whether the consumer has too many unacknowledged messages."""
-    return unacked_of_consumer(consumer.name, consumer.unacked, sub.consumer_limit, blocked=consumer.blocked)
+def unacked_of(sub: SubscriptionContext, consumer: Consumer, *, strict: bool) -> Verdict:
+    """Whether the consumer has too many unacknowledged messages. Without `strict`, a limit that was lowered to what it has blocks it only
+    from its next flow on; with it, there is no room before, either."""
+    limit = sub.consumer_limit
+    found = unacked_of_consumer(consumer.name, consumer.unacked, limit, blocked=consumer.blocked)
+    if not strict or found.blocks or not 0 < limit <= consumer.unacked:
+        return found
+    return found._replace(blocks=True, text=f"{found.text}; there is room after an ack that leaves fewer")
 
 
 def unacked_of_consumer(name: str, unacked: int, limit: int | None, *, blocked: bool) -> Verdict:
