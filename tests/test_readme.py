@@ -116,7 +116,6 @@ def test_what_it_says_without_kafka(terminal: Terminal) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_all_of_it(terminal: Terminal) -> None:

@@ -206,7 +206,6 @@ def reading(folder: Path) -> Iterator[Reader]:
         reader.leave()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("pages", SITTINGS, ids="-".join)
 def test_what_it_says_without_kafka(tmp_path: Path, pages: tuple[str, ...]) -> None:
     with reading(tmp_path) as reader:
@@ -218,7 +217,6 @@ def test_what_it_says_without_kafka(tmp_path: Path, pages: tuple[str, ...]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_what_it_says_about_kafka(tmp_path: Path) -> None:
@@ -232,7 +230,6 @@ def test_what_it_says_about_kafka(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_what_it_says_about_a_twin_with_kafka(tmp_path: Path) -> None:

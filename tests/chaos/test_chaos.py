@@ -22,7 +22,6 @@ from tests.rows import by_kind, together
 pytestmark = [
     pytest.mark.feature("J2"),
     pytest.mark.kafka,
-    pytest.mark.timeout(900),  # half a minute on a quiet machine
     pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc"),
 ]
 

@@ -31,11 +31,12 @@ class LiveQuery:
 
     # -- the process
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
+        """`options`: after those of the query, for this start."""
         self.starts += 1
         with self._said().open("wb") as said:
             self.process = subprocess.Popen(
-                [MAGNETAR, "run", *self._arguments], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                [MAGNETAR, "run", *self._arguments, *options], stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                 cwd=self.folder, env=os.environ | self.environment, start_new_session=True, preexec_fn=no_nohup,
             )  # fmt: skip
 

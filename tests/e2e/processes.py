@@ -11,8 +11,8 @@ import psutil
 
 from streaming.kafka.local import is_gone
 
-PATIENCE_SECONDS = 180.0
-"""A timeout. A quiet machine needs a twentieth of it."""
+PATIENCE_SECONDS = 600.0
+"""A timeout. A quiet machine needs a fiftieth of it."""
 
 _POLL_SECONDS = 0.004
 

@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.feature("J2"),
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.timeout(1800),  # a minute or two on a quiet machine
 ]
 
 PARTITIONS = 3

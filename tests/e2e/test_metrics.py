@@ -30,7 +30,7 @@ from tests.e2e.live import LiveQuery
 from tests.e2e.traffic import Traffic
 from tests.metrics.test_topics import Values, expected, stats_of, values
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 START = 1_700_000_000_000
 PARTITIONS = 2

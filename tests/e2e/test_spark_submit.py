@@ -93,7 +93,6 @@ def query(kafka: LocalKafka, tmp_path: Path) -> Iterator[Submitted]:
 @pytest.mark.sampled(3)
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.timeout(900)
 def test_it_is_the_query_on_the_session_of_spark_submit(query: Submitted, tmp_path: Path) -> None:
     page = query.wait("serving")
     assert page["what"] == "page"

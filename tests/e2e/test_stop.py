@@ -14,7 +14,7 @@ from tests.e2e.live import LiveQuery
 from tests.e2e.test_cli import Done, magnetar
 from tests.e2e.traffic import Traffic
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 START = 1_700_000_000_000
 

@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.feature("J4"),
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.timeout(900),
 ]
 
 EXPIRING = [f"persistent://public/default/t{number}" for number in range(4)]

@@ -22,7 +22,7 @@ from streaming.spark.query import Written
 from tests.e2e.processes import wait_until
 from tests.e2e.traffic import Traffic
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 LOG = Traffic(3, 1_700_000_000_000).write(200)
 

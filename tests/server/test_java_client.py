@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.conftest import PROFILE, Configured, Running, java
 
-pytestmark = [pytest.mark.feature("A1", "E8", "K1", "K2"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.feature("A1", "E8", "K1", "K2")]
 
 PROGRAM = Path(__file__).with_name("JavaClient.java")
 SHORT = "type-Key_Shared|batching-true|compression-ZSTD|keys|nack|deduplication|reader|schema-AVRO"

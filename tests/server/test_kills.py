@@ -20,7 +20,7 @@ from tests.e2e.live import MAGNETAR, LiveQuery
 from tests.server import kills
 from tests.server.conftest import Query, java
 
-pytestmark = [pytest.mark.feature("A1", "K1", "K2", "J2"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.feature("A1", "K1", "K2", "J2")]
 
 WAIT = 120.0
 

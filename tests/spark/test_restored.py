@@ -206,7 +206,6 @@ def test_checkpoint_and_store_are_apart(life: Life, checkpoint: str, store: str)
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(600)
 def test_a_query_over_kafka(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
     """After a start, it plans an empty micro-batch, which would have the number of one that the store has."""
     ingress, (old, checkpoint, store) = (
