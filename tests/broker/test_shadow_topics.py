@@ -135,6 +135,17 @@ def test_a_topic_is_a_shadow_topic_from_the_beginning_and_for_good() -> None:
     assert not other.topic.is_shadow
 
 
+@pytest.mark.parametrize("source", [True, False])
+def test_policies_may_come_before_a_shadow_topic(source: bool) -> None:
+    """What-if sets policies at the beginning, before the log creates the topic."""
+    run = Run()
+    run.admin("POST", "/messageTTL", 9)
+    body = {SHADOW_SOURCE: TOPIC} if source else {}
+    assert one(run.admin("PUT", "", body), AdminResponse).fields.status == (204 if source else 409)
+    assert run.topic.is_shadow == source
+    assert one(run.admin("PUT", "", body), AdminResponse).fields.status == 409
+
+
 def test_its_ledger_stays_open_until_the_source_goes_on() -> None:
     run = shadow(
         managedLedgerMaxLedgerRolloverTimeMinutes=1, managedLedgerInactiveLedgerRolloverTimeSeconds=1,

@@ -28,6 +28,7 @@ from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.answer import WhatIf
 from streaming.answers.whatif.compare import PolicySet, compared, joined, named_sets
 from streaming.answers.whatif.observed import (
+    MISSED,
     OBSERVED,
     UNKNOWN,
     UNTIMED,
@@ -373,10 +374,6 @@ class _OfSubscription(OfSubscription):
         self.begin_again(self._since, written, count)
         self._unknown_start, self._first = start is None, None
 
-    def begins_at(self, start: int, count: int) -> None:
-        super().begins_at(start, count)
-        self._since, self._unknown_start = start, False
-
     def sent(self, ledger: int, entry: int, clock: int) -> None:
         super().sent(ledger, entry, clock)
         position = Position(ledger, entry)
@@ -413,8 +410,13 @@ class _OfSubscription(OfSubscription):
         if not self._unknown_start:
             return
         first = None if self._first is None else written.at(self._first)
-        self.begins_at(count - 1 if first is None else first.number - 1, count)
-        self._unknown_start = first is None
+        start = count - 1 if first is None else first.number - 1
+        if start < self._done:
+            self.revive(start)
+        else:
+            self._part(start + 1, MISSED)
+        self.start = min(start, self.start)
+        self._since, self._unknown_start = start, first is None
 
     def _passed_again(self, last: int) -> None:
         """The cursor was behind what a rule took: what it had was not written, and the topic was loaded again."""

@@ -266,14 +266,6 @@ class OfSubscription:
         self._done = start
         self.start, self.gone = min(start, self.start), 0
 
-    def begins_at(self, start: int, count: int) -> None:
-        """Its life turns out to begin after a message: what came before was not for it."""
-        if start < self._done:
-            self.revive(start)
-        else:
-            self._part(start + 1, MISSED)
-        self.start = min(start, self.start)
-
     def _part(self, count: int, value: int) -> None:
         """It has nothing to do any more with what it has not acked. Up to `_done`, nothing changes for it any more, so this costs no more
         than what came in its life."""
@@ -559,19 +551,17 @@ class Observer:
     def _moved(self, offset: int, clock: int, effect: e.Expired | e.Evicted | e.CursorMoved) -> None:
         of = self.of(effect.topic)
         found = of.subscriptions.get(effect.subscription)
-        if found is not None and found.created == offset and resets(effect):  # to where it was to begin
-            after = of.there(Position(effect.after_ledger, effect.after_entry))
-            found.begins_at(of.written.last_number_up_to(after), len(of.messages))
-        elif found is not None:
-            move = Move(
-                MOVED[type(effect)],
-                of.there(Position(effect.before_ledger, effect.before_entry)),
-                of.there(Position(effect.after_ledger, effect.after_entry)),
-                effect.entries,
-                resets(effect),
-            )
-            rule = self._rule(move.outcome, effect.cause, effect.policy)
-            found.move(move, clock, rule, of.written, len(of.messages))
+        if found is None or (found.created == offset and resets(effect)):  # to where it begins
+            return
+        move = Move(
+            MOVED[type(effect)],
+            of.there(Position(effect.before_ledger, effect.before_entry)),
+            of.there(Position(effect.after_ledger, effect.after_entry)),
+            effect.entries,
+            resets(effect),
+        )
+        rule = self._rule(move.outcome, effect.cause, effect.policy)
+        found.move(move, clock, rule, of.written, len(of.messages))
 
     def _ledger_deleted(self, offset: int, clock: int, effect: e.LedgerDeleted) -> None:
         self.of(effect.topic).trim(effect.ledger_id, effect.entries, effect.size)
