@@ -53,6 +53,6 @@ def _parsed(file: Path) -> ast.AST:
 
 
 def test_no_route_has_starlettes_numbers() -> None:
-    """They raise for one that is too long, before a handler could answer: `streaming.server.admin.path_numbers` has others."""
+    """They raise for one that is too long, before a handler could answer."""
     files = [file for name in PACKAGES for file in (ROOT / name).rglob("*.py")]
     assert [str(file) for file in files if ":int}" in file.read_text() or ":float}" in file.read_text()] == []

@@ -19,7 +19,6 @@ from streaming.broker.persistent.delivery import Show
 from streaming.broker.position import from_text
 from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
-from streaming.server.admin.path_numbers import NUMBER
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
@@ -60,11 +59,11 @@ class Control:
             Route("/clock", _answered(self.clock), methods=["GET"]),
             Route("/clock", _answered(self.set_clock), methods=["POST"]),
             Route("/faults", _answered(self.add_fault), methods=["POST"]),
-            Route(f"/faults/{{id:{NUMBER}}}", _answered(self.fault), methods=["GET"]),
-            Route(f"/faults/{{id:{NUMBER}}}", _answered(self.remove_fault), methods=["DELETE"]),
+            Route("/faults/{id}", _answered(self.fault), methods=["GET"]),
+            Route("/faults/{id}", _answered(self.remove_fault), methods=["DELETE"]),
             Route("/peek", _answered(self.peek), methods=["GET"]),
             Route("/snapshots", _answered(self.snapshot), methods=["POST"]),
-            Route(f"/snapshots/{{id:{NUMBER}}}/restore", _answered(self.restore), methods=["POST"]),
+            Route("/snapshots/{id}/restore", _answered(self.restore), methods=["POST"]),
             Route("/reset", _answered(self.reset), methods=["POST"]),
         ]
 
@@ -113,7 +112,7 @@ class Control:
 
     async def fault(self, request: Request) -> Any:
         """A fault; with ``?hits=N``, as soon as it has hit N commands."""
-        fault = self._server.faults.get(request.path_params["id"])
+        fault = self._server.faults.get(_id(request))
         if fault is None:
             raise BadCall("there is no such fault")
         if (hits := request.query_params.get("hits")) is not None:
@@ -122,7 +121,7 @@ class Control:
 
     async def remove_fault(self, request: Request) -> Any:
         """Remove a fault. That may have happened before, as by a reset."""
-        if not self._server.faults.remove(request.path_params["id"]):
+        if not self._server.faults.remove(_id(request)):
             raise BadCall("there never was such a fault")
         return {}
 
@@ -169,7 +168,7 @@ class Control:
 
     async def restore(self, request: Request) -> Any:
         """Go back to a snapshot. All connections are closed, and the faults are gone."""
-        id_ = request.path_params["id"]
+        id_ = _id(request)
         if id_ >= len(self._snapshots):
             raise BadCall("there is no such snapshot")
         await self._restore(self._snapshots[id_])
@@ -205,6 +204,10 @@ def _decoded(body: bytes, type_: Any) -> Any:
         return msgspec.json.decode(body, type=type_)
     except UNDECODABLE as error:
         raise BadCall(str(error)) from None
+
+
+def _id(request: Request) -> int:
+    return _number("id", request.path_params["id"])
 
 
 def _number(name: str, text: str) -> int:
