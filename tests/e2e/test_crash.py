@@ -70,6 +70,7 @@ def test_the_traffic_is_worth_it(tmp_path: Path) -> None:
     assert [state.topics for state in outcome.states] == [3, 2, 3]
 
 
+@pytest.mark.sampled(2)
 def test_killed_and_started_again(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
 ) -> None:
