@@ -543,7 +543,9 @@ def _lives(events: list[dict[str, Any]]) -> list[_Lifetime]:
     for event in events:
         if not deletes(event["cause"]):
             if found and found[-1].deleted is None:
-                found[-1] = found[-1]._replace(deleted=event | {"cause": "deleted without output tables"})
+                found[-1] = found[-1]._replace(
+                    deleted=event | {"cause": "deleted while the query wrote no output tables"}
+                )
             found.append(_Lifetime(event, None))
         elif found and found[-1].deleted is None:
             found[-1] = found[-1]._replace(deleted=event)
