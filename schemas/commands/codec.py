@@ -145,6 +145,22 @@ class Line(NamedTuple):
     topic: str | None
     timestamp: int | None
 
+    def differs_from(self, topic: str | None, timestamp: int) -> str | None:
+        """Why a record with this topic and timestamp (ms) is refused, None: its own say the same."""
+        if self.topic is not None and not topic:
+            return (
+                f"the record has no key, and `topic` {self.topic} belongs to another ingress partition or may do so: give "
+                "the record its topic as a key"
+            )
+        if self.topic is not None and self.topic != topic:
+            return f"`topic` {self.topic} differs from the record's key {topic}"
+        if self.timestamp is not None and self.timestamp != timestamp:
+            return (
+                f"`timestamp` {self.timestamp} differs from the record's time {timestamp}: leave it out, or send the log "
+                "with `magnetar produce`"
+            )
+        return None
+
 
 Decoded = AnyCommand | Publish | Refused | Line
 """What a record's value turned out to be."""

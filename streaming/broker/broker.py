@@ -327,19 +327,7 @@ class Broker:
 
     def _fold_line(self, topic: str | None, timestamp: int, line: Line) -> Refused | None:
         """Carry out the command in a line of a log if the line's coordinates are those of the record."""
-        if line.topic is not None and not topic:
-            cause = (
-                f"the record has no key, and `topic` {line.topic} belongs to another ingress partition or may do so: give "
-                "the record its topic as a key"
-            )
-            return Refused("coordinates", cause)
-        if line.topic is not None and line.topic != topic:
-            return Refused("coordinates", f"`topic` {line.topic} differs from the record's key {topic}")
-        if line.timestamp is not None and line.timestamp != timestamp:
-            cause = (
-                f"`timestamp` {line.timestamp} differs from the record's time {timestamp}: leave it out, or send the log "
-                "with `magnetar produce`"
-            )
+        if (cause := line.differs_from(topic, timestamp)) is not None:
             return Refused("coordinates", cause)
         return self._fold(topic, line.command)
 

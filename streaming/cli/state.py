@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from schemas.units import LATEST_TIME
 from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import MOST_PARTITIONS, IngressOption, KafkaConfigFile, credentials
+from streaming.cli.options import (
+    MOST_PARTITIONS,
+    IngressOption,
+    KafkaConfigFile,
+    credentials,
+    max_ahead_milliseconds,
+)
 
 if TYPE_CHECKING:
     from streaming.spark.checkpoint import Committed
@@ -173,6 +181,13 @@ def move_command(
     partitions: Annotated[
         int, typer.Option(min=1, max=MOST_PARTITIONS, help="The number of partitions of the new topic.")
     ],
+    max_ahead: Annotated[
+        str,
+        typer.Option(
+            help="Of the records that the query has not folded, those with timestamps at least this far ahead of the machine's clock are "
+            "for the new query to quarantine: give its --max-ahead; off: none."
+        ),
+    ] = "1h",
     kafka_config: KafkaConfigFile = None,
 ) -> None:
     """Prepare a topic and a store for a query that continues where a stopped one ended, with another number of ingress partitions.
@@ -188,6 +203,8 @@ def move_command(
     from streaming.state.move import CATCH_UP, States, move_states
     from streaming.state.seed import SeedWriter
 
+    ahead = max_ahead_milliseconds(max_ahead)
+    latest = LATEST_TIME if ahead is None else time.time_ns() // 1_000_000 + ahead - 1
     with _expected():
         old, new = KafkaUrl.parse(ingress), KafkaUrl.parse(to_ingress)
         config = credentials(kafka_config)
@@ -220,6 +237,7 @@ def move_command(
                 new,
                 to_store,
                 partitions=partitions,
+                latest=latest,
                 config=config,
                 check=held.check,
                 progress=lambda done, total: bar.update(

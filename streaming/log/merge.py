@@ -8,6 +8,8 @@ topic, which concern all topics of the partition. So the merged log must show ev
   (Partitions without any topic do not count. TICK and CONNECT only advance the time, so they may differ.)
 * What came before such a record stays before it, and what came after it stays after it. In between, time decides.
 * The time of a record is the clock at which it was folded: its timestamp, or its partition's clock if that was later.
+* So a value says nothing of topic and time any more (`schemas.commands.Line`), which would contradict its record. One that did so before
+  was refused, and is left out.
 """
 
 from itertools import zip_longest
@@ -44,12 +46,17 @@ class Merged(NamedTuple):
     notes: list[str]
 
 
+def _without_topic(value: bytes) -> c.AnyCommand | c.Publish | None:
+    """The command in the value of a record without a topic; None: it is refused."""
+    found = c.decode_or_refuse(value)
+    if isinstance(found, c.Line):
+        return found.command if found.topic is None else None
+    return None if isinstance(found, c.Refused) else found
+
+
 def for_partition(value: bytes) -> c.AnyCommand | None:
     """The command in the value of a record without a topic, if it is a command for a whole ingress partition."""
-    try:
-        command = c.decode(value)
-    except c.MalformedCommand:
-        return None
+    command = _without_topic(value)
     if isinstance(command, c.BrokerConfig | c.RunCheck | c.Restart | c.ConnectionLost | c.Tick | c.Connect):
         return command
     return command if isinstance(command, c.Admin) and topic_of(command.path) is None else None
@@ -57,10 +64,7 @@ def for_partition(value: bytes) -> c.AnyCommand | None:
 
 def is_on_partitioned_topic(value: bytes) -> bool:
     """Whether the value of a record without a topic is a call that changes a partitioned topic as a whole."""
-    try:
-        command = c.decode(value)
-    except c.MalformedCommand:
-        return False
+    command = _without_topic(value)
     return isinstance(command, c.Admin) and command.method != "GET" and is_for_whole(command)
 
 
@@ -73,10 +77,9 @@ def on_partitioned_topics(log: pa.Table) -> dict[int, c.Admin]:
     partitioned: set[str] = set()
     calls = pc.match_substring(log["value"], "ADMIN").to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(calls).tolist():
-        try:
-            command = c.decode(log["value"][row].as_py())
-        except c.MalformedCommand:
-            continue
+        command = c.decode_or_refuse(log["value"][row].as_py())
+        if isinstance(command, c.Line):
+            command = command.command
         if not isinstance(command, c.Admin) or command.method == "GET" or not is_for_whole(command):
             continue
         whole = topic_of(command.path)
@@ -90,20 +93,52 @@ def on_partitioned_topics(log: pa.Table) -> dict[int, c.Admin]:
     return found
 
 
-def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged:
+def without_coordinates(records: pa.Table) -> tuple[pa.Table, int]:
+    """`records` (columns `RECORD`) whose values say nothing of their topic and time. The number of those that were left out, because
+    what they said was not what the record has: they are refused."""
+    values = records["value"]
+    said = pc.or_(pc.match_substring(values, '"timestamp"'), pc.match_substring(values, '"topic"'))
+    said = pc.or_(said, pc.match_substring(values, "\\u"))  # an escape may be in the name of a field
+    rows = np.flatnonzero(said.to_numpy(zero_copy_only=False)).tolist()
+    plain, keep = dict[int, bytes](), np.ones(len(records), bool)
+    for row in rows:
+        line = c.decode_or_refuse(values[row].as_py())
+        if isinstance(line, c.Line):
+            keep[row] = (
+                line.differs_from(records["topic"][row].as_py(), records["timestamp"][row].as_py()) is None
+            )
+            plain[row] = c.to_json(line.command)
+    if not plain:
+        return records, 0
+    changed = np.zeros(len(records), bool)
+    changed[[*plain]] = True
+    column = pc.replace_with_mask(
+        values.combine_chunks(), pa.array(changed), pa.array(list(plain.values()), values.type)
+    )
+    found = records.set_column(records.schema.get_field_index("value"), records.schema.field("value"), column)
+    return found.filter(pa.array(keep)), int((~keep).sum())
+
+
+def merge_partitions(records: pa.Table, ticks: pa.Table | None = None, latest: int = LATEST_TIME) -> Merged:
     """One order of `records` (columns `RECORD`) that shows every topic what its partition showed it.
 
     `ticks` (columns ``partition``, ``offset``, ``clock``) are the trigger's ticks of the query that folded the records: the
     clock of a partition was at least there when its later records were folded. The last tick becomes a TICK command.
+    `latest`: records with a later time (ms) are refused, so they keep it, and take nothing along.
 
     Raises `LogError` if the records without a topic differ between partitions, or a topic is in two partitions.
     """
-    records = ordered(records)
+    records, refused = without_coordinates(ordered(records))
+    notes = []
+    if refused:
+        notes.append(
+            f"{refused} records were left out: the `topic` or `timestamp` in their value is not that of the record, so they are refused"
+        )
     if not len(records):
-        return Merged(records.select(LOGICAL.names), [])
+        return Merged(records.select(LOGICAL.names), notes)
     check_topics(records)
     partition = records["partition"].to_numpy()
-    found = _found(records, partition, ticks)
+    found = _found(records, partition, ticks, latest)
     alone = records["topic"].is_null().to_numpy()
     commands = {int(row): for_partition(records["value"][int(row)].as_py()) for row in np.flatnonzero(alone)}
     commands |= {row: command for row, command in on_partitioned_topics(records).items() if alone[row]}
@@ -114,31 +149,32 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None) -> Merged
     homes = np.unique(partition[~alone] if not alone.all() else partition)
     copies = _copies(records, {int(home): np.flatnonzero(common & (partition == home)) for home in homes})
     times = found[copies]  # by home and place
-    latest = times.max(axis=0)
+    last_copy = times.max(axis=0)
 
-    stage = np.searchsorted(latest, found, side="right")  # in a partition without topics, time alone decides
+    stage = np.searchsorted(
+        last_copy, found, side="right"
+    )  # in a partition without topics, time alone decides
     for home in homes:
         own = partition == home
         stage[own] = np.cumsum(common[own]) - common[own]
     keep = ~common
     keep[copies[0]] = True
     keep[_repeats(records, partition, found, timely)] = False
-    found[copies[0]] = latest
+    found[copies[0]] = last_copy
     order = np.lexsort((found, common, stage))
     order = order[keep[order]]
 
     stamps = records["timestamp"].to_numpy()
     stamps = np.where(
-        stamps > LATEST_TIME, stamps, found
-    )  # a timestamp in another unit is not a time: the record is quarantined
+        stamps > latest, stamps, found
+    )  # too late, or in another unit, so that it is not a time: the record is quarantined
     log = records.take(pa.array(order))
     log = pa.table([pa.array(stamps[order]), log["topic"], log["value"]], schema=LOGICAL)
     if ticks is not None and len(ticks) and (last := pc.max(ticks["clock"]).as_py()) > found.max():
         end = {"timestamp": last, "topic": None, "value": c.to_json(c.Tick())}
         log = pa.concat_tables([log, pa.Table.from_pylist([end], LOGICAL)])
 
-    notes = []
-    if (apart := int((latest - times.min(axis=0)).max(initial=0))) > 0:
+    if (apart := int((last_copy - times.min(axis=0)).max(initial=0))) > 0:
         notes.append(
             f"the copies of records without a topic met clocks up to {apart} ms apart: each counts at the latest"
         )
@@ -165,10 +201,10 @@ def check_topics(records: pa.Table) -> None:
             )
 
 
-def _found(records: pa.Table, partition: _Ints, ticks: pa.Table | None) -> _Ints:
+def _found(records: pa.Table, partition: _Ints, ticks: pa.Table | None, latest: int) -> _Ints:
     """The time (ms) at which each record was folded, which never goes back in a partition; 0: before any time was known."""
     found: _Ints = records["timestamp"].to_numpy().astype(np.int64)
-    found[(found < 0) | (found > LATEST_TIME)] = 0
+    found[(found < 0) | (found > latest)] = 0
     offset = records["offset"].to_numpy()
     for number in np.unique(partition):
         own = np.flatnonzero(partition == number)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from schemas.commands import Line, decode_or_refuse
+from schemas.commands import Admin, Line, decode_or_refuse, to_json
 from schemas.records import RECORD
 from streaming.log.merge import (
     for_partition,
@@ -57,14 +57,20 @@ def topic_in_value(value: bytes, partition: int, partitions: int) -> str | None:
     return line.topic
 
 
-def _without_topics(log: pa.Table, rows: list[int]) -> pa.Table:
-    if not rows:
+def _without_topics(log: pa.Table, whole: dict[int, Admin]) -> pa.Table:
+    """`log` without the topics of some rows, whose commands are given."""
+    if not whole:
         return log
-    topics = log["topic"].to_pylist()
-    for row in rows:
+    topics, values = log["topic"].to_pylist(), log["value"].to_pylist()
+    for row, command in whole.items():
+        line = decode_or_refuse(values[row])
+        if isinstance(line, Line) and not line.differs_from(topics[row], log["timestamp"][row].as_py()):
+            values[row] = to_json(command)
         topics[row] = None
-    column = log.schema.get_field_index("topic")
-    return log.set_column(column, log.schema.field("topic"), pa.array(topics, log.schema.field("topic").type))
+    for name, column in (("topic", topics), ("value", values)):
+        field = log.schema.field(name)
+        log = log.set_column(log.schema.get_field_index(name), field, pa.array(column, field.type))
+    return log
 
 
 def partition_log(log: pa.Table, partitions: int) -> pa.Table:
@@ -81,7 +87,7 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
     if "partition" in log.column_names:
         log = merge_partitions(log).log
     whole = on_partitioned_topics(log)
-    log = _without_topics(log, list(whole))
+    log = _without_topics(log, whole)
     values = log["value"]
     rows, partition = _spread(
         log["topic"].combine_chunks(),

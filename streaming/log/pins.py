@@ -22,8 +22,8 @@ from schemas.commands import (
     Admin,
     AnyCommand,
     BrokerConfig,
-    MalformedCommand,
-    decode,
+    Line,
+    decode_or_refuse,
     to_binary,
 )
 from schemas.records import RECORD
@@ -212,13 +212,13 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
     reconfigured: dict[int, BrokerConfig | Admin] = {}
     mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
     for row in np.flatnonzero(mentioned).tolist():
-        value = records["value"][row].as_py()
-        try:
-            command = decode(value)
-        except MalformedCommand:
-            continue
+        command = decode_or_refuse(records["value"][row].as_py())
+        topic = records["topic"][row].as_py()
+        if isinstance(command, Line):
+            if command.differs_from(topic, records["timestamp"][row].as_py()) is not None:
+                continue  # it is quarantined under other policies, too
+            command = command.command
         if isinstance(command, Admin):
-            topic = records["topic"][row].as_py()
             if (created := created_by(topic, command)) is not None:
                 if (other := _under(command, created, calls, whole=created in whole)) != command:
                     reconfigured[row] = other

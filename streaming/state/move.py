@@ -66,6 +66,7 @@ import pyarrow as pa
 
 from schemas.commands import Connect, Tick, to_json
 from schemas.records import RECORD
+from schemas.units import LATEST_TIME
 from sinks.ledger_store import LedgerStore, TopicLedgers
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state, decode_topic, encode_state
@@ -77,7 +78,12 @@ from streaming.kafka.produce import produce_log
 from streaming.kafka.repartition import read_records
 from streaming.kafka.topics import Offsets, ensure_topic, holds_records, topic_offsets
 from streaming.kafka.url import KafkaUrl
-from streaming.log.merge import for_partition, merge_partitions, on_partitioned_topics
+from streaming.log.merge import (
+    for_partition,
+    merge_partitions,
+    on_partitioned_topics,
+    without_coordinates,
+)
 from streaming.log.partition import ingress_partition, note_on_strays, partition_log
 from streaming.log.table import LogError, log_table
 from streaming.state.seed import NotWhole, Origin, Seed, SeedWriter
@@ -121,13 +127,15 @@ def move_states(
     store: str,
     *,
     partitions: int,
+    latest: int = LATEST_TIME,
     config: KafkaConfig = PLAIN,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Moved:
     """Give `states` the partitions of a new topic `ingress`, which is created with `partitions`, for a query with a new `store`.
 
-    `check` is called again and again, and may raise what stops the move. Without `states.ingress`, no records are copied. Memory:
+    `latest`: records that were not folded and have a later time (ms) are copied as they are, for the new query to refuse; of several
+    attempts, that of the first holds. `check` is called again and again, and may raise what stops the move. Without `states.ingress`, no records are copied. Memory:
     one partition's state, old or new, and the records that are copied.
 
     Raises:
@@ -151,7 +159,7 @@ def move_states(
         raise LogError(
             f"topic {ingress.topic} has {count} partitions, not {partitions}: choose another topic"
         )
-    writer.begin(_origin(states, ingress, partitions, ends or {}, config))
+    origin = writer.begin(_origin(states, ingress, partitions, ends or {}, latest, config))
 
     spread = Spread(partitions, lambda topic: ingress_partition(topic, partitions))
     for encoded in states.encoded:
@@ -163,7 +171,7 @@ def move_states(
     records = _first_records(dict.fromkeys(range(partitions), spread.clock))
     copied = 0
     if states.ingress is not None and ends is not None:
-        tail = _tail(states.ingress, ends, set(homes.values()), spread.clock, config)
+        tail = _tail(states.ingress, ends, set(homes.values()), spread.clock, origin.latest, config)
         notes += tail.notes
         copied = tail.read
         records = pa.concat_tables([records, partition_log(tail.records, partitions)])
@@ -212,7 +220,7 @@ def restore_states(
                 f"{states.offsets[partition]}, and Kafka has offsets {first} to {end - 1}: give them a "
                 "new topic, if you can do without the records in between"
             )
-    writer.begin(_origin(states, ingress, partitions, {}, config))
+    writer.begin(_origin(states, ingress, partitions, {}, LATEST_TIME, config))
     entries, target = LedgerStore(states.entries), LedgerStore(store)
     topics, clocks = 0, dict[int, int]()
     for encoded in states.encoded:
@@ -236,7 +244,9 @@ def _check_new(ingress: KafkaUrl, config: KafkaConfig) -> None:
         raise NotWhole(f"topic {ingress.topic} has records already: choose another topic")
 
 
-def _origin(states: States, ingress: KafkaUrl, partitions: int, ends: Offsets, config: KafkaConfig) -> Origin:
+def _origin(
+    states: States, ingress: KafkaUrl, partitions: int, ends: Offsets, latest: int, config: KafkaConfig
+) -> Origin:
     with administration(ingress, config) as admin:
         (topic,) = admin.describe_topics([ingress.topic])
     return Origin(
@@ -245,6 +255,7 @@ def _origin(states: States, ingress: KafkaUrl, partitions: int, ends: Offsets, c
         topic_id=topic["topic_id"],
         partitions=partitions,
         ends=[end for _, end in ends.values()],
+        latest=latest,
     )
 
 
@@ -318,10 +329,12 @@ def _unfolded(url: KafkaUrl, offsets: Mapping[int, int], config: KafkaConfig) ->
     return unfolded
 
 
-def _tail(url: KafkaUrl, ends: Offsets, homes: set[int], clock: int, config: KafkaConfig) -> _Tail:
-    """The records that were not folded, in one order. `homes`: the partitions that have topics."""
+def _tail(
+    url: KafkaUrl, ends: Offsets, homes: set[int], clock: int, latest: int, config: KafkaConfig
+) -> _Tail:
+    """The records that were not folded, in one order. `homes`: the partitions that have topics. `latest`: see `move_states`."""
     read = pa.concat_tables([RECORD.empty_table(), *read_records(url, ends, config)])
-    _check_commands_for_all(read, homes)
+    _check_commands_for_all(without_coordinates(read)[0], homes)
     ticks = pa.table(
         {
             "partition": pa.array(list(ends), pa.int32()),
@@ -329,7 +342,7 @@ def _tail(url: KafkaUrl, ends: Offsets, homes: set[int], clock: int, config: Kaf
             "clock": pa.array([clock for _ in ends], pa.int64()),
         }
     )
-    merged = merge_partitions(read, ticks)
+    merged = merge_partitions(read, ticks, latest)
     notes = [note for note in merged.notes if "first record" not in note]  # the log began long before
     return _Tail(len(read), merged.log, notes)
 

@@ -18,6 +18,7 @@ import zlib
 import msgspec
 import pyarrow as pa
 
+from schemas.units import LATEST_TIME
 from sinks.base import INGRESS
 from sinks.storage import RESTORE, Damaged, Storage
 from streaming.broker.broker import Broker
@@ -39,7 +40,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Whose states go into a store, and where its query reads: what must be the same if a move is started again.
 
     `ingress`, `topic_id`, `partitions`: the new query's topic, and the id that Kafka gave it. `ends`: where the partitions of the
-    old query's topic ended.
+    old query's topic ended. `latest`: the latest time (ms) of a record that counts; that of the first attempt holds.
     """
 
     states: str
@@ -47,6 +48,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str | None
     partitions: int
     ends: list[int]
+    latest: int = LATEST_TIME
 
 
 class Seed(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +112,11 @@ class SeedWriter:
         if used or any(self._storage.files(name, recursive=True) for name in ("segments", "ledgers")):
             raise NotWhole(f"{self._storage.url} is the store of a query: use a new one")
 
-    def begin(self, origin: Origin) -> None:
-        """Note whose states come. Raises `NotWhole` if others did before, or these are whole."""
+    def begin(self, origin: Origin) -> Origin:
+        """Note whose states come, or what an earlier attempt noted. Raises `NotWhole` if others came before, or these are whole."""
         before = self._storage.read_json(_BEGUN, Origin, _STATES)
+        if before is not None:
+            origin = msgspec.structs.replace(origin, latest=before.latest)
         if before is not None and before != origin:
             raise NotWhole(
                 f"{self._storage.url} has a part of a move of {before.states} to topic {before.ingress} "
@@ -123,6 +127,7 @@ class SeedWriter:
             raise NotWhole(f"{self._storage.url} has its states: start the query with this store")
         self._storage.sweep()  # the remains of an attempt that was killed
         self._storage.write_json(_BEGUN, origin)
+        return origin
 
     def write(self, partition: int, state: bytes) -> None:
         """Put the state of an ingress partition there."""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -76,9 +77,8 @@ def logical(draw: st.DrawFn) -> pa.Table:
         now += draw(st.sampled_from([0, 0, 1, 5, 5, -4]))
         kind = draw(st.integers(0, 6))
         topic = draw(st.sampled_from("abcdefg")) if kind < 4 else None
-        value = (
-            str(number).encode() if kind < 4 else draw(st.sampled_from([*FOR_ALL, TICK, CONNECT, b"rubbish"]))
-        )
+        own = b'{"producer":"p","sequence_id":%d}' % number
+        value = own if kind < 4 else draw(st.sampled_from([*FOR_ALL, TICK, CONNECT, b"rubbish"]))
         time = draw(st.sampled_from([max(0, now)] * 9 + [LATEST_TIME + 1]))
         rows.append({"timestamp": time, "topic": topic, "value": value})
     return pa.Table.from_pylist(rows, LOGICAL)
@@ -102,6 +102,46 @@ def test_every_topic_sees_what_it_saw(first: pa.Table, before: int, after: int) 
         homes = old.filter(pa.compute.is_valid(old["topic"]))["partition"].unique()
         assert again.log["value"].to_pylist().count(value) == times or not len(homes)
     assert again.log["value"].to_pylist().count(b"rubbish") == first["value"].to_pylist().count(b"rubbish")
+
+
+def said(records: pa.Table, saying: st.DataObject) -> pa.Table:
+    """The same records, of which some say in their value what topic and time they have."""
+    rows = records.to_pylist()
+    for row in rows:
+        fields = {name: row[name] for name in ("timestamp", "topic") if saying.draw(st.booleans())}
+        if fields and row["value"] != b"rubbish":
+            row["value"] = msgspec.json.encode(msgspec.json.decode(row["value"]) | fields)
+    return pa.Table.from_pylist(rows, records.schema)
+
+
+@given(logical(), st.integers(1, 5), st.integers(1, 5), st.data())
+@settings(max_examples=examples(60))
+def test_a_value_that_says_what_its_record_has_is_merged_as_one_that_does_not(
+    first: pa.Table, before: int, after: int, saying: st.DataObject
+) -> None:
+    old = partition_log(first, before)
+    assert merge_partitions(said(old, saying)) == merge_partitions(old)
+    # A log without partitions gets them as it is.
+    coordinates = ["partition", "offset", "timestamp", "topic"]
+    assert partition_log(said(first, saying), after).select(coordinates) == partition_log(first, after).select(coordinates)  # fmt: skip
+
+
+def test_a_value_that_contradicts_its_record_is_left_out() -> None:
+    other_time, other_topic, no_key = (
+        b'{"producer":"p","sequence_id":1,"timestamp":8}',
+        b'{"producer":"p","sequence_id":1,"topic":"b"}',
+        b'{"producer":"p","sequence_id":1,"topic":"a"}',
+    )
+    records = log((0, 7, "a", b"1"), (0, 7, "a", other_time), (0, 7, "a", other_topic), (0, 7, None, no_key))
+    found = merge_partitions(records)
+    assert found.log["value"].to_pylist() == [b"1"]
+    assert found.notes[0].startswith("3 records were left out: the `topic` or `timestamp` in their value")
+
+
+def test_a_record_from_the_future_takes_no_other_along() -> None:
+    lines: list[Line] = [(0, 7, "a", b"1"), (0, 999, "a", b"2"), (0, 8, "a", b"3"), (1, 9, "b", b"4")]
+    assert merged(*lines, latest=500) == [(7, "a", b"1"), (999, "a", b"2"), (8, "a", b"3"), (9, "b", b"4")]
+    assert [time for time, *_ in merged(*lines)] == [7, 9, 999, 999]
 
 
 # ---- cases

@@ -21,6 +21,7 @@ from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.setting_names import RELEASED
 from streaming.cli.app import app
 from streaming.log.broker_settings import nearest_setting, sort_out
+from streaming.log.merge import without_coordinates
 from streaming.log.partition import partition_log
 from streaming.log.pins import pin
 from streaming.log.policies import PolicyError, policy_notes, read_policies
@@ -97,6 +98,26 @@ def folded(records: pa.Table, source: str | Path) -> Broker:
         (command,) = judge([row["topic"]], [row["value"]])
         broker.apply(row["offset"], row["timestamp"], row["topic"], command, row["value"])
     return broker
+
+
+def test_what_a_value_says_of_its_record_hides_no_policy(tmp_path: Path) -> None:
+    """A log in Kafka may have whole lines as values."""
+    file = tmp_path / "policies.yaml"
+    file.write_text(f"namespaces:\n  {NAMESPACE}:\n    message_ttl_in_seconds: 7\n")
+    call = {"command": "ADMIN", "method": "POST", "path": f"/namespaces/{NAMESPACE}/messageTTL", "body": 3}
+    records = recorded((None, call), (None, {"command": "BROKER_CONFIG"}))
+    times = records["timestamp"].to_pylist()
+    values = [
+        json.dumps(json.loads(value) | {"timestamp": time}).encode()
+        for value, time in zip(records["value"].to_pylist(), times, strict=True)
+    ]
+    lines = records.set_column(
+        records.schema.get_field_index("value"), records.schema.field("value"), pa.array(values, pa.binary())
+    )
+    policies = read_policies(file, records, judge)
+    found, expected = (without_coordinates(pin(each, policies).records)[0] for each in (lines, records))
+    assert [*map(decode, found["value"].to_pylist())] == [*map(decode, expected["value"].to_pylist())]
+    assert len(found) == len(records)  # the call of the log is gone, the policy is there
 
 
 def namespace(source: str | Path, *commands: tuple[str | None, dict[str, Any]]) -> Policies:

@@ -3,6 +3,7 @@
 import pickle
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sinks.storage import Damaged
@@ -29,7 +30,8 @@ def test_a_store_without_states(tmp_path: Path) -> None:
 def test_states_come_back(tmp_path: Path) -> None:
     writer = SeedWriter(str(tmp_path))
     writer.begin(ORIGIN)
-    writer.begin(ORIGIN)  # the same move, started again
+    later = msgspec.structs.replace(ORIGIN, latest=ORIGIN.latest + 1)
+    assert writer.begin(later) == ORIGIN  # the same move, started again
     writer.write(1, state())
     writer.write_piece(4, 2, b"second")
     writer.write_piece(0, 2, b"first")
