@@ -168,25 +168,27 @@ def test_partitions_without_records_have_the_states_of_the_beginning(
         topic = f"persistent://public/default/t{partition}"
         feed(broker, 0, START, topic, b'{"producer":"p","sequence_id":1}')
         writer.write(partition, broker.encode())
-    writer.finish(Seed(partitions=2))
+    writer.finish(Seed(partitions=2, offsets={"0": 1, "1": 1}))
     seed = read_seed(query.store)
     assert seed is not None
     ensure_topic(query.url, 2)
 
-    def run(metrics: QueryMetrics | None = None) -> None:
+    def send(partition: int) -> None:
         producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
-        producer.send(query.url.topic, to_json(Tick()), partition=0, timestamp_ms=START + 1)
+        producer.send(query.url.topic, to_json(Tick()), partition=partition, timestamp_ms=START + 1)
         producer.close()
-        query.run(metrics)
 
-    run()
+    for partition in (0, 1, 0):
+        send(partition)
+    query.run()
     (visited,) = state.partition_states(spark, query.checkpoint)
-    assert visited.offset == 0
+    assert (visited.partition, visited.offset) == (0, 1)
     found = states_at(spark, query.checkpoint, store=query.store)
     assert found == [visited, seed.state(1)]
     assert Folders.of(query.store, query.checkpoint).states() == found
     metrics = QueryMetrics(time_passes=False)
-    run(metrics)
+    send(0)
+    query.run(metrics)
     assert metrics.topic("persistent://public/default/t1") is not None
 
 
