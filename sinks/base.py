@@ -17,6 +17,9 @@ INGRESS = "ingress.json"
 BEGUN = "begun.json"
 """In the store of a query: the micro-batch that it began last, see `sinks.begun`."""
 
+SEED = "seed"
+"""In the store of a query that goes on from the states of another one: their folder, see `streaming.state.seed`."""
+
 STATE = "state"
 """The folder of the states, which a replay makes first."""
 

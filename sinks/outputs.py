@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from schemas.errors import MagnetarError
-from sinks.base import BEGUN, INGRESS, STATE
+from sinks.base import BEGUN, INGRESS, SEED, STATE
 from sinks.lock import LOCK, hold
 
 _DRAFT = ".part"
@@ -115,7 +115,8 @@ def is_checkpoint(folder: Path) -> bool:
 def _belongs(folder: Path) -> str | None:
     """Whose a folder is, None: nobody's."""
     try:
-        if any((folder / each).is_file() for each in (INGRESS, BEGUN)):
+        seed = folder / SEED  # states that come before the query does; or a store of this name
+        if (folder / INGRESS).is_file() or ((seed / BEGUN).is_file() and not (seed / INGRESS).is_file()):
             return "the store of a query"
         if (
             is_checkpoint(folder) and not (folder.parent / STATE).is_dir()

@@ -289,6 +289,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
                           Wrong(("inspect", "{w}/checkpoint", "--at", "1", "--diff", "0", "1"), "omit the topic"),
                           Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "7"), "there are 0 to 1"),
                           Wrong(("inspect", "{w}/checkpoint", "--diff", "0", "x"), "integer")],
+    ("inspect", "store"): [Wrong(("inspect", "{w}/log.jsonl", "--store", "{w}/query"), "--store applies to a checkpoint"),
+                           *others(("inspect", "{w}/checkpoint"), "--store", ("{w}/full", "is not the --store of a query"), ("ftp://h/x", "can't be opened"))],
     ("run", "shuffle_partitions"): others(RUN, "--shuffle-partitions", ("0", TOO_SMALL)),
     ("run", "max_offsets"): others(RUN, "--max-offsets", ("0", TOO_SMALL)),
     ("serve", "listen"): others(
@@ -475,6 +477,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("state export", "out"): others(
         EXPORT, "--out", ("{w}/file", "exists: choose another file"), ("{w}/no/such", "No such file"), ("{w}/file/x", "it is not a folder")
     ),
+    ("state export", "store"): others(EXPORT, "--store", ("{w}/full", "is not the --store of the query"), ("ftp://h/x", "can't be opened")),
     ("state import", "dump"): [
         Wrong((*IMPORT[:2], "{w}/nope", *IMPORT[3:]), "No such file"),
         Wrong((*IMPORT[:2], "{w}/file", *IMPORT[3:]), "line 1: the file ends here"),

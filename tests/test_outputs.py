@@ -187,7 +187,7 @@ NESTED = [
 
 
 def owned(folder: Path) -> None:
-    """The folders of a query, a, of a server, b, and of a replay, r."""
+    """The folders of a query, a, of a server, b, of a replay, r, and the store to which states were being moved, s/half."""
     for path in (
         "a/store",
         "a/store/tables",
@@ -195,8 +195,10 @@ def owned(folder: Path) -> None:
         "b/data/commands",
         "r/state",
         "r/tables",
+        "s/half/seed/pieces",
     ):
         (folder / path).mkdir(parents=True)
+    (folder / "s/half/seed/begun.json").write_text("{}")
     (folder / "a/store/ingress.json").write_text("{}")
     (folder / "a/checkpoint/metadata").write_text("{}")
     (folder / "b/data/checkpoint").write_bytes(b"magnetar checkpoint 2 00000000\n")
@@ -227,7 +229,9 @@ def test_nothing_begins_in_the_folders_of_a_query_or_around_them(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("out", ["a/store", "a/checkpoint", "b/data", "r", "new", "a/new", "b/new/x", "link"])
+@pytest.mark.parametrize(
+    "out", ["a/store", "a/checkpoint", "b/data", "r", "s/half", "s/new", "new", "a/new", "b/new/x", "link"]
+)
 def test_what_began_goes_on_and_what_is_beside_it_may_begin(out: str, tmp_path: Path) -> None:
     owned(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "a/store")
@@ -239,7 +243,7 @@ def test_what_began_goes_on_and_what_is_beside_it_may_begin(out: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("checkpoint", "store"),
-    [("a/store/own", "new"), ("a/checkpoint/own", "new"), ("own", "a/store/new"), ("own", "a"), (".", "new"), ("b/data/own", "new")],
+    [("a/store/own", "new"), ("a/checkpoint/own", "new"), ("own", "a/store/new"), ("own", "a"), (".", "new"), ("b/data/own", "new"), ("own", "s/half/seed/new"), ("own", "s")],
 )  # fmt: skip
 def test_a_query_of_the_api_begins_in_folders_of_its_own(checkpoint: str, store: str, tmp_path: Path) -> None:
     owned(tmp_path)
@@ -266,6 +270,17 @@ def test_a_server_goes_on_in_its_folder_which_has_those_of_its_query(
     (tmp_path / "data/other/ingress.json").write_text("{}")
     assert CliRunner().invoke(app, ["serve", "--data", str(tmp_path / "data")]).exit_code == 2
     assert len(began) == 1
+
+
+def test_a_store_named_as_the_folder_of_states_is_one_itself(tmp_path: Path) -> None:
+    store = tmp_path / "seed"
+    store.mkdir()
+    for name in ("ingress.json", "begun.json"):
+        (store / name).write_text("{}")
+    check_nested(store)
+    check_nested(tmp_path / "other")
+    with pytest.raises(InTheWay, match="seed, which is the store of a query"):
+        check_nested(store / "new")
 
 
 def test_links_hide_nothing(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ _OF_FILES = (
     ("sinks.storage", "Damaged", FAILED),
     ("sinks.storage", "NotStored", FAILED),
     ("streaming.log.table", "LogError", WRONG),
+    ("streaming.state.seed", "NotWhole", WRONG),
 )
 
 _FULL = (ENOSPC, EDQUOT)

@@ -56,6 +56,13 @@ def inspect_command(
             "commands.",
         ),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="The --store of the query. If it began from other states (magnetar state), those of partitions without records since "
+            "are there."
+        ),
+    ] = None,
     at: Annotated[str | None, AT] = None,
     snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -70,6 +77,7 @@ def inspect_command(
     from streaming.answers.history.inspection import check_batches, differences, states_at, topic_stats, views
     from streaming.answers.history.timeline import Timeline
     from streaming.broker.errors import StateVersionError
+    from streaming.kafka.ingress import noted_topic
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError
     from streaming.runtime.java import JavaNotFoundError, spark_java_home
@@ -81,6 +89,8 @@ def inspect_command(
         raise typer.BadParameter("--diff compares whole states: omit the topic, --batch and --at")
     check_at(checkpoint, at)
     of_log = at is not None or is_log(checkpoint)
+    if of_log and store is not None:
+        raise typer.BadParameter("--store applies to a checkpoint, not to a log")
     if of_log and batch is not None:
         raise typer.BadParameter("a log has no micro-batches: give --at instead of --batch")
     if snapshots is not None and not of_log:
@@ -95,11 +105,13 @@ def inspect_command(
             found_states = [timeline.states(timeline.moment(each)) for each in moments]
         else:
             check_batches(checkpoint, *(diff or ([] if batch is None else [batch])))
+            if store is not None and noted_topic(store) is None:
+                raise NotFound(f"{store} is not the --store of a query")
             spark_java_home()
             spark = spark_session(
                 "magnetar inspect", shuffle_partitions=1, master="local[1]", with_s3=is_on_s3(checkpoint)
             )
-            found_states = [states_at(spark, checkpoint, each) for each in diff or (batch,)]
+            found_states = [states_at(spark, checkpoint, each, store=store) for each in diff or (batch,)]
         if diff is not None:
             found = {"differences": differences(*found_states)}
         elif topic is not None:

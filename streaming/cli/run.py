@@ -263,7 +263,7 @@ def run_command(
             from streaming.ui.application import application as pages
             from streaming.ui.view import RunView
 
-            view = RunView(ingress, measured, store, partial(_states, measured, folder), tables=tables)
+            view = RunView(ingress, measured, store, partial(_states, measured, folder, store), tables=tables)
             reports.append(view.progress)
             page = Endpoint(ui, option="--ui", only_loopback=not insecure)
             resources.callback(page.close)
@@ -306,15 +306,18 @@ def run_command(
         )
 
 
-def _states(measured: QueryMetrics, checkpoint: str | Path, partition: int | None) -> list[StateRow]:
+def _states(
+    measured: QueryMetrics, checkpoint: str | Path, store: str, partition: int | None
+) -> list[StateRow]:
     """States of the running query, for the page. Raises `CannotAnswer`."""
     from streaming.spark.state import NotReadable, states_beside
+    from streaming.state.seed import read_seed, with_seed
     from streaming.ui.explanation import SECONDS, CannotAnswer
 
     if not measured.ready:
         raise CannotAnswer("the query has not finished a micro-batch yet, or has ended")
     try:
-        return states_beside(checkpoint, partition, SECONDS)
+        return [*with_seed(states_beside(checkpoint, partition, SECONDS), read_seed(store), partition)]
     except NotReadable as error:
         raise CannotAnswer(str(error)) from error
 

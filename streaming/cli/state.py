@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ from streaming.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from streaming.fold.records import StateRow
     from streaming.spark.checkpoint import Committed
     from streaming.state.dump import Header
     from streaming.state.move import Moved
@@ -79,6 +80,12 @@ def export_command(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write. It must not exist.")],
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="The --store of the query. If it began from other states, those of partitions without records since are there."
+        ),
+    ] = None,
 ) -> None:
     """Write the brokers' states after the last micro-batch as JSON Lines: one line per partition and per topic."""
     from sinks.outputs import new_file
@@ -87,10 +94,11 @@ def export_command(
     from streaming.state.saved import read_states
 
     with _expected():
-        encoded: Iterator[bytes]
+        encoded: Iterable[bytes]
+        last = None
         if "://" not in checkpoint and (states := read_states(Path(checkpoint) / "state")) is not None:
             header = Header()
-            encoded = iter([each.broker for each in states])
+            encoded = [each.broker for each in states]
         else:
             try:
                 last = committed(checkpoint)
@@ -102,7 +110,10 @@ def export_command(
                         f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
                     )
                 header, batch = _header(last), last.batch
-            encoded = _states(checkpoint, batch)
+            found = _states(checkpoint, batch)
+            encoded = (
+                each.broker for each in (found if last is None else _whole(found, checkpoint, last, store))
+            )
         with new_file(out) as file:
             topics = write_dump(file, header, encoded)
     say(f"{counted(topics, 'topic')} to {out}")
@@ -201,7 +212,7 @@ def move_command(
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
     from streaming.spark.checkpoint import BadCheckpoint, check, committed
     from streaming.state.move import CATCH_UP, States, move_states
-    from streaming.state.seed import SeedWriter
+    from streaming.state.seed import SeedWriter, read_seed, with_seed
 
     ahead = max_ahead_milliseconds(max_ahead)
     latest = LATEST_TIME if ahead is None else time.time_ns() // 1_000_000 + ahead - 1
@@ -229,7 +240,7 @@ def move_command(
             moved = move_states(
                 States(
                     f"{checkpoint} after micro-batch {last.batch}",
-                    _states(checkpoint, last.batch),
+                    (each.broker for each in with_seed(_states(checkpoint, last.batch), read_seed(store))),
                     store,
                     old,
                     last.offsets,
@@ -257,14 +268,36 @@ def _header(last: Committed) -> Header:
     )
 
 
-def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
-    """The encoded states of a checkpoint, one after the other. Spark starts with the first. Raises `QueryFailed`."""
+def _whole(
+    found: Iterable[StateRow], checkpoint: str, last: Committed, store: str | None
+) -> Iterator[StateRow]:
+    """The states `found` in a checkpoint, and those that only the query's store has. Raises `BadCheckpoint` if nobody names that, and a
+    state is missing: the checkpoint does not say whether the query began from others."""
+    from streaming.kafka.ingress import noted_topic
+    from streaming.spark.checkpoint import BadCheckpoint
+    from streaming.state.seed import read_seed, with_seed
+
+    if store is not None and noted_topic(store) != last.topic:
+        raise BadCheckpoint(f"{store} is not the --store of the query of {checkpoint}")
+    missing = {*last.offsets}
+    for each in with_seed(found, None if store is None else read_seed(store)):
+        missing.discard(each.partition)
+        yield each
+    if store is None and missing:
+        raise BadCheckpoint(
+            f"{checkpoint} has no state of ingress partition {min(missing)}: give the --store of the query, which has it if the query began "
+            "from other states"
+        )
+
+
+def _states(checkpoint: str, batch: int) -> Iterator[StateRow]:
+    """The states of a checkpoint, one after the other. Spark starts with the first. Raises `QueryFailed`."""
     from streaming.runtime.jars import s3a_jars
     from streaming.runtime.java import spark_java_home
     from streaming.spark.checkpoint import is_on_s3
     from streaming.spark.failure import explained
     from streaming.spark.session import spark_session
-    from streaming.spark.state import encoded_states
+    from streaming.spark.state import states_in_turn
 
     spark_java_home()
     on_s3 = is_on_s3(checkpoint)
@@ -273,7 +306,7 @@ def _states(checkpoint: str, batch: int) -> Iterator[bytes]:
     with explained("Try again"):
         spark = spark_session("magnetar state", shuffle_partitions=1, master="local[1]", with_s3=on_s3)
         where = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)  # noqa: PTH100 (a text, as a URL is)
-        yield from encoded_states(spark, where, batch)
+        yield from states_in_turn(spark, where, batch)
 
 
 def _done(moved: Moved, ingress: str, store: str) -> None:

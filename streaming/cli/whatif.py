@@ -163,7 +163,7 @@ def whatif_command(
             )
             spark = session if with_spark else None
             if from_ is not None and store is not None:
-                live = LiveState(states_at(session, from_), LedgerStore(store))
+                live = LiveState(states_at(session, from_, store=store), LedgerStore(store))
         found = whatif(
             log,
             policies or [],

@@ -151,7 +151,7 @@ def run_query(
         is_on_s3,
     )
     from streaming.spark.trigger import TriggerClock, interval, seconds
-    from streaming.state.seed import read_seed
+    from streaming.state.seed import read_seed, with_seed
 
     def written(batch: Written) -> None:
         if metrics is not None:
@@ -265,8 +265,8 @@ def run_query(
             spark.conf.set(name, value)
         warm_workers(spark)
         if metrics is not None:
-            before = committed_states(spark, checkpoint) or ([] if seed is None else seed.states())
-            metrics.known(partition_metrics(before, broker=broker))
+            before = with_seed(committed_states(spark, checkpoint), seed)
+            metrics.known(partition_metrics([*before], broker=broker))
         arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
         watch = TopicWatch(url, outputs, store, config, on_note or (lambda _: None))
         watching = ExitStack()

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from schemas.records import RECORD, Coordinates
 from sinks.quarantine import read_set_aside
-from streaming.kafka.client import KafkaUnreachable, administration, consuming
+from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, administration, consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.produce import NotProduced, produce_log
 from streaming.kafka.records import READ, ingress_records
@@ -120,7 +120,8 @@ def _records(admin: KafkaAdminClient, url: KafkaUrl) -> int:
 def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
     """The whole log in a Kafka topic, as the query reads it.
 
-    Raises `LogError` if the topic does not exist or no longer holds all that was written to it; `KafkaUnreachable`.
+    Raises `LogError` if the topic does not exist or no longer holds all that was written to it, or if a transaction does not end;
+    `KafkaUnreachable`.
     """
     from kafka.admin import ConfigResource
 
@@ -144,7 +145,7 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
 def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -> Iterator[pa.Table]:
     """The committed records of a Kafka topic between `offsets`, some thousand at a time. Each partition's are in order.
 
-    `offsets` has all partitions of the topic. Raises `KafkaUnreachable`.
+    `offsets` has all partitions of the topic. Raises `KafkaUnreachable`, and `LogError` if a transaction does not end.
     """
     from kafka import TopicPartition
 
@@ -167,6 +168,12 @@ def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -
                 yield pa.Table.from_batches([ingress_records(pa.record_batch(read, READ), len(offsets))])
             empty = 0 if rows else empty + 1
             if empty == _EMPTY_POLLS:
+                committed = consumer.end_offsets([*ends], PATIENCE_MS)  # of what is committed
+                if all(consumer.position(part) >= min(end, committed[part]) for part, end in ends.items()):
+                    raise LogError(
+                        f"topic {url.topic} has records of a transaction that is open: wait until its writer, such as a server, ends it, or "
+                        "Kafka does because that is gone (transaction.timeout.ms), and start again"
+                    )
                 raise KafkaUnreachable(
                     f"Kafka at {url.bootstrap} has returned no record of topic {url.topic} for {_EMPTY_POLLS} s, though some "
                     "are left: check that all its brokers are up"

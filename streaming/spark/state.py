@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from sinks.storage import plain
 from streaming.fold.records import StateRow
@@ -46,14 +46,17 @@ def partition_states(
 
 
 def _rows(found: DataFrame) -> list[StateRow]:
-    return sorted(StateRow(*row)._replace(broker=bytes(row.broker)) for row in found.collect())
+    return sorted(map(_row, found.collect()))
 
 
-def encoded_states(spark: SparkSession, checkpoint: str | Path, batch_id: int) -> Iterator[bytes]:
-    """The brokers of a micro-batch as `Broker.encode` left them, by ingress partition, one in memory at a time."""
-    found = state(spark, checkpoint, batch_id).select("partition", "broker").orderBy("partition")
-    for row in found.toLocalIterator():
-        yield bytes(row.broker)
+def _row(found: Row) -> StateRow:
+    return StateRow(*found)._replace(broker=bytes(found.broker))
+
+
+def states_in_turn(spark: SparkSession, checkpoint: str | Path, batch_id: int) -> Iterator[StateRow]:
+    """The `state`, by ingress partition, one in memory at a time."""
+    for row in state(spark, checkpoint, batch_id).orderBy("partition").toLocalIterator():
+        yield _row(row)
 
 
 def committed_states(spark: SparkSession, checkpoint: str | Path) -> list[StateRow]:

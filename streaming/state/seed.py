@@ -14,12 +14,13 @@ whose first micro-batch is not committed begins again.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import pyarrow as pa
 
 from schemas.units import LATEST_TIME
-from sinks.base import INGRESS
+from sinks.base import BEGUN, INGRESS, SEED
 from sinks.storage import RESTORE, Damaged, Storage
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -27,8 +28,7 @@ from streaming.fold.records import StateRow
 
 _STATES = "states for a new query"
 
-_FOLDER = "seed"
-_BEGUN, _WHOLE = f"{_FOLDER}/begun.json", f"{_FOLDER}/whole.json"
+_BEGUN, _WHOLE = f"{SEED}/{BEGUN}", f"{SEED}/whole.json"
 _SUM_BYTES = 4
 
 
@@ -78,6 +78,31 @@ class SeedReader:
         """All states, by partition."""
         found = map(self.state, range(self.seed.partitions))
         return [each for each in found if each is not None]
+
+
+def with_seed(
+    found: Iterable[StateRow], seed: SeedReader | None, partition: int | None = None
+) -> Iterator[StateRow]:
+    """The states of a query, by partition: those `found` in its checkpoint, in that order, and those with which it begins of the partitions
+    that it has not visited yet. One is in memory at a time.
+
+    `partition`: the only one that is asked for. Raises what `SeedReader.state` does.
+    """
+    if seed is None:
+        yield from found
+        return
+    wanted = range(seed.seed.partitions) if partition is None else range(partition, partition + 1)
+    at = wanted.start
+
+    def unvisited(end: int) -> Iterator[StateRow]:
+        rows = map(seed.state, range(at, min(end, wanted.stop)))
+        return (row for row in rows if row is not None)
+
+    for row in found:
+        yield from unvisited(row.partition)
+        yield row
+        at = row.partition + 1
+    yield from unvisited(wanted.stop)
 
 
 def read_seed(store: str) -> SeedReader | None:
@@ -141,22 +166,22 @@ class SeedWriter:
         """The parts that were kept of a state, by old partition."""
         return [
             _read(self._storage, self._storage.relative(info), f"a part of the state of partition {new}")
-            for info in self._storage.files(f"{_FOLDER}/pieces/{new:05d}")
+            for info in self._storage.files(f"{SEED}/pieces/{new:05d}")
         ]
 
     def finish(self, seed: Seed) -> None:
         """All states are there."""
-        for info in self._storage.files(f"{_FOLDER}/pieces", recursive=True):
+        for info in self._storage.files(f"{SEED}/pieces", recursive=True):
             self._storage.delete(self._storage.relative(info))
         self._storage.write_json(_WHOLE, seed)
 
 
 def _path(partition: int) -> str:
-    return f"{_FOLDER}/{partition:05d}.state"
+    return f"{SEED}/{partition:05d}.state"
 
 
 def _piece(old: int, new: int) -> str:
-    return f"{_FOLDER}/pieces/{new:05d}/{old:05d}"
+    return f"{SEED}/pieces/{new:05d}/{old:05d}"
 
 
 def _sum(data: bytes) -> bytes:

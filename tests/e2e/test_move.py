@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
-from schemas.commands import Admin, to_json
+from schemas.commands import Admin, Tick, to_json
 from schemas.effects import KINDS, AdminResponse
 from sinks.ledger_store import read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import TABLES, read_table
+from streaming.answers.history.folders import Folders
+from streaming.answers.history.inspection import states_at
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.state.codec import VERSION
@@ -23,14 +25,15 @@ from streaming.jobs.run import run_query
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
-from streaming.kafka.topics import Offsets, topic_offsets
+from streaming.kafka.topics import Offsets, ensure_topic, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.table import LOGICAL
 from streaming.metrics.query import QueryMetrics
 from streaming.spark import state
 from streaming.spark.checkpoint import committed_offsets
 from streaming.spark.failure import QueryFailed, explained
-from streaming.state.seed import Seed, SeedWriter
+from streaming.state.seed import Seed, SeedWriter, read_seed
+from tests.broker.kit import START, feed
 from tests.e2e.live import MAGNETAR
 from tests.e2e.outcome import Outcome
 from tests.e2e.traffic import TOPICS
@@ -153,6 +156,40 @@ def joined(old: Live, new: Live) -> dict[str, object]:
     tables = {kind: pa.concat_tables([first.tables[kind], second.tables[kind]]) for kind in TABLES}
     quarantine = pa.concat_tables([first.quarantine, second.quarantine])
     return {**by_topic(Outcome(tables, second.entries, quarantine, {}, second.states))}
+
+
+def test_partitions_without_records_have_the_states_of_the_beginning(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    query = Live(spark, kafka, "half-visited", tmp_path)
+    writer = SeedWriter(query.store)
+    for partition in range(2):
+        broker = Broker(partition, NoEntries())
+        topic = f"persistent://public/default/t{partition}"
+        feed(broker, 0, START, topic, b'{"producer":"p","sequence_id":1}')
+        writer.write(partition, broker.encode())
+    writer.finish(Seed(partitions=2, offsets={"0": 1, "1": 1}))
+    seed = read_seed(query.store)
+    assert seed is not None
+    ensure_topic(query.url, 2)
+
+    def send(partition: int) -> None:
+        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+        producer.send(query.url.topic, to_json(Tick()), partition=partition, timestamp_ms=START + 1)
+        producer.close()
+
+    for partition in (0, 1, 0):
+        send(partition)
+    query.run()
+    (visited,) = state.partition_states(spark, query.checkpoint)
+    assert (visited.partition, visited.offset) == (0, 1)
+    found = states_at(spark, query.checkpoint, store=query.store)
+    assert found == [visited, seed.state(1)]
+    assert Folders.of(query.store, query.checkpoint).states() == found
+    metrics = QueryMetrics(time_passes=False)
+    send(0)
+    query.run(metrics)
+    assert metrics.topic("persistent://public/default/t1") is not None
 
 
 def test_a_query_does_not_go_back_to_an_older_version(

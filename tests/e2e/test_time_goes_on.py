@@ -23,7 +23,7 @@ from streaming.runtime.clock import RealClock
 from streaming.spark.checkpoint import committed
 from streaming.spark.failure import QueryFailed, explained
 from streaming.spark.query import Written
-from streaming.spark.state import encoded_states, partition_states
+from streaming.spark.state import partition_states, states_in_turn
 from streaming.state.move import States, move_states, restore_states
 from tests.e2e.processes import wait_until
 from tests.spark.helpers import log_of
@@ -79,7 +79,7 @@ class Query:
     def states(self, *, goes_on: bool) -> States:
         last = committed(self.checkpoint)
         assert last is not None
-        encoded = encoded_states(self._spark, self.checkpoint, last.batch)
+        encoded = (each.broker for each in states_in_turn(self._spark, self.checkpoint, last.batch))
         url = KafkaUrl.parse(self.ingress)
         return States("a query", encoded, str(self.store), None if goes_on else url, last.offsets)
 

@@ -1,5 +1,6 @@
 """States that move to another topic with other partitions, in the middle of a log whose beginning Kafka has deleted."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka import KafkaProducer, TopicPartition
+from typer.testing import CliRunner, Result
 
 from schemas.commands import ConnectionLost, RunCheck, Tick, to_json
 from schemas.effects import KINDS, SendReceipt
@@ -15,10 +17,12 @@ from sinks.base import Sink
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
+from streaming.cli.app import app
 from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow
 from streaming.kafka import copies
 from streaming.kafka.client import administration
+from streaming.kafka.ingress import IngressChanged, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import NotProduced, produce_log
 from streaming.kafka.repartition import read_records, read_topic
@@ -82,9 +86,12 @@ class Query:
         with administration(self.url) as admin:
             return topic_offsets(admin, self.url.topic)
 
+    def rows(self) -> list[StateRow]:
+        return self._fold.states()
+
     def states(self, ends: Offsets | None = None, name: str = "the checkpoint") -> States:
         folded = {partition: end for partition, (_, end) in (ends or self.offsets()).items()}
-        encoded = [each.broker for each in self._fold.states()]
+        encoded = [each.broker for each in self.rows()]
         return States(name, encoded, self.store, self.url, folded)
 
     def forget(self) -> None:
@@ -99,7 +106,7 @@ class Query:
             read_entries(self.store),
             read_quarantine(self.store),
             {},
-            self._fold.states(),
+            self.rows(),
         )
 
 
@@ -230,6 +237,43 @@ def test_a_move_that_was_interrupted_goes_on(
         move_states(states, new, store, partitions=5)
 
 
+def magnetar(*arguments: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_the_commands_go_on_after_an_interruption(
+    kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the command line, which look at the folders first."""
+    old, states = stopped(kafka, "commands-old", tmp_path)
+    ensure_ingress(old.url, old.store)
+    checkpoint, dump = tmp_path / "checkpoint", tmp_path / "dump"
+    last = json.dumps({old.url.topic: {str(each): at for each, at in states.offsets.items()}})
+    for name, text in {"metadata": "{}", "offsets/0": f"v1\n{{}}\n{last}", "commits/0": "v1\n{}"}.items():
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(text)
+    monkeypatch.setattr("streaming.cli.state._states", lambda checkpoint, batch: iter(old.rows()))
+    export = magnetar("state", "export", checkpoint, "--out", dump)
+    assert export.exit_code == 0, export.output
+    new, again = f"kafka://{kafka.bootstrap}/commands-new", tmp_path / "again"
+    move = (
+        "state", "move", checkpoint, "--ingress", old.address, "--store", old.store, "--partitions", "5",
+        "--to-ingress", new, "--to-store", tmp_path / "commands-new",
+    )  # fmt: skip
+    restore = ("state", "import", dump, "--ingress", old.address, "--entries", old.store, "--store", again)
+    for command, store, topic in ((move, tmp_path / "commands-new", new), (restore, again, old.address)):
+        with monkeypatch.context() as patch:
+            patch.setattr(SeedWriter, "finish", interrupt)
+            assert isinstance(magnetar(*command).exception, Interrupted)
+        query = magnetar("run", "--ingress", topic, "--store", store, "--checkpoint", tmp_path / "next")
+        assert query.exit_code == 2
+        assert "run the same magnetar state command again" in query.stderr
+        ran = magnetar(*command)
+        assert ran.exit_code == 0, ran.output
+        assert read_seed(str(store)) is not None
+    assert moved_on(kafka, old, "commands-new", tmp_path) == undisturbed(5, tmp_path / "whole")
+
+
 def test_the_old_query_goes_on_as_if_nothing_had_been_moved(kafka: LocalKafka, tmp_path: Path) -> None:
     old, states = stopped(kafka, "stays", tmp_path)
     move_states(states, KafkaUrl(kafka.bootstrap, "stays-too"), str(tmp_path / "new"), partitions=5)
@@ -252,6 +296,19 @@ def test_states_go_on_in_their_topic(kafka: LocalKafka, tmp_path: Path) -> None:
     ends = {partition: (states.offsets[partition], end) for partition, (_, end) in again.offsets().items()}
     again.fold(pa.concat_tables(read_records(again.url, ends)), 3)
     assert joined(old, again) == undisturbed(2, tmp_path / "whole")
+
+
+def test_states_do_not_go_on_in_another_topic_of_the_same_name(kafka: LocalKafka, tmp_path: Path) -> None:
+    old, states = stopped(kafka, "made-anew", tmp_path, unfolded=0)
+    ensure_ingress(old.url, old.store)
+    with administration(old.url) as admin:
+        admin.delete_topics([old.url.topic])
+    produce_log(
+        pa.concat_tables([BEFORE, AFTER]), old.address, partitions=2
+    )  # more than the states have folded
+    with pytest.raises(IngressChanged, match="'made-anew' was deleted and recreated"):
+        restore_states(states, old.url, str(tmp_path / "again"), partitions=2)
+    assert not (tmp_path / "again").exists()
 
 
 def cut_apart(kafka: LocalKafka, name: str, folder: Path, command: Any) -> States:

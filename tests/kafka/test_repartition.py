@@ -14,6 +14,7 @@ from schemas.records import RECORD
 from sinks.tables import read_table
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_log
+from streaming.kafka import repartition
 from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import NotProduced, produce_log
@@ -206,3 +207,20 @@ def test_a_transaction_counts_when_it_is_committed(kafka: LocalKafka) -> None:
     producer.close()
     found = read_topic(url).records.sort_by([("partition", "ascending"), ("offset", "ascending")])
     assert found["value"].to_pylist() == [b"1", b"2"] * 2
+
+
+def test_a_transaction_that_is_open_is_named(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repartition, "_EMPTY_POLLS", 2)
+    url = KafkaUrl.parse(topic(kafka, "open-transaction"))
+    ensure_topic(url, 2)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=url.topic)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(url.topic, b"1", partition=1).get()
+    with pytest.raises(
+        LogError, match="topic open-transaction has records of a transaction that is open: wait"
+    ):
+        read_topic(url)
+    producer.commit_transaction()
+    producer.close()
+    assert read_topic(url).records["value"].to_pylist() == [b"1"]

@@ -9,7 +9,8 @@ import pytest
 from sinks.storage import Damaged
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
-from streaming.state.seed import Origin, Seed, SeedWriter, read_seed
+from streaming.fold.records import StateRow
+from streaming.state.seed import Origin, Seed, SeedWriter, read_seed, with_seed
 from tests.broker.kit import START, feed
 
 pytestmark = pytest.mark.feature("J1")
@@ -53,6 +54,26 @@ def test_states_come_back(tmp_path: Path) -> None:
         state(),
     )
     assert reader.state(0) is None
+
+
+def test_partitions_that_were_not_visited_have_the_states_of_the_beginning(tmp_path: Path) -> None:
+    def row(partition: int, encoded: bytes) -> StateRow:
+        return StateRow(partition, 0, 0, 0, 0, None, encoded)
+
+    writer = SeedWriter(str(tmp_path))
+    for partition in (0, 2, 3, 5):
+        writer.write(partition, state())
+    writer.finish(Seed(partitions=7))
+    seed = read_seed(str(tmp_path))
+    assert seed is not None
+    (tmp_path / "seed" / "00003.state").write_bytes(b"not read")
+    found = [row(1, b"one"), row(3, b"three")]
+    assert [*with_seed(found, None)] == found
+    whole = [(each.partition, each.broker) for each in with_seed(found, seed)]
+    assert whole == [(0, state()), (1, b"one"), (2, state()), (3, b"three"), (5, state())]
+    assert [*with_seed([row(3, b"three")], seed, 3)] == [row(3, b"three")]
+    assert [each.partition for each in with_seed([], seed, 5)] == [5]
+    assert [*with_seed([], seed, 6)] == []
 
 
 @pytest.mark.parametrize("name", ["00001.state", "whole.json", "begun.json"])

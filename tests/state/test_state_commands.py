@@ -6,10 +6,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sinks.lock import exclusive
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
 from streaming.state.dump import read_dump
+from streaming.state.move import Moved, States
 from streaming.state.saved import read_states
+from streaming.state.seed import Origin, Seed, SeedWriter
 
 pytestmark = pytest.mark.feature("J2")
 
@@ -57,6 +61,68 @@ def test_what_a_query_uses_is_not_moved(used: str, tmp_path: Path) -> None:
         ran = move(checkpoint, store, tmp_path / "new")
     assert ran.exit_code == 2
     assert f"magnetar: {tmp_path / used} is in use by magnetar run (pid " in ran.stderr
+
+
+def test_a_query_does_not_begin_with_a_part_of_the_states(tmp_path: Path) -> None:
+    origin = Origin(states="ckpt after micro-batch 3", ingress="t", topic_id=None, partitions=2, ends=[])
+    SeedWriter(str(tmp_path / "store")).begin(origin)
+    ran = magnetar(
+        "run", "--ingress", "kafka://127.0.0.1:1/t", "--store", tmp_path / "store", "--checkpoint", tmp_path / "new",
+    )  # fmt: skip
+    assert ran.exit_code == 2
+    assert (
+        "has only part of the states of ckpt after micro-batch 3: run the same magnetar state command"
+        in ran.stderr
+    )
+
+
+def of_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, list[bytes]]:
+    """The checkpoint of a query that began from the states of two partitions, and has visited the last one only; its store; the states."""
+    replay_in_process(EXAMPLE, folder / "out", partitions=2)
+    states = read_states(folder / "out" / "state")
+    assert states is not None
+    checkpoint, store = ended(folder)
+    (checkpoint / "offsets/0").write_text('v1\n{}\n{"t":{"0":1,"1":1}}')
+    monkeypatch.setattr("streaming.cli.state._states", lambda checkpoint, batch: iter(states[1:]))
+    writer = SeedWriter(str(store))
+    writer.write(0, states[0].broker)
+    writer.write(1, Broker(1, NoEntries()).encode())
+    writer.finish(Seed(partitions=2))
+    return checkpoint, store, [each.broker for each in states]
+
+
+def test_an_export_has_the_states_of_partitions_without_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, store, states = of_two(tmp_path, monkeypatch)
+    out, other = tmp_path / "dump", tmp_path / "other"
+    export = ("state", "export", checkpoint, "--out", out)
+    ran = magnetar(*export)
+    assert (ran.exit_code, out.exists()) == (2, False)
+    assert "has no state of ingress partition 0: give the --store of the query" in ran.stderr
+    other.mkdir()
+    (other / "ingress.json").write_text('{"topic":"u","id":null,"partitions":1}')
+    ran = magnetar(*export, "--store", other)
+    assert (ran.exit_code, out.exists()) == (2, False)
+    assert f"{other} is not the --store of the query of {checkpoint}" in ran.stderr
+    assert magnetar(*export, "--store", store).exit_code == 0
+    with out.open("rb") as file:
+        assert list(read_dump(file)) == states
+
+
+def test_a_move_takes_the_states_of_partitions_without_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, store, states = of_two(tmp_path, monkeypatch)
+    taken: list[bytes] = []
+
+    def moved(given: States, *_: object, **__: object) -> Moved:
+        taken.extend(given.encoded)
+        return Moved(2, 0, [])
+
+    monkeypatch.setattr("streaming.state.move.move_states", moved)
+    assert move(checkpoint, store, tmp_path / "new").exit_code == 0
+    assert taken == states
 
 
 def test_a_query_that_ended_in_the_middle_of_a_micro_batch(tmp_path: Path) -> None:

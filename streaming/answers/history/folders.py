@@ -34,6 +34,7 @@ from streaming.log.files import is_data_folder, replay_first
 from streaming.spark.checkpoint import is_on_s3, noted
 from streaming.spark.failure import explained
 from streaming.state.saved import read_states
+from streaming.state.seed import read_seed, with_seed
 
 SHOWN = 5
 """How many names an error lists."""
@@ -117,9 +118,10 @@ class Folders:
     # -- states ---------------------------------------------------------------------------------------------------
 
     def states(self) -> list[StateRow]:
-        """The last states by ingress partition: those that a replay left, or, through Spark, the checkpoint's.
+        """The last states by ingress partition: those that a replay left, or, through Spark, the checkpoint's,
+        and, of partitions that it has not visited yet, those with which the query begins.
 
-        Raises `NotFound`, `QueryFailed`.
+        Raises `NotFound`, `QueryFailed`, `Damaged`, `NotWhole`.
         """
         found = self.at if self.at is not None or self.state is None else read_states(self.state)
         if found is not None:
@@ -134,7 +136,7 @@ class Folders:
             spark = current_session() or spark_session(
                 "magnetar explain", shuffle_partitions=1, master="local[1]", with_s3=with_s3
             )
-            return partition_states(spark, self.checkpoint)
+            return [*with_seed(partition_states(spark, self.checkpoint), read_seed(self.store.url))]
 
     @property
     def has_states(self) -> bool:

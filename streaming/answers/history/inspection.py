@@ -18,6 +18,7 @@ from streaming.broker.state.codec import decode_state
 from streaming.fold.records import StateRow
 from streaming.spark.checkpoint import noted
 from streaming.spark.failure import explained
+from streaming.state.seed import read_seed, with_seed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,14 +83,26 @@ def check_batches(checkpoint: str | Path, *wanted: int) -> None:
 
 
 @checked
-def states_at(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> list[StateRow]:
+def states_at(
+    spark: SparkSession,
+    checkpoint: str | Path,
+    batch_id: int | None = None,
+    *,
+    store: str | Path | None = None,
+) -> list[StateRow]:
     """The states after a micro-batch (None: the last) by ingress partition, from Spark's ``statestore`` source. The query
-    may run meanwhile. Raises `NotFound`, `QueryFailed`."""
+    may run meanwhile.
+
+    `store`: that of the query. If it began from other states (`magnetar state`), partitions that it has not visited yet have theirs there.
+
+    Raises `NotFound`, `QueryFailed`, `Damaged`, `NotWhole`.
+    """
     from streaming.spark.state import partition_states
 
     check_batches(checkpoint, *([] if batch_id is None else [batch_id]))
     with explained("Try it again"):
-        return partition_states(spark, checkpoint, batch_id)
+        found = partition_states(spark, checkpoint, batch_id)
+    return found if store is None else [*with_seed(found, read_seed(str(store)))]
 
 
 @checked
