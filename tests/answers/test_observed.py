@@ -1,5 +1,6 @@
 """What what-if observes of a message agrees with the state, and with what `diff` concludes from output rows."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,13 @@ from streaming.answers.fates import LOST
 from streaming.answers.whatif.compare import _FATES
 from streaming.answers.whatif.compare import _Side as Fates
 from streaming.answers.whatif.diff import _observed, _Side
-from streaming.answers.whatif.observed import Observer
+from streaming.answers.whatif.observed import Column, Observer
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
-from streaming.jobs.replay import replay_in_process
+from streaming.jobs.replay import load, replay_in_process
 from tests.answers.test_reactive import as_table
+from tests.answers.test_whatif import Record, T, publish, table
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 
@@ -66,3 +68,48 @@ def test_the_output_rows_say_the_same_as_far_as_they_can(theme: str, seed: int, 
                 expected[key],
             )
             assert "acked" in (fate, expected[key]), (key, fate, expected[key])
+
+
+def readers(count: int, messages: int) -> list[Record]:
+    """Readers that come one after the other among the messages of a topic, and get one each."""
+    records: list[Record] = []
+    for number in range(messages):
+        here = number % (messages // count) == 0
+        connection, time = f"c{number}", number * 10
+        if here:
+            subscribe = {
+                "command": "SUBSCRIBE", "connection": connection, "consumer_id": 1, "request_id": 1,
+                "subscription": f"reader-{number}", "subType": "Exclusive", "durable": False, "initialPosition": "Latest",
+            }  # fmt: skip
+            flow = {"command": "FLOW", "connection": connection, "consumer_id": 1, "messagePermits": 10}
+            records += [(time, T, subscribe), (time, T, flow)]
+        records.append(publish(time + 1, number))
+        if here:
+            records.append((time + 2, None, {"command": "CONNECTION_LOST", "connection": connection}))
+    return records
+
+
+def room(observers: Iterable[Observer]) -> int:
+    """How many integers the columns of all subscriptions have room for."""
+    return sum(
+        len(column)
+        for observer in observers
+        for of in observer.topics.values()
+        for subscription in of.subscriptions.values()
+        for column in vars(subscription).values()
+        if isinstance(column, Column)
+    )
+
+
+def test_a_reader_costs_what_it_gets_and_not_what_its_topic_has(tmp_path: Path) -> None:
+    count, messages = 40, 800
+    log = table(readers(count, messages))
+    records = load(log, partitions=1).records
+    folded = fold_side_by_side(records, 0, []).observers
+    replay_in_process(log, tmp_path / "out", partitions=1)
+    side = _Side.of(tmp_path / "out")
+    by_rows = _observed(0, (side, side)).observers
+    for observers in (folded, by_rows):
+        assert all(len(each.topics[T].subscriptions) == count for each in observers)
+        assert room(observers) <= len(observers) * 8 * (count + messages)
+    assert sum(fate == "subscription deleted" for fate in fates(folded[0]).values()) == count

@@ -19,6 +19,7 @@ from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.projection import LiveState, partitions_of, project
 from streaming.jobs.replay import load, replay_in_process, replay_log
 from streaming.state.saved import read_states
+from tests.answers.test_reactive import as_table
 from tests.answers.test_whatif import (
     START,
     Record,
@@ -32,6 +33,7 @@ from tests.answers.test_whatif import (
     tick,
     ttl,
 )
+from tests.broker.random_lives import live as life
 
 DEDUP = (
     0,
@@ -176,3 +178,23 @@ def test_what_cannot_be_projected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="but belongs in another of 3: give --partitions"):
         partitions_of(wrong)
     assert isinstance(project(load(table(TRAFFIC), partitions=2).records, live).records, pa.Table)
+
+
+def test_writes_that_a_fault_put_off_are_lost_with_their_clients(tmp_path: Path) -> None:
+    put_off = (20, T, {"command": "FAULT", "fault": "DelayWrites", "count": 2})
+    live = live_after(tmp_path, [subscribe(), publish(1, 0), put_off, publish(30, 1), publish(31, 2)])
+    found = whatif(table([publish(1, 9), tick(500)]), [PolicySet("short", ttl(1))], live=live)
+    # The message that was stored, and the one that comes.
+    assert summary_of(found, "baseline")["backlog"] == 2
+    topic = next(row for row in found.summary.to_pylist() if (row["topic"], row["subscription"]) == (T, None))
+    assert (topic["published"], topic["stored"], topic["refused"]) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_state_of_any_life_with_faults_is_a_start(seed: int, tmp_path: Path) -> None:
+    log = as_table(life("deduplication", seed).log)
+    for stop in (len(log) // 2, len(log)):
+        out = tmp_path / str(stop)
+        replay_in_process(log.slice(0, stop), out, partitions=1)
+        live = LiveState(read_states(out / "state") or [], LedgerStore(str(out / "store")))
+        assert whatif(log, [], live=live).totals[0].policies == "baseline"

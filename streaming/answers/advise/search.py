@@ -242,7 +242,7 @@ class _Search:
             moments = own.delivered
         unknown = 0
         if opened is not None:
-            unknown = int(((consumed > 0) & (moments.up_to(count)[:count] > opened.clock)).sum())
+            unknown = int(((consumed > 0) & (moments.up_to(count) > opened.clock)).sum())
         return int(lost.sum()), unknown
 
     def result(self) -> TopicSearch:
@@ -278,7 +278,7 @@ def _between(low: int, high: int, count: int) -> Iterator[int]:
 def _waiting(of: OfTopic, mine: OfSubscription) -> int:
     """The stored messages that a subscription has neither acked nor lost at the end."""
     count = len(of.messages)
-    return int(((of.answer.up_to(count)[:count] == STORED) & mine.waiting(count)).sum())
+    return int(((of.answer.up_to(count) == STORED) & mine.waiting(count)).sum())
 
 
 def _in_force(folded: Folded, run: int, topic: str, rule: _Rule, value: int) -> bool:
@@ -395,7 +395,7 @@ def _acks(of: OfSubscription, count: int) -> Ints:
 
 
 def _reads(of: OfSubscription, count: int) -> Ints:
-    return of.deliveries.up_to(count)[:count].astype(np.int64)
+    return of.deliveries.up_to(count).astype(np.int64)
 
 
 def _span(base: Folded, of: OfTopic) -> int:

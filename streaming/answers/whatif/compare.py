@@ -364,7 +364,7 @@ class _Same:
 
     def __init__(self, messages: TopicPublishes, other: OfTopic, given_up: Mapping[int, str]) -> None:
         numbers, count = numbers_in(messages, other.messages), len(other.messages)
-        answers = other.answer.up_to(count)[:count]
+        answers = other.answer.up_to(count)
         self.places = np.full(len(messages), -1, np.int64)
         self.places[numbers] = np.arange(count)
         stored = np.flatnonzero(answers == STORED)[::-1]  # of two entries, the first is assigned last
@@ -394,7 +394,7 @@ def _topic_row(
     same: _Same | None,
     other_stats: Sequence[str] | None,
 ) -> dict[str, Any]:
-    column = of.answer.up_to(len(of.messages))[: len(of.messages)] if same is None else same.answer
+    column = of.answer.up_to(len(of.messages)) if same is None else same.answer
     answers = np.bincount(column, minlength=4)
     stats = stats or {}
     return {
@@ -411,13 +411,13 @@ def _subscription_row(
     opened: OpenLoop | None, counts: Mapping[str, int],
 ) -> dict[str, Any]:  # fmt: skip
     count = len(of.messages)
-    passed = mine.passed.up_to(count)[:count] > 0
-    taken = _taken(*(column.up_to(count)[:count] for column in (mine.acked, mine.delivered)))
+    passed = mine.passed.up_to(count) > 0
+    taken = _taken(*(column.up_to(count) for column in (mine.acked, mine.delivered)))
     stats = stats or {}
     return {
         "policies": name, "topic": topic, "subscription": subscription,
-        "dispatched": int(mine.deliveries.up_to(count)[:count].sum()),
-        "acked": int(((mine.acked.up_to(count)[:count] > 0) & ~passed).sum()),
+        "dispatched": int(mine.deliveries.up_to(count).sum()),
+        "acked": int(((mine.acked.up_to(count) > 0) & ~passed).sum()),
         **mine.moved,
         "lost_undelivered": int((passed & (taken == 0)).sum()), "lost_delivered": int((passed & (taken == 1)).sum()) + mine.unknown_lost,
         "taken_acked": int((passed & (taken == 2)).sum()) + mine.unknown_acked,
@@ -452,17 +452,18 @@ class _Side:
         self.there = found is not None
         mine = found or OfSubscription(count)
         columns = [
-            column.up_to(count)[:count]
+            column.up_to(count)
             for column in (
-                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, mine.parted, of.answer, of.reason,
+                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, of.answer, of.reason,
             )
         ]  # fmt: skip
+        columns.append(mine.parted(0, count))
         self.places = np.arange(count)
         if same is not None:
             columns = [same.column(each) for each in columns]
-            columns[6], self.places = same.answer, same.places
+            columns[5], self.places = same.answer, same.places
         self.count = len(self.places)
-        self.delivered, self.acked, self.passed, self.rule, self.deliveries, parted, answer, reason = columns
+        self.delivered, self.acked, self.passed, self.rule, self.deliveries, answer, reason, parted = columns
         if same is not None and same.given_up:
             reason = reason.copy()
             for number, why in same.given_up.items():

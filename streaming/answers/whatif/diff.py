@@ -362,7 +362,7 @@ class _OfSubscription(OfSubscription):
     def __init__(self, start: int | None) -> None:
         super().__init__(-1 if start is None else start)
         self.peak_backlog = None
-        self._since = self.start
+        self._since = self._decided = self.start
         self._unknown_start = start is None
         self._first: Position | None = None
         if start is None:
@@ -384,26 +384,31 @@ class _OfSubscription(OfSubscription):
         self, move: Move, clock: int, rule: int, written: WrittenEntries, count: int
     ) -> None:  # fmt: skip
         """The broker moved the cursor without an ack, forward or back. Everything up to where it was is acked."""
-        self.settle(written, count)
+        self.settle(written)
         last = written.last_number_up_to(move.before)
         self._acked_up_to(last, written, count)
         if move.after > move.before:
             self._passed_again(last)
-            parts = [slice(*part) for part in written.numbers(move.before, move.after)]
-            self._pass(parts, move.entries, count)
+            self._pass(written.numbers(move.before, move.after), move.entries)
         super().move(move, clock, rule, written, count)
 
     def back_to(self, number: int) -> None:
         super().back_to(number)
         self._since = min(self._since, number)
 
+    def revive(self, number: int, kept: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        super().revive(number, kept)
+        self._decided = min(self._decided, number)
+
     def _acked_up_to(self, last: int, written: WrittenEntries, count: int) -> None:
-        """Whatever was written and no rule took is acked."""
+        """Whatever was written and no rule took is acked. Up to `_decided`, all of that is known."""
         self._begin(written, count)
-        acked, passed, parted = (column.up_to(count) for column in (self.acked, self.passed, self.parted))
-        numbers = np.arange(self._since + 1, last + 1)
-        numbers = numbers[(acked[numbers] == 0) & (passed[numbers] == 0) & (parted[numbers] == 0)]
-        acked[numbers[written.positions_of(numbers)[0] >= 0]] = UNTIMED
+        first = max(self._since, self._decided) + 1
+        if first > last:
+            return
+        acked = self.open(first, last + 1) & (written.positions_of(np.arange(first, last + 1))[0] >= 0)
+        self.acked.to_set(first, last + 1)[acked] = UNTIMED
+        self._decided = last
 
     def _begin(self, written: WrittenEntries, count: int) -> None:
         """If the rows don't say where it began, it began with the first message that was delivered."""
@@ -420,23 +425,23 @@ class _OfSubscription(OfSubscription):
 
     def _passed_again(self, last: int) -> None:
         """The cursor was behind what a rule took: what it had was not written, and the topic was loaded again."""
-        if (self.passed.values[last + 1 :] > 0).any():
+        if self.passed.between(*self.passed.held(last + 1)).any():
             self.revive(last)
 
-    def _pass(self, parts: list[slice], unacked: int, count: int) -> None:
+    def _pass(self, parts: list[tuple[int, int]], unacked: int) -> None:
         """A rule takes messages, of which so many are unacked."""
-        acked, delivered = self.acked.up_to(count), self.delivered.up_to(count)
-        total = sum(part.stop - part.start for part in parts)
-        never = sum(int((delivered[part] == 0).sum()) for part in parts)
+        delivered = [self.delivered.between(*part) > 0 for part in parts]
+        total = sum(map(len, delivered))
+        never = total - sum(int(each.sum()) for each in delivered)
         if unacked == total:
             return
         if unacked == 0:
             for part in parts:
-                acked[part] = UNTIMED
+                self.acked.to_set(*part)[:] = UNTIMED
             return
         mark = UNTIMED if unacked == never else UNKNOWN
-        for part in parts:
-            acked[part][delivered[part] > 0] = mark
+        for part, sent in zip(parts, delivered, strict=True):
+            self.acked.to_set(*part)[sent] = mark
         if mark == UNKNOWN:
             lost = max(unacked - never, 0)
             self.unknown_lost += lost
@@ -444,13 +449,11 @@ class _OfSubscription(OfSubscription):
 
     def end(self, clock: int, written: WrittenEntries, count: int) -> None:
         """It is deleted: nobody knows what was acked of what was delivered."""
-        self.settle(written, count)
+        self.settle(written)
         self._begin(written, count)
-        columns = (self.acked, self.passed, self.parted, self.delivered)
-        acked, passed, parted, delivered = (
-            column.up_to(count)[self._since + 1 : count] for column in columns
-        )
-        acked[(acked == 0) & (passed == 0) & (parted == 0) & (delivered > 0)] = UNKNOWN
+        first, stop = self.delivered.held(self._since + 1)
+        unknown = self.open(first, stop) & (self.delivered.between(first, stop) > 0)
+        self.acked.to_set(first, stop)[unknown] = UNKNOWN
         super().end(clock, written, count)
 
     def conclude(self, last: int, holes: list[tuple[int, int]], written: WrittenEntries, count: int) -> None:
@@ -458,4 +461,4 @@ class _OfSubscription(OfSubscription):
         self._acked_up_to(last, written, count)
         self.revive(last)
         for first, stop in holes:
-            self.acked.up_to(count)[first:stop] = UNTIMED
+            self.acked.to_set(first, stop)[:] = UNTIMED

@@ -7,6 +7,7 @@ all policies, which its position is not.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,20 +64,57 @@ class TopicEntry(NamedTuple):
 
 
 class Column:
-    """A column of integers that grows; new places are 0."""
+    """A column of integers, which are 0 until they are set. It holds those from the first to the last place that was set: of a
+    subscription, as many as messages came in its life."""
 
-    __slots__ = ("values",)
+    __slots__ = ("_first", "_stop", "_values")
 
     def __init__(self, dtype: type[np.generic] = np.int64) -> None:
-        self.values: np.ndarray[Any, Any] = np.zeros(0, dtype)
+        self._values: np.ndarray[Any, Any] = np.zeros(0, dtype)
+        self._first = self._stop = 0
+
+    def __len__(self) -> int:
+        """How many integers it has room for."""
+        return len(self._values)
+
+    def to_set(self, first: int, stop: int) -> np.ndarray[Any, Any]:
+        """The places `first`..`stop` − 1, to set them."""
+        if first >= stop:
+            return self._values[:0]
+        if self._first == self._stop:
+            self._first = self._stop = first
+        room = len(self._values)
+        if first < self._first or stop > self._first + room:
+            # It grows to twice the size, at the end that it has to.
+            start = self._first if first >= self._first else max(min(first, self._first - room), 0)
+            end = self._stop if stop <= self._stop else max(stop, self._first + 2 * room)
+            grown = np.zeros(end - start, self._values.dtype)
+            grown[self._first - start : self._stop - start] = self._values[: self._stop - self._first]
+            self._values, self._first = grown, start
+        self._stop = max(self._stop, stop)
+        return self._values[first - self._first : stop - self._first]
+
+    def between(self, first: int, stop: int) -> np.ndarray[Any, Any]:
+        """A copy of the places `first`..`stop` − 1."""
+        found = np.zeros(max(stop - first, 0), self._values.dtype)
+        low, high = max(first, self._first), min(stop, self._stop)
+        if low < high:
+            found[low - first : high - first] = self._values[low - self._first : high - self._first]
+        return found
 
     def up_to(self, count: int) -> np.ndarray[Any, Any]:
-        """The column with at least `count` places."""
-        if len(self.values) < count:
-            grown = np.zeros(max(count, 2 * len(self.values), 64), self.values.dtype)
-            grown[: len(self.values)] = self.values
-            self.values = grown
-        return self.values
+        """A copy of the first `count` places."""
+        return self.between(0, count)
+
+    def held(self, first: int) -> tuple[int, int]:
+        """From which place on, at or after `first`, and up to which it holds integers: (start, stop). All others are 0."""
+        return min(max(first, self._first), self._stop), self._stop
+
+    def clear(self, first: int) -> None:
+        """Set all places from `first` on to 0."""
+        start, stop = self.held(first)
+        self._values[start - self._first : stop - self._first] = 0
+        self._stop = start
 
 
 class TopicPublishes:
@@ -165,18 +203,18 @@ class OfSubscription:
 
     Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; times in ms,
     0: never), which `rule` (from 1, see `OfTopic.rules`), and how often it was sent (`deliveries`). Messages up to
-    `start` are not for it. `created`: the offset of the record that created it last. `gone`: when it was deleted; 0 while it is there. `parted`: when it was deleted with the message in its
-    backlog, `MISSED` if the message came after that; it may have been created again since. Where acks are not observed,
-    `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages that a rule took, `unknown_lost` were
-    delivered and not acked, and `unknown_acked` acked.
+    `start` are not for it. `created`: the offset of the record that created it last. `gone`: when it was deleted; 0 while it is
+    there. Where acks are not observed, `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages
+    that a rule took, `unknown_lost` were delivered and not acked, and `unknown_acked` acked.
     """
 
     def __init__(self, start: int) -> None:
         self.start, self.created, self.gone = start, -1, 0
         self._done = start
-        self.delivered, self.acked, self.passed, self.parted = (Column() for _ in range(4))
+        self.delivered, self.acked, self.passed = (Column() for _ in range(3))
         self.rule, self.deliveries = Column(np.int32), Column(np.int32)
         self._former = Column(np.int32)
+        self._parted: list[tuple[int, int, int]] = []
         self.peak_backlog: int | None = 0
         self.unknown_lost = self.unknown_acked = 0
         self.moved: dict[str, int] = dict.fromkeys(LOST, 0)
@@ -204,82 +242,97 @@ class OfSubscription:
         """So many entries are unacked now."""
         self.peak_backlog = max(self.peak_backlog or 0, backlog)
 
-    def settle(self, written: WrittenEntries, count: int) -> None:
-        """Note in the columns what was sent and acked since the last call. `count`: of the topic's publishes."""
+    def settle(self, written: WrittenEntries) -> None:
+        """Note in the columns what was sent and acked since the last call."""
         if self._sent:
             numbers, clocks = _numbers(written, self._sent)
-            delivered = self.delivered.up_to(count)
-            first = numbers[::-1]  # of several deliveries, the earliest is assigned last
-            fresh = delivered[first] == 0
-            delivered[first[fresh]] = clocks[::-1][fresh]
-            np.add.at(self.deliveries.up_to(count), numbers, 1)
+            first, stop = _span(numbers)
+            delivered = self.delivered.to_set(first, stop)
+            places = numbers[::-1] - first  # of several deliveries, the earliest is assigned last
+            fresh = delivered[places] == 0
+            delivered[places[fresh]] = clocks[::-1][fresh]
+            np.add.at(self.deliveries.to_set(first, stop), numbers - first, 1)
             self._sent = array("q")
-        if not self._acks and not self._ranges:
-            return
-        acked, passed, parted = (column.up_to(count) for column in (self.acked, self.passed, self.parted))
         if self._acks:
             numbers, clocks = _numbers(written, self._acks)
-            numbers, clocks = numbers[::-1], clocks[::-1]
-            fresh = (acked[numbers] == 0) & (passed[numbers] == 0) & (parted[numbers] == 0)
-            acked[numbers[fresh]] = clocks[fresh]
+            first, stop = _span(numbers)
+            acked, passed = self.acked.to_set(first, stop), self.passed.to_set(first, stop)
+            places, clocks = numbers[::-1] - first, clocks[::-1]
+            fresh = (acked[places] == 0) & (passed[places] == 0) & (self._parted_at(numbers[::-1]) == 0)
+            acked[places[fresh]] = clocks[fresh]
             self._acks = array("q")
         for before, after, clock in self._ranges:
-            for first_number, stop in written.numbers(before, after):
-                first_number = max(first_number, self.start + 1)  # a cursor may begin before what was trimmed
-                part = acked[first_number:stop]
-                part[(part == 0) & (passed[first_number:stop] == 0) & (parted[first_number:stop] == 0)] = (
-                    clock
-                )
+            for first, stop in written.numbers(before, after):
+                first = max(first, self.start + 1)  # a cursor may begin before what was trimmed
+                self.acked.to_set(first, stop)[self.open(first, stop)] = clock
         self._ranges.clear()
+
+    def open(self, first: int, stop: int) -> np.ndarray[Any, Any]:
+        """Which of the messages `first`..`stop` − 1 are neither acked nor taken, nor parted from it."""
+        found: np.ndarray[Any, Any] = self.acked.between(first, stop) == 0
+        found &= self.passed.between(first, stop) == 0
+        found &= self.parted(first, stop) == 0
+        return found
+
+    def parted(self, first: int, stop: int) -> Ints:
+        """Of the messages `first`..`stop` − 1, when it was deleted with the message in its backlog, `MISSED` if the message came
+        after that, or 0; it may have been created again since. Says nothing of a message that was acked, or that a rule took."""
+        return self._parted_at(np.arange(first, stop))
+
+    def _parted_at(self, numbers: Ints) -> Ints:
+        found = np.zeros(len(numbers), np.int64)
+        if not self._parted or not len(numbers):
+            return found
+        low, high = int(numbers.min()), int(numbers.max())
+        for place in range(max(bisect_right(self._parted, (low, _MOST, 0)) - 1, 0), len(self._parted)):
+            first, stop, value = self._parted[place]
+            if first > high:
+                break
+            found[(numbers >= first) & (numbers < stop)] = value
+        return found
 
     def move(
         self, move: Move, clock: int, rule: int, written: WrittenEntries, count: int
     ) -> None:  # fmt: skip
-        """The broker moved the cursor without an ack, forward or back."""
-        self.settle(written, count)
+        """The broker moved the cursor without an ack, forward or back. `count`: of the topic's publishes."""
+        self.settle(written)
         self.moved[move.outcome] += move.entries
         before, after = move.before, move.after
         if after < before:
             self.back_to(written.last_number_up_to(after))
             return
-        passed, rules, parted = (column.up_to(count) for column in (self.passed, self.rule, self.parted))
-        self.acked.up_to(count)
         for first, stop in written.numbers(before, after):
-            part = passed[first:stop]
-            taken = (part == 0) & (parted[first:stop] == 0)
-            rules[first:stop][taken] = rule
-            part[taken] = clock
+            passed = self.passed.to_set(first, stop)
+            taken = (passed == 0) & (self.parted(first, stop) == 0)
+            self.rule.to_set(first, stop)[taken] = rule
+            passed[taken] = clock
         if move.resets:
             self.revive(written.last_number_up_to(after))
 
     def end(self, clock: int, written: WrittenEntries, count: int) -> None:
         """It is deleted. `count`: see `OfTopic.stored`."""
-        self.settle(written, count)
+        self.settle(written)
         self.gone = clock
         self._part(count, clock)
 
     def begin_again(self, start: int, written: WrittenEntries, count: int) -> None:
         """It was created again, after a message. `count`: see `OfTopic.stored`."""
-        self.settle(written, count)
+        self.settle(written)
         self._part(count, MISSED if self.gone else 0)
         self.revive(start)
         self._done = start
         self.start, self.gone = min(start, self.start), 0
 
     def _part(self, count: int, value: int) -> None:
-        """It has nothing to do any more with what it has not acked. Up to `_done`, nothing changes for it any more, so this costs no more
-        than what came in its life."""
-        columns = (self.parted, self.acked, self.passed)
-        parted, acked, passed = (column.up_to(count)[self._done + 1 : count] for column in columns)
-        parted[(parted == 0) & (acked == 0) & (passed == 0)] = value
+        """It has nothing to do any more with what it has not acked. Up to `_done`, nothing changes for it any more."""
+        if value and self._done + 1 < count:
+            self._parted.append((self._done + 1, count, value))
         self._done = count - 1
 
     def waiting(self, count: int) -> np.ndarray[Any, Any]:
         """Which of the topic's publishes are in its backlog, if they were stored."""
-        columns = (self.acked, self.passed, self.parted)
-        found: np.ndarray[Any, Any] = np.arange(count) > self.start
-        for column in columns:
-            found &= column.up_to(count)[:count] == 0
+        found = self.open(0, count)
+        found &= np.arange(count) > self.start
         return found & (not self.gone)
 
     def back_to(self, number: int) -> None:
@@ -287,33 +340,44 @@ class OfSubscription:
         self.revive(number)
         self.start = min(self.start, number)
 
-    def recovered(self, ack: Acked, mark_delete: Position, written: WrittenEntries, count: int) -> None:
+    def recovered(self, ack: Acked, mark_delete: Position, written: WrittenEntries) -> None:
         """The topic was loaded again: acks and moves that were not written are void."""
-        self.settle(written, count)
+        self.settle(written)
         kept = {each.number for at in ack.positions if (each := written.at(at)) is not None}
         self.revive(written.last_number_up_to(mark_delete), kept)
 
     def consumptions(self, count: int) -> Ints:
         """How often each message was acked: again after the cursor went back."""
-        found: Ints = (self.acked.up_to(count)[:count] > 0).astype(np.int64)
-        if len(self._former.values):
-            found += self._former.up_to(count)[:count]
+        found: Ints = self._former.up_to(count).astype(np.int64)
+        found += self.acked.up_to(count) > 0
         return found
 
     def revive(self, number: int, kept: set[int] = frozenset()) -> None:  # type: ignore[assignment]
         """Whatever comes after a message is unacked again, but for what is `kept`."""
-        start = number + 1
+        start, stop = self.acked.held(number + 1)
         self._done = min(self._done, number)
-        held = {each: int(self.acked.values[each]) for each in kept if each < len(self.acked.values)}
-        was = self.acked.values[start:] > 0
-        if was.any():
-            self._former.up_to(start + len(was))[start : start + len(was)] += was
-        for column in (self.acked, self.passed, self.parted, self.rule):
-            column.values[start:] = 0
+        acked = self.acked.between(start, stop)
+        held = {each: clock for each in kept if start <= each < stop and (clock := int(acked[each - start]))}
+        if (acked > 0).any():
+            self._former.to_set(start, stop)[:] += acked > 0
+        for column in (self.acked, self.passed, self.rule):
+            column.clear(number + 1)
+        while self._parted and self._parted[-1][1] > number + 1:
+            first, _, value = self._parted.pop()
+            if first <= number:
+                self._parted.append((first, number + 1, value))
         for each, clock in held.items():
-            self.acked.values[each] = clock
-            if each >= start and clock:
-                self._former.values[each] -= 1
+            self.acked.to_set(each, each + 1)[0] = clock
+            self._former.to_set(each, each + 1)[0] -= 1
+
+
+_MOST = 1 << 62
+"""Above all numbers."""
+
+
+def _span(numbers: Ints) -> tuple[int, int]:
+    """From the first to after the last of some numbers."""
+    return (int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else (0, 0)
 
 
 def _numbers(written: WrittenEntries, found: array[int]) -> tuple[Ints, Ints]:
@@ -355,7 +419,7 @@ class OfTopic:
         """A publish wrote an entry."""
         self.written.publishes = max(self.written.publishes, number + 1)
         self.written.add(number, position)
-        self.answer.up_to(number + 1)[number] = STORED
+        self.answer.to_set(number, number + 1)[0] = STORED
         self.messages.size[number] = size
         self.storage += size
         if self.storage > self.peak_storage:
@@ -363,8 +427,8 @@ class OfTopic:
 
     def refuse(self, number: int, answer: int, rule: int) -> None:
         """A publish wrote nothing."""
-        self.answer.up_to(number + 1)[number] = answer
-        self.reason.up_to(number + 1)[number] = rule
+        self.answer.to_set(number, number + 1)[0] = answer
+        self.reason.to_set(number, number + 1)[0] = rule
 
     def trim(self, ledger: int, entries: int, size: int) -> None:
         """A ledger is deleted, as all before it are. What became of its messages is final."""
@@ -455,7 +519,7 @@ class Observer:
         if subscription is None:
             return
         if ack.recovered:
-            subscription.recovered(ack, of.there(ack.after), of.written, len(of.messages))
+            subscription.recovered(ack, of.there(ack.after), of.written)
         else:
             subscription.ack(ack)
 
@@ -607,11 +671,11 @@ class Observer:
                 of.subscriptions[subscription.name] = found
                 for low, high in cursor.acked.runs():
                     for first, stop in of.written.numbers(low, high):
-                        found.acked.up_to(len(kept))[first:stop] = self.broker.clock
+                        found.acked.to_set(first, stop)[:] = self.broker.clock
                 for consumer in subscription.consumers:
                     for position in consumer.pending:
                         found.sent(position.ledger, position.entry, self.broker.clock)
-                found.settle(of.written, len(kept))
+                found.settle(of.written)
 
     def forget(self) -> None:
         """What clients saw so far is of no interest."""
@@ -623,7 +687,7 @@ class Observer:
         """Bring all columns up to date."""
         for of in self.topics.values():
             for subscription in of.subscriptions.values():
-                subscription.settle(of.written, len(of.messages))
+                subscription.settle(of.written)
 
     def end(self) -> None:
         """The log ends."""

@@ -1,7 +1,8 @@
 """The traffic of a log, as if it began now: on the states of a live query.
 
 The commands move in time so that the first one comes at the queries' latest clock; the times that they name move as well. The
-clients of the states are gone, and those of the log come. Sequence ids go on after those that the states have. The policies and
+clients of the states are gone, and those of the log come. Writes that a fault put off are lost, as in a restart: nobody waits for
+their answers. Sequence ids go on after those that the states have. The policies and
 the configuration are those of the states. Positions are translated through the message that they named in the log, see
 `streaming.answers.whatif.side_by_side`.
 """
@@ -165,6 +166,9 @@ def _partition(
         (None, c.Admin(method="DELETE", path=f"/brokers/configuration/{name}"))
         for name in broker.changed_settings
     ]
+    gone += [
+        (name, c.Fault(fault="LoseWrites")) for name in broker.topic_names() if broker.topic(name).pending
+    ]
     return table, Start(
         state,
         _entries(broker, store.reader(partition)),
@@ -179,9 +183,11 @@ def _entries(broker: Broker, reader: EntryReader) -> dict[str, list[TopicEntry]]
         if is_non_persistent(name):
             continue
         ledger = broker.topic(name).ledger
+        last = ledger.last_confirmed  # what comes after it is not in the store
         kept = found.setdefault(name, [])
         for id_, info in ledger.ledgers.items():
-            count = ledger.current_entries if id_ == ledger.current and not info.timestamp else info.entries
+            is_open = id_ == ledger.current and not info.timestamp
+            count = info.entries if not is_open else last.entry + 1 if last.ledger == id_ else 0
             if count:
                 kept += (
                     TopicEntry(Position(id_, number), entry)

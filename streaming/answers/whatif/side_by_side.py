@@ -95,7 +95,7 @@ class ObservedBroker(Broker):
             return
         if pending:
             self.flush()
-            if not of.answer.up_to(number + 1)[number]:
+            if not of.answer.between(number, number + 1)[0]:
                 self._observer.unanswered(topic, pending, number)
 
     def _translated(self, topic: str, command: Any) -> Any:
@@ -406,12 +406,12 @@ def numbers_in(baseline: TopicPublishes, own: TopicPublishes) -> Ints:
 def _first_answer(name: str, own: OfTopic, other: OfTopic) -> OpenLoop | None:
     """The first publish of the piece that is answered otherwise."""
     count = len(own.messages)
-    before = own.answer.up_to(count)[own.compared : count]
+    before = own.answer.between(own.compared, count)
     if other.messages is own.messages:
-        after = other.answer.up_to(count)[own.compared : count]
+        after = other.answer.between(own.compared, count)
     else:
         numbers = numbers_in(own.messages, other.messages)[other.compared :]
-        answers = other.answer.up_to(len(other.messages))[other.compared : len(other.messages)]
+        answers = other.answer.between(other.compared, len(other.messages))
         here = (numbers >= own.compared) & (numbers < count)
         after = np.zeros_like(before)
         after[numbers[here] - own.compared] = answers[here]
