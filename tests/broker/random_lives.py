@@ -284,6 +284,7 @@ POLICIES: dict[str, list[Any]] = {
     "maxMessageSize": [0, 100, 200],
     "encryptionRequired": [True, False],
     "subscriptionExpirationTime": [0, 1, 2],
+    "persistence": [{"managedLedgerMaxMarkDeleteRate": rate} for rate in (0, 0.1, 2.5)],
     "inactiveTopicPolicies": [
         {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 5, "deleteWhileInactive": True},
         {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up", "maxInactiveDurationSeconds": 2, "deleteWhileInactive": True},

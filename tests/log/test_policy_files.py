@@ -338,7 +338,7 @@ def test_the_policies_of_a_namespace(name: str, file: Any) -> None:
     assert found.dispatchRate is not None
     assert found.dispatchRate.dispatchThrottlingRateInMsg == 10
     assert found.autoTopicCreation is not None
-    assert policy_notes(path) == [f"{path}: 5 policies applied, 5 without effect here"]
+    assert policy_notes(path) == [f"{path}: 6 policies applied, 4 without effect here"]
 
 
 def test_a_dump_replaces_all_policies_of_the_log(file: Any) -> None:
