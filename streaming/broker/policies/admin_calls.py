@@ -11,7 +11,6 @@ from schemas.commands import Admin, SubType
 from schemas.units import Int32
 from streaming.broker.admin_table import NAMESPACE, TOPIC, Call, Table
 from streaming.broker.config import (
-    MOST_PARTITIONS,
     InactiveTopicDeleteMode,
     SchemaCompatibilityStrategy,
     ServiceConfiguration,
@@ -239,12 +238,12 @@ def set_policy(
     if field == "persistence":
         check_persistence(value)
     if isinstance(value, AutoTopicCreationOverride):
-        _check_auto_topic_creation(value)
+        _check_auto_topic_creation(value, config)
     setattr(policies, field, value)
     return True
 
 
-def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:
+def _check_auto_topic_creation(value: AutoTopicCreationOverride, config: ServiceConfiguration) -> None:
     partitions, reason = value.defaultNumPartitions, ""
     if not value.allowAutoTopicCreation:
         return
@@ -257,8 +256,8 @@ def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:
         reason = "[defaultNumPartitions] cannot be null when the type is partitioned."
     elif partitions < 1:
         reason = "[defaultNumPartitions] cannot be less than 1 for partition type."
-    elif partitions > MOST_PARTITIONS:
-        raise AdminError(406, f"Number of partitions should be less than or equal to {MOST_PARTITIONS}")
+    elif partitions > (most := config.most_partitions):
+        raise AdminError(406, f"Number of partitions should be less than or equal to {most}")
     if reason:
         raise AdminError(412, f"Invalid configuration for autoTopicCreationOverride. the detail is {reason}")
 
