@@ -51,6 +51,7 @@ from streaming.broker.policies.hierarchy import (
     DelayedDeliveryPolicies,
     DispatchRate,
     InactiveTopicPolicies,
+    PersistencePolicies,
     Policies,
     PublishRate,
     RetentionPolicies,
@@ -285,12 +286,13 @@ policies of a topic, and `DELETE …/removeOffloadPolicies` the offload policies
 
 `GET …?applied=true` on a topic shows the value of the first level that sets the policy. As in Pulsar, it does so for
 `messageTTL`, `retention`, `backlogQuotaMap`, `deduplicationEnabled`, `maxProducers`, `maxConsumers`, the limits of
-unacknowledged messages, `delayedDelivery`, and the rates but `publishRate`. Other policies and namespaces ignore the parameter.
+unacknowledged messages, `delayedDelivery`, `persistence`, and the rates but `publishRate`. Other policies and namespaces ignore the parameter.
 
 #### Policies without effect
 
 These are kept and returned, and have no effect, since what they govern does not exist here: bookies, replication, offloading,
-compaction, authorization. {kept}. So are the [bundles](#calls-on-a-namespace) of a namespace, its `properties`, `replication` and `allowedClusters` (`standalone` is the only cluster),
+compaction, authorization. {kept}. One of them, `dispatcherPauseOnAckStatePersistent`, is not supported: delivery does not pause where
+more acks must be written than managedLedgerMaxUnackedRangesToPersist allows. So are the [bundles](#calls-on-a-namespace) of a namespace, its `properties`, `replication` and `allowedClusters` (`standalone` is the only cluster),
 and `permissions`. `entryFilters`, `shadowTopics`, and the resource group of a namespace would have an effect, so setting one is answered with 501.
 
 #### RetentionPolicies
@@ -313,6 +315,12 @@ and `permissions`. `entryFilters`, `shadowTopics`, and the resource group of a n
 {doc(InactiveTopicPolicies)}
 
 {_fields(InactiveTopicPolicies)}
+
+#### PersistencePolicies
+
+{doc(PersistencePolicies)}
+
+{_fields(PersistencePolicies)}
 #### AutoTopicCreationOverride
 
 {doc(AutoTopicCreationOverride)}

@@ -212,7 +212,7 @@ class Subscribe(Command, tag="SUBSCRIBE"):
     start_message_id: MessageIdData | None = None
     """Where a new subscription that is not durable starts: with this entry. Ignored for a durable one."""
     metadata: list[KeyValue] = []
-    """The application's notes on the consumer. Recorded, not used."""
+    """The application's notes on the consumer. Recorded, not used. See maxConsumerMetadataSize."""
     read_compacted: bool = False
     """True: read the compacted topic. Topics are never compacted, so that is the whole topic. Exclusive and Failover only,
     otherwise refused (NotAllowedError)."""

@@ -78,7 +78,7 @@ from streaming.broker.position import Position
 from streaming.broker.rates.rate import seconds_of_interval
 from streaming.broker.schema import schema_registry
 from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state, encode_state
-from streaming.broker.topic import policy_calls, producing, topic_commands
+from streaming.broker.topic import joining, policy_calls, producing, topic_commands
 from streaming.broker.topic.abstract_topic import AbstractTopic
 from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
@@ -364,6 +364,9 @@ class Broker:
                 if self._topics_of is not None:
                     self._topics_of[namespace_of(name)] += 1
                 exists = True
+        if isinstance(command, c.Subscribe) and (cause := joining.too_large(ctx, command)):
+            topic_commands.refuse(ctx, name, command, "MetadataError", cause)
+            return None
         if (
             isinstance(command, c.Admin)
             and ctx.config.namespacesMustExist
@@ -648,13 +651,18 @@ class Broker:
         if (
             dynamic_settings.call_settings(ctx, command, self._reconfigure)
             or resources.call_resources(ctx, command)
-            or tenants.call_tenants(ctx, command)
+            or tenants.call_tenants(ctx, command, self._delete_namespace)
             or namespaces.call_lists(ctx, command, state.topics, ctx.deleted)
         ):
             return
         found = namespaces.call_namespace(ctx, command, self._touch_all, self._delete_all)
         if found is not None:
             self._on_namespace(*found)
+
+    def _delete_namespace(self, namespace: str) -> None:
+        """Delete a namespace and its topics."""
+        self._delete_all(namespace, force=True)
+        namespaces.forget(self._ctx, namespace)
 
     def _delete_all(self, namespace: str, force: bool) -> bool:
         """Delete the topics of a namespace, if there are none or by `force`. Is none left?"""

@@ -608,6 +608,22 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
     that position is in the next one (2.x)."""
+    forceDeleteNamespaceAllowed: bool = False
+    """Whether `DELETE` of a namespace with `?force=true` deletes its topics, too. If not, it is refused with 405."""
+    forceDeleteTenantAllowed: bool = False
+    """Whether `DELETE` of a tenant with `?force=true` deletes its namespaces, too, for which forceDeleteNamespaceAllowed must be true. If
+    not, it is refused with 405."""
+    maxNumPartitionsPerPartitionedTopic: Annotated[int, between(0, MOST, "partitions")] = 0
+    """The most partitions that a call may give a partitioned topic. 0: no limit, but that of Magnetar, 10,000."""
+    maxNamespacesPerTenant: Annotated[int, between(0, MOST)] = 0
+    """A tenant with more namespaces than this gets no further one, so there may be one more. 0: no limit."""
+    maxConsumerMetadataSize: Annotated[int, between(0, MOST)] = 1024
+    """A consumer whose metadata has more characters than this, keys and values together, is refused (MetadataError)."""
+
+    @property
+    def most_partitions(self) -> int:
+        """The most partitions that a call may give a partitioned topic."""
+        return min(self.maxNumPartitionsPerPartitionedTopic or MOST_PARTITIONS, MOST_PARTITIONS)
 
     def as_texts(self) -> dict[str, str]:
         """All settings as in broker.conf."""
@@ -777,6 +793,11 @@ ONLY: dict[str, tuple[str, str]] = {
     "streamingDispatch": ("false", "streaming dispatch is"),
     "maxSameAddressProducersPerTopic": ("0", "limits by address are"),
     "maxSameAddressConsumersPerTopic": ("0", "limits by address are"),
+    "topicLevelPoliciesEnabled": ("true", "brokers without policies of topics are"),
+    "systemTopicEnabled": ("true", "brokers without system topics, and so without policies of topics, are"),
+    "dispatcherPauseOnAckStatePersistentEnabled": ("false", "pauses of delivery because of acks that can't be written are"),
+    "strictlyVerifySubscriptionName": ("false", "stricter names of subscriptions are"),
+    "maxTenants": ("0", "limits of tenants are"),
     "brokerInterceptors": ("", "broker interceptors are"),
     "brokerEntryPayloadProcessors": ("", "payload processors are"),
 }  # fmt: skip

@@ -274,8 +274,11 @@ class PersistentTopics(Topics[PersistentTopic]):
             return -1
         at = self.next_snapshot(topic)
         if at < NEVER:
-            rate = ctx.config.managedLedgerDefaultMarkDeleteRateLimit
-            between = ctx.policies_of(topic).deduplicationSnapshotInterval * 1000
+            policies = ctx.policies_of(topic)
+            rate, between = (
+                policies.persistence.managedLedgerMaxMarkDeleteRate,
+                policies.deduplicationSnapshotInterval * 1000,
+            )
             # The first write must be permitted, and so must those after it, without permits from before.
             if topic.cursors[DEDUP_CURSOR].permits_at(at, rate) < 1 or 0 < rate * between / 1000 < 1:
                 return -1

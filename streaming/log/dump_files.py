@@ -186,6 +186,9 @@ def _targets(topic: str, topics: set[str]) -> list[str]:
 # ---- settings
 
 
+NO_EFFECT = "no setting in it has an effect here"
+
+
 def translate_settings(properties: list[Property]) -> DumpCommands:
     """The settings of a broker as commands. No value of a setting without effect is in them, nor in a text."""
     given = {each.name: each for each in properties}
@@ -217,7 +220,7 @@ def translate_settings(properties: list[Property]) -> DumpCommands:
     )
     mistakes = [f"{_at(given[name])}{why}" for name, why in found.bad.items()]
     if not settings and not mistakes:
-        mistakes = ["no setting in it has an effect here"]
+        mistakes = [NO_EFFECT]
     return DumpCommands(settings, mistakes, notes)
 
 

@@ -35,6 +35,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
 from streaming.broker.policies.kept import KEPT
 from streaming.log.broker_settings import nearest_setting, sort_out
+from streaming.log.dump_files import NO_EFFECT
 from streaming.log.files import line_numbers, read_log
 from streaming.log.pins import PolicyCommand, fields_of, fronts, keys_of
 from streaming.log.policy_files import SHOWN, PolicyFile, is_log, mistakes, read_policy_file
@@ -87,6 +88,8 @@ def read_policies(
         problems += [(rows[i], f"{pins[i].place}: {text}") for i, text in _refusals(records, pins).items()]
     if not len(table):
         problems.append((0, "it has no policies: write one ADMIN or BROKER_CONFIG command per line"))
+    elif not problems and not any(map(_has_effect, pins)):
+        problems.append((0, NO_EFFECT))
     if problems:
         raise PolicyError(name, [text for _, text in sorted(problems)])
     return pins
@@ -101,16 +104,22 @@ def policy_notes(source: str | Path) -> list[str]:
     notes: list[str] = []
     for about, path in policy_sources(source):
         if is_log(path):
-            settings: dict[str, Any] = {}
-            for value in read_log(path)["value"].to_pylist():
-                with suppress(MalformedCommand):
-                    command = decode(value)
-                    settings |= command.settings if isinstance(command, BrokerConfig) else {}
-            found = [sort_out(settings, "4.0").counted] if any(map(is_without_effect, settings)) else []
+            found = _counted(read_log(path))
         else:
-            found = read_policy_file(path, about, [_ANY]).notes
+            file = read_policy_file(path, about, [_ANY])
+            found = file.notes or _counted(file.commands)
         notes += [f"{path}: {note}" for note in found]
     return notes
+
+
+def _counted(commands: pa.Table) -> list[str]:
+    """How many settings of the commands are applied, if some have no effect."""
+    settings: dict[str, Any] = {}
+    for value in commands["value"].to_pylist():
+        with suppress(MalformedCommand):
+            command = decode(value)
+            settings |= command.settings if isinstance(command, BrokerConfig) else {}
+    return [sort_out(settings, "4.0").counted] if any(map(is_without_effect, settings)) else []
 
 
 _ANY = "public/default"
@@ -234,6 +243,15 @@ def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
     for key, what in keys.items():
         if (before := earlier.setdefault(key, policy.place)) != policy.place:
             yield f"{what}: {before} sets this already, remove one of them"
+
+
+def _has_effect(policy: PolicyCommand) -> bool:
+    """Whether a policy is any but settings that have no effect here."""
+    return (
+        isinstance(policy.command, Admin)
+        or "profile" in policy.fields
+        or not all(map(is_without_effect, policy.command.settings))
+    )
 
 
 def _refusals(records: pa.Table, pins: list[PolicyCommand]) -> dict[int, str]:

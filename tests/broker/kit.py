@@ -307,7 +307,9 @@ class BareTopic:
 
     def mark(self, cursor: ManagedCursor, position: Position) -> None:
         """Move the mark-delete, and write it if the cursor's rate limiter allows."""
-        change_cursor(self.ctx, cursor, cursor.move, self.ledger, position, {})
+        change_cursor(
+            self.ctx, self.ctx.policies_of(self.topic), cursor, cursor.move, self.ledger, position, {}
+        )
 
     def ack(self, cursor: ManagedCursor, *positions: Position, left: int | None = None) -> None:
         """One individual ack of entries. `left`: a bit set of the messages in a batch that stay unacked."""
@@ -318,7 +320,7 @@ class BareTopic:
                 cursor.acknowledge(self.ledger, position, left)
             cursor.collapse(self.ledger, mark_delete)
 
-        change_cursor(self.ctx, cursor, acknowledge)
+        change_cursor(self.ctx, self.ctx.policies_of(self.topic), cursor, acknowledge)
 
 
 def one(effects: Iterable[Effect], kind: type[E]) -> E:

@@ -29,7 +29,7 @@ class Churn(Run):
     def __init__(self, settings: dict[str, Any]) -> None:
         self.stored = Stored()
         self.broker, self.now, self.requests = Broker(0, self.stored), START, 0
-        self.do(BrokerConfig(settings=settings), None)
+        self.do(BrokerConfig(settings={"forceDeleteNamespaceAllowed": True, **settings}), None)
         self.create_producer("stays", 99, "stays")
         self.subscribe("stays", connection="stays")
 

@@ -585,6 +585,59 @@ def test_mark_deletes_that_are_not_written_hold_ledgers_back() -> None:
     assert [effect.ledger_id for effect in of(run.check("cursorFlush"), LedgerDeleted)] == [2, 3, 4]
 
 
+BOOKIES = {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}
+
+
+@pytest.mark.feature("C3", "D3", "I1")
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("topic", "namespace", "broker", "limited"),
+    [
+        (None, None, 1, True),
+        (None, 0, 1, False),
+        (None, 1, 0, True),
+        (0, 1, 1, False),
+        (1, 0, 0, True),
+        (-1, 1, 1, False),
+    ],
+)
+def test_the_rate_of_mark_deletes_is_that_of_the_first_level(
+    topic: int | None, namespace: int | None, broker: int, limited: bool, later: bool
+) -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1, managedLedgerDefaultMarkDeleteRateLimit=broker, **HEAD)
+    if later:
+        run.subscribe("s")
+    for rate, call in (
+        (namespace, run.namespace),
+        (topic, lambda *args: run.admin(args[0], f"/{args[1]}", args[2])),
+    ):
+        if rate is not None:
+            body = {**BOOKIES, "managedLedgerMaxMarkDeleteRate": rate}
+            assert one(call("POST", "persistence", body), AdminResponse).fields.status == 204
+    if not later:
+        run.subscribe("s")
+    run.fill(4)
+    run.ack("s", (1, 0), cumulative=True)
+    run.ack("s", (4, 0), cumulative=True)
+    assert (run.topic.cursors["s"].key == P(4, 0)) is not limited
+
+
+@pytest.mark.feature("D3", "I1")
+def test_a_mark_delete_that_waits_is_written_by_the_next_change_once_no_rate_limits_it() -> None:
+    run = Run(managedLedgerMaxEntriesPerLedger=1, managedLedgerDefaultMarkDeleteRateLimit=1, **HEAD)
+    run.subscribe("s")
+    run.fill(4)
+    for ledger in (1, 2):
+        run.ack("s", (ledger, 0), cumulative=True)
+    run.admin("POST", "/persistence", BOOKIES)
+    assert run.topic.cursors["s"].key == P(1, 0)
+    run.ack("s", (3, 0), cumulative=True)
+    assert run.topic.cursors["s"].key == P(3, 0)
+    run.admin("DELETE", "/persistence")
+    run.ack("s", (4, 0), cumulative=True)
+    assert run.topic.cursors["s"].key == P(3, 0)
+
+
 @pytest.mark.feature("C3")
 def test_trimming_tells_which_cursors_it_moved() -> None:
     topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)

@@ -50,7 +50,7 @@ def reason(run: Run, method: str, path: str, body: Any = None, topic: str | None
 @pytest.fixture
 def strict() -> Run:
     """A broker in which everything must be created, with the tenant and namespace of `TOPIC`."""
-    run = Run(namespacesMustExist=True)
+    run = Run(namespacesMustExist=True, forceDeleteNamespaceAllowed=True)
     assert status(run, "PUT", "/tenants/public", INFO) == 204
     assert status(run, "PUT", "/namespaces/public/default") == 204
     return run
@@ -146,6 +146,45 @@ def test_a_namespace_with_topics_is_deleted_by_force_only(strict: Run) -> None:
     assert strict.broker.partitioned == {}
     assert status(strict, "PUT", path) == 204
     assert call(strict, "GET", f"{path}/topics") == (200, [])
+
+
+@pytest.mark.parametrize(
+    "path", ["/namespaces/public/default?force=true", "/namespaces/public/none?force=true"]
+)
+def test_force_deletes_no_namespace_unless_the_broker_allows_it(path: str) -> None:
+    run = Run()
+    run.create_producer()
+    assert reason(run, "DELETE", path) == (405, "Broker doesn't allow forced deletion of namespaces")
+    assert run.broker.topic_names() == [TOPIC]
+
+
+def test_force_deletes_a_tenant_and_its_namespaces_if_the_broker_allows_it() -> None:
+    run, path = Run(namespacesMustExist=True, forceDeleteTenantAllowed=True), "/tenants/public?force=true"
+    assert reason(run, "DELETE", path) == (404, "Tenant doesn't exist")
+    for call_ in ("/tenants/public", "/tenants/other"):
+        assert status(run, "PUT", call_, INFO) == 204
+    for namespace in ("public/default", "public/empty", "other/n"):
+        assert status(run, "PUT", f"/namespaces/{namespace}") == 204
+    run.create_producer()
+    assert reason(run, "DELETE", path) == (405, "Broker doesn't allow forced deletion of namespaces")
+    run.configure(namespacesMustExist=True, forceDeleteTenantAllowed=True, forceDeleteNamespaceAllowed=True)
+    effects = run.do(Admin(method="DELETE", path=path), None)
+    assert one(effects, CloseProducer).topic == TOPIC
+    assert one(effects, AdminResponse).fields.status == 204
+    assert run.broker.topic_names() == []
+    assert call(run, "GET", "/tenants") == (200, ["other"])
+    assert status(run, "PUT", "/tenants/public", INFO) == 204
+    assert call(run, "GET", "/namespaces/public") == (200, [])
+
+
+def test_a_tenant_has_one_namespace_more_than_its_limit() -> None:
+    """As in Pulsar, which does not count the one that is created."""
+    run = Run(maxNamespacesPerTenant=2)
+    for name in ("a", "b", "c", "a"):
+        assert status(run, "PUT", f"/namespaces/t/{name}") == 204
+    expected = (412, "Exceed the maximum number of namespace in tenant :t")
+    assert reason(run, "PUT", "/namespaces/t/d") == expected
+    assert status(run, "PUT", "/namespaces/u/d") == 204
 
 
 def test_a_deleted_namespace_counts_its_topics_anew(strict: Run) -> None:

@@ -312,3 +312,17 @@ def test_partitions_where_use_creates_no_topics(profile: Any, domain: str, by_na
     )
     again = of(run.create_producer("q", id_=3, topic=second), Error)
     assert [each.error for each in again] == ([] if profile == "4.0" else ["TopicNotFound"])
+
+
+def test_a_broker_may_allow_fewer_partitions() -> None:
+    run = Run(maxNumPartitionsPerPartitionedTopic=3)
+    too_many = {"reason": "Number of partitions should be less than or equal to 3"}
+    refused = run.admin("PUT", "/partitions", 4)
+    assert (status(refused), response(refused)) == (406, too_many)
+    assert status(run.admin("PUT", "/partitions", 2)) == 204
+    assert status(run.admin("POST", "/partitions", 4)) == 422
+    assert status(run.admin("POST", "/partitions", 3)) == 204
+    override = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 4}
+    refused = run.namespace("POST", "autoTopicCreation", override)
+    assert (status(refused), response(refused)) == (406, too_many)
+    assert status(run.namespace("POST", "autoTopicCreation", override | {"defaultNumPartitions": 3})) == 204

@@ -18,6 +18,7 @@ from streaming.broker.policies.hierarchy import (
     Effective,
     HierarchyTopicPolicies,
     InactiveTopicPolicies,
+    PersistencePolicies,
     Policies,
     PublishRate,
     RetentionPolicies,
@@ -39,7 +40,7 @@ BROKER = ServiceConfiguration(
     subscribeThrottlingRatePerConsumer=51, subscribeRatePeriodPerConsumerInSecond=52, allowAutoSubscriptionCreation=False,
     schemaCompatibilityStrategy="BACKWARD", isSchemaValidationEnforced=True, isAllowAutoUpdateSchemaEnabled=False,
     delayedDeliveryTickTimeMillis=53, delayedDeliveryEnabled=False, delayedDeliveryMaxDelayInMillis=54,
-    subscriptionTypesEnabled="Exclusive,Shared",
+    subscriptionTypesEnabled="Exclusive,Shared", managedLedgerDefaultMarkDeleteRateLimit=55,
 )  # fmt: skip
 """Every value is one that no other policy has."""
 
@@ -53,7 +54,7 @@ OF_BROKER: dict[str, Any] = {
     "publishRate": PublishRate(49, 50), "subscribeRate": SubscribeRate(51, 52),
     "autoSubscriptionCreation": AutoSubscriptionCreationOverride(False), "schemaCompatibilityStrategy": "BACKWARD",
     "schemaValidationEnforced": True, "isAllowAutoUpdateSchema": False, "delayedDelivery": DelayedDeliveryPolicies(53, False, 54),
-    "subscriptionTypesEnabled": ["Exclusive", "Shared"],
+    "subscriptionTypesEnabled": ["Exclusive", "Shared"], "persistence": PersistencePolicies(1, 1, 1, 55),
 }  # fmt: skip
 SET: dict[str, tuple[Any, Any]] = {
     "messageTTL": (1, 0), "retention": (RetentionPolicies(1, 2), RetentionPolicies()), "deduplication": (True, False),
@@ -64,6 +65,7 @@ SET: dict[str, tuple[Any, Any]] = {
     "schemaValidationEnforced": (True, True), "isAllowAutoUpdateSchema": (True, False),
     "delayedDelivery": (DelayedDeliveryPolicies(1, True, 2), DelayedDeliveryPolicies(3, True, 4)),
     "subscriptionTypesEnabled": (["Failover"], ["Key_Shared"]),
+    "persistence": (PersistencePolicies(1, 1, 1, 0.5), PersistencePolicies(2, 2, 2, 0)),
 }  # fmt: skip
 """Two values that a level may set. Of others: 1 and 0."""
 

@@ -866,3 +866,21 @@ def test_the_failover_delay_outlives_a_restart() -> None:
     assert run.wait(0.999) == []
     effects = run.wait(0.001)
     assert (told(effects), sent(effects)) == ([(1, True)], [0])
+
+
+@pytest.mark.feature("E3")
+@pytest.mark.parametrize("topic", [TOPIC, TOPIC.replace("persistent", "non-persistent")])
+@pytest.mark.parametrize(("settings", "most"), [({}, 1024), ({"maxConsumerMetadataSize": 10}, 10)])
+def test_a_consumer_with_too_much_metadata_is_refused(
+    settings: dict[str, Any], most: int, topic: str
+) -> None:
+    """Keys and values count, all together, before anything is created."""
+    run = Run(**settings)
+
+    def metadata(size: int) -> list[KeyValue]:
+        return [KeyValue(key="k", value="vv"), KeyValue(key="l" * (size - 3), value="")]
+
+    refused = one(run.subscribe("s", metadata=metadata(most + 1), topic=topic), Error)
+    assert refused.error == "MetadataError"
+    assert run.broker.topic_names() == []
+    assert of(run.subscribe("s", metadata=metadata(most), topic=topic), Error) == []

@@ -184,9 +184,7 @@ def test_what_is_not_a_list_of_types_is_refused(body: Any) -> None:
         ("entryFilters", {"entryFilterNames": ""}, None),
     ],
 )  # fmt: skip
-def test_a_kept_policy_in_force_is_the_brokers_if_the_topic_has_none(
-    policy: str, in_force: Any, body: Any
-) -> None:
+def test_what_holds_is_the_brokers_if_the_topic_has_none(policy: str, in_force: Any, body: Any) -> None:
     run = Run(managedLedgerDefaultMarkDeleteRateLimit=0.5)
     run.create_producer()
     assert response(run.admin("GET", f"/{policy}")) is UNSET

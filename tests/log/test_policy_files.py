@@ -189,6 +189,11 @@ def test_values_as_java_shows_them(name: str, value: Any, expected: Any) -> None
     [
         ("transactionCoordinatorEnabled", "false", "true"),
         ("transactionCoordinatorEnabled", False, True),
+        ("topicLevelPoliciesEnabled", "true", "false"),
+        ("systemTopicEnabled", True, False),
+        ("dispatcherPauseOnAckStatePersistentEnabled", "false", "true"),
+        ("strictlyVerifySubscriptionName", "false", "true"),
+        ("maxTenants", "0", 5),
         ("transactionCoordinatorEnabled", "", "TRUE"),
         ("enableNonPersistentTopics", "true", "false"),
         ("subscriptionRedeliveryTrackerEnabled", "True", "False"),
@@ -359,7 +364,7 @@ def test_the_policies_of_a_namespace(name: str, file: Any) -> None:
     assert found.dispatchRate is not None
     assert found.dispatchRate.dispatchThrottlingRateInMsg == 10
     assert found.autoTopicCreation is not None
-    assert policy_notes(path) == [f"{path}: 5 policies applied, 5 without effect here"]
+    assert policy_notes(path) == [f"{path}: 6 policies applied, 4 without effect here"]
 
 
 def test_a_dump_replaces_all_policies_of_the_log(file: Any) -> None:
@@ -654,3 +659,23 @@ def test_the_commands_of_a_dump_are_calls_that_pulsar_has(file: Any) -> None:
     assert {type(each.command) for each in found} == {Admin}
     decoded = [decode(json.dumps(each.fields).encode()) for each in found]
     assert not [each for each in decoded if isinstance(each, BrokerConfig)]
+
+
+@pytest.mark.parametrize("name", ["broker.yaml", "broker.jsonl", "broker.conf"])
+def test_a_file_of_settings_that_all_have_no_effect_is_refused(name: str, file: Any) -> None:
+    texts = {
+        "broker.yaml": "broker:\n  numIOThreads: 5\n  loadBalancerEnabled: false\n",
+        "broker.jsonl": json.dumps(
+            {"command": "BROKER_CONFIG", "settings": {"numIOThreads": 5, "loadBalancerEnabled": False}}
+        ),
+        "broker.conf": "numIOThreads=5\nloadBalancerEnabled=false\n",
+    }
+    with pytest.raises(LogError, match="no setting in it has an effect here"):
+        config(file(texts[name], name))
+
+
+def test_what_is_told_of_settings_in_yaml(file: Any) -> None:
+    path = file("broker:\n  numIOThreads: 5\n  maxProducersPerTopic: 3\n", "broker.yaml")
+    assert policy_notes(path) == [f"{path}: 1 setting applied, 1 without effect here"]
+    assert config(path).maxProducersPerTopic == 3
+    assert policy_notes(file("broker:\n  maxProducersPerTopic: 3\n", "applied.yaml")) == []

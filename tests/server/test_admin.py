@@ -74,7 +74,7 @@ def test_a_conversation_with_a_real_broker() -> None:
                 differences.append(f"{number}: {line}: {answer.body}")
         return differences
 
-    assert on_api(replay, schemaCompatibilityStrategy="FULL") == []
+    assert on_api(replay, schemaCompatibilityStrategy="FULL", forceDeleteNamespaceAllowed=True) == []
 
 
 def _ordered(body: Any) -> Any:

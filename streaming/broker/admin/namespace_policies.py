@@ -20,6 +20,7 @@ from streaming.broker.names import CLUSTER
 from streaming.broker.policies.admin_calls import (
     POLICY_CALLS,
     QUOTA_TYPES,
+    check_persistence,
     check_retention,
     quota_map,
     with_known_mode,
@@ -32,7 +33,6 @@ from streaming.broker.policies.kept import (
     KEPT,
     MAY_HAVE_SECRETS,
     NO_ENTRY_FILTERS,
-    check_persistence,
     offload_policies,
 )
 
@@ -61,6 +61,7 @@ _FIELDS = {
     "is_allow_auto_update_schema": "isAllowAutoUpdateSchema",
     "inactive_topic_policies": "inactiveTopicPolicies",
     "schema_compatibility_strategy": "schemaCompatibilityStrategy",
+    "persistence": "persistence",
 }
 """Name in the object → name of the policy, besides the quotas and the rates."""
 
@@ -76,7 +77,6 @@ _OLD_RATE = "clusterDispatchRate"
 """The name that topicDispatchRate had once. It counts where that is not set."""
 
 _KEPT = {
-    "persistence": "persistence",
     "antiAffinityGroup": "antiAffinity",
     "compaction_threshold": "compactionThreshold",
     "offload_policies": "offloadPolicies",
@@ -236,6 +236,8 @@ def _read_policy(name: str, value: Any) -> tuple[str, Any]:
         raise AdminError(412, "Invalid value for message TTL")
     if field == "retention":
         check_retention(found)
+    if field == "persistence":
+        check_persistence(found)
     if field == "autoTopicCreation" and (found.defaultNumPartitions or 0) > MOST_PARTITIONS:
         raise AdminError(406, f"Number of partitions should be less than or equal to {MOST_PARTITIONS}")
     return field, found
@@ -252,8 +254,6 @@ def _known(value: Any, type_: Any) -> Any:
 def _kept(name: str, value: Any) -> Any:
     """The value of a policy without effect."""
     found = convert(value, KEPT[_KEPT[name]].type)
-    if name == "persistence":
-        check_persistence(found)
     if name == "offload_policies":
         return offload_policies(found)
     return msgspec.to_builtins(found)

@@ -9,6 +9,7 @@ from schemas.commands import Admin
 from streaming.broker import bundles
 from streaming.broker.admin.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
 from streaming.broker.admin.permissions import call_permissions
+from streaming.broker.admin.tenants import NO_FORCE
 from streaming.broker.admin_requests import PARTITIONED, answered_from, refuse_as_unsupported, respond
 from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Table, decoded
 from streaming.broker.config import ServiceConfiguration
@@ -246,6 +247,11 @@ def _create(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
         if exists(ctx, namespace):
             raise AdminError(409, "Namespace already exists")
     policies = read(command.body, namespace)
+    if namespace not in ctx.namespaces and (most := ctx.config.maxNamespacesPerTenant) > 0:
+        tenant = tenant_of(namespace)
+        # quirk: the one that is created is not counted
+        if sum(tenant_of(each) == tenant for each in ctx.namespaces) > most:
+            raise AdminError(412, f"Exceed the maximum number of namespace in tenant :{tenant}")
     if command.body is not None or namespace not in ctx.namespaces:
         ctx.namespaces[namespace] = policies
         if isinstance(command.body, dict) and command.body.get("auth_policies"):
@@ -258,18 +264,27 @@ def _create(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
 
 
 def _delete(ctx: Context, namespace: str, command: Admin, delete: Delete) -> AdminAnswer:
-    """Delete the namespace. With `?force=true`, also its topics. Without it, an ingress partition with topics refuses."""
+    """Delete the namespace. With `?force=true`, also its topics, if [forceDeleteNamespaceAllowed](settings.md) is
+    true. Without it, an ingress partition with topics refuses."""
+    force = flag(command.path, "force")
+    if force and not ctx.config.forceDeleteNamespaceAllowed:
+        raise AdminError(405, NO_FORCE)
     if not exists(ctx, namespace):
         raise AdminError(404, f"Namespace {namespace} does not exist.")
-    if not delete(namespace, flag(command.path, "force")):
+    if not delete(namespace, force):
         raise AdminError(*NOT_EMPTY)
+    forget(ctx, namespace)
+    return 204, None
+
+
+def forget(ctx: Context, namespace: str) -> None:
+    """Delete what a namespace has besides its topics."""
     ctx.namespaces.pop(namespace, None)
     ctx.permissions.pop(namespace, None)
     for kept in (ctx.permissions, ctx.schemas, ctx.schema_times):  # of topics that are not there, too
         for topic in list(topics_in(namespace, kept)):
             del kept[topic]
     ctx.policies_changed()
-    return 204, None
 
 
 def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:

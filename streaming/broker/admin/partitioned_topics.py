@@ -14,7 +14,6 @@ from schemas.units import Int32
 from streaming.broker.admin import permissions
 from streaming.broker.admin_requests import answer, call_of, is_schema_call, respond
 from streaming.broker.admin_table import TOPIC, AdminAnswer, Call, Table
-from streaming.broker.config import MOST_PARTITIONS
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.lookup import TOO_MANY_PARTITIONS, create_by_use
@@ -163,8 +162,8 @@ def _create(
         raise AdminError(412, "Partitioned Topic Name should not contain '-partition-'")
     if count <= 0:
         raise AdminError(406, "Number of partitions should be more than 0")
-    if count > MOST_PARTITIONS:
-        raise AdminError(406, f"Number of partitions should be less than or equal to {MOST_PARTITIONS}")
+    if count > (most := ctx.config.most_partitions):
+        raise AdminError(406, f"Number of partitions should be less than or equal to {most}")
     if exists or name in ctx.partitioned:
         raise AdminError(*EXISTS)
     return _set(ctx, name, count, properties)
@@ -185,10 +184,10 @@ def _update(
         raise AdminError(422, f"Desired partitions {count} can't be less than the current partitions {now}.")
     if properties:
         check_stays_as_it_is(ctx.partitioned_topics.get(name, PartitionedTopic()).properties, properties)
-    if count > MOST_PARTITIONS:
+    if count > (most := ctx.config.most_partitions):
         raise AdminError(
             422,
-            f"Desired partitions {count} can't be greater than the maximum partitions per topic {MOST_PARTITIONS}.",
+            f"Desired partitions {count} can't be greater than the maximum partitions per topic {most}.",
         )
     return _set(ctx, name, count, properties)
 

@@ -13,37 +13,44 @@ from streaming.broker.names import CLUSTER, is_tenant_name
 from streaming.broker.parameters import flag
 from streaming.broker.policies.arguments import convert
 
+NO_FORCE = "Broker doesn't allow forced deletion of namespaces"
 
-def call_tenants(ctx: Context, command: Admin) -> bool:
-    """Answer a call on the tenants or on one of them. False, and no answer: the call is about something else."""
+Delete = Callable[[str], None]
+
+
+def call_tenants(ctx: Context, command: Admin, delete: Delete) -> bool:
+    """Answer a call on the tenants or on one of them. False, and no answer: the call is about something else.
+
+    `delete` deletes a namespace and its topics.
+    """
     path = command.path.partition("?")[0]
     if not CALLS.knows(path):
         return False
-    answer(ctx, None, command, lambda: _answer(ctx, command, path))
+    answer(ctx, None, command, lambda: _answer(ctx, command, path, delete))
     return True
 
 
-def _answer(ctx: Context, command: Admin, path: str) -> AdminAnswer:
+def _answer(ctx: Context, command: Admin, path: str, delete: Delete) -> AdminAnswer:
     found = CALLS.find(command.method, path)
     if found is None:
         raise AdminError(405, f"{command.method} of all tenants is not allowed")
     handler, names = found
-    return handler(ctx, command, names)
+    return handler(ctx, command, names, delete)
 
 
-def _list(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
+def _list(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
     """The names of the tenants."""
     return 200, sorted(ctx.tenants.keys() | set(map(tenant_of, ctx.namespaces)))
 
 
-def _get(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
+def _get(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
     """The tenant's `adminRoles` and `allowedClusters`. Neither has an effect; there is one cluster, `standalone`."""
     if (known := ctx.tenants.get(names["tenant"])) is None:
         raise AdminError(404, "Tenant does not exist")
     return 200, msgspec.to_builtins(known)
 
 
-def _create(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
+def _create(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
     """Create a tenant. The body has its roles and clusters."""
     name = names["tenant"]
     if not is_tenant_name(name):
@@ -55,7 +62,7 @@ def _create(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     return 204, None
 
 
-def _update(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
+def _update(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
     """Replace the tenant's roles and clusters by those in the body."""
     name, info = names["tenant"], _info(command)
     if name not in ctx.tenants:
@@ -64,15 +71,21 @@ def _update(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     return 204, None
 
 
-def _delete(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
-    """Delete a tenant without namespaces."""
-    name = names["tenant"]
-    if flag(command.path, "force"):
+def _delete(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
+    """Delete a tenant without namespaces. With `?force=true`, also its namespaces, if
+    [forceDeleteTenantAllowed](settings.md) is true."""
+    name, force = names["tenant"], flag(command.path, "force")
+    if force and not ctx.config.forceDeleteTenantAllowed:
         raise AdminError(405, "Broker doesn't allow forced deletion of tenants")
     if name not in ctx.tenants:
         raise AdminError(404, "Tenant doesn't exist")
-    if any(tenant_of(namespace) == name for namespace in ctx.namespaces):
+    namespaces = [namespace for namespace in ctx.namespaces if tenant_of(namespace) == name]
+    if namespaces and not force:
         raise AdminError(409, "The tenant still has active namespaces")
+    if namespaces and not ctx.config.forceDeleteNamespaceAllowed:
+        raise AdminError(405, NO_FORCE)
+    for namespace in namespaces:
+        delete(namespace)
     del ctx.tenants[name]
     return 204, None
 
@@ -88,7 +101,7 @@ def _info(command: Admin) -> TenantInfo:
     return info
 
 
-CALLS: Table[Callable[[Context, Admin, Names], AdminAnswer]] = Table(
+CALLS: Table[Callable[[Context, Admin, Names, Delete], AdminAnswer]] = Table(
     "",
     (
         Call("GET", "/tenants", _list),

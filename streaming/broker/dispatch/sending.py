@@ -85,7 +85,7 @@ def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
     ctx, cursor = sub.ctx, sub.cursor
     before, mark_delete = cursor.consumed, cursor.mark_delete
     backlog = cursor.backlog(sub.ledger) if ctx.acks is not None else 0
-    change_cursor(ctx, cursor, cursor.acknowledge_all, sub.ledger, positions)
+    change_cursor(ctx, sub.policies, cursor, cursor.acknowledge_all, sub.ledger, positions)
     if cursor.mark_delete != mark_delete:
         sub.subscription.last_mark_delete_advanced = ctx.clock
     if ctx.acks is not None:

@@ -5,15 +5,21 @@ from typing import ParamSpec
 
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position
 
 P = ParamSpec("P")
 
 
 def change_cursor(
-    ctx: Context, cursor: ManagedCursor, operation: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+    ctx: Context,
+    policies: HierarchyTopicPolicies,
+    cursor: ManagedCursor,
+    operation: Callable[P, object],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> Position | None:
-    """Apply `operation` to a cursor and account for the write.
+    """Apply `operation` to a cursor and account for the write. `policies`: those of its topic.
 
     Returns the former key if the key moved to another ledger, else None (see `trimming.free_ledgers`). Exceptions of
     `operation` propagate: then nothing has changed and nothing is written.
@@ -21,7 +27,7 @@ def change_cursor(
     if not cursor.durable:
         operation(*args, **kwargs)
         return None
-    permits = cursor.permits_at(ctx.clock, ctx.config.managedLedgerDefaultMarkDeleteRateLimit)
+    permits = cursor.permits_at(ctx.clock, policies.persistence.managedLedgerMaxMarkDeleteRate)
     saved = cursor.snapshot() if permits < 1 and cursor.persisted is None else cursor.persisted
     key, before = cursor.key, (cursor.mark_delete, cursor.consumed)
     operation(*args, **kwargs)

@@ -176,7 +176,7 @@ def _acknowledge(
     cursor, ledger = topic.cursors[subscription.name], topic.ledger
     mark_delete, consumed = cursor.mark_delete, cursor.consumed
     backlog = cursor.backlog(ledger)
-    former = change_cursor(ctx, cursor, cursor.acknowledge_all, ledger, acked)
+    former = change_cursor(ctx, ctx.policies_of(topic), cursor, cursor.acknowledge_all, ledger, acked)
     subscription.acked += cursor.consumed - consumed
     if ctx.acks is not None:
         ctx.observe_ack(topic.name, subscription.name, acked, mark_delete, cursor.mark_delete, backlog)

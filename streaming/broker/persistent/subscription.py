@@ -71,12 +71,14 @@ class PersistentSubscription(Subscription):
             if individual:
                 ids = [_acked(message_id) for message_id in command.message_id]
                 owners = self._credit(sub, consumer, ids, index_acks)
-                former = change_cursor(ctx, cursor, self._individual, sub, ids, index_acks)
+                former = change_cursor(ctx, sub.policies, cursor, self._individual, sub, ids, index_acks)
             elif self.type not in INDIVIDUAL_TYPES and len(command.message_id) == 1:
                 position, ack_set = _acked(command.message_id[0])
                 if ack_set is not None and not index_acks:
                     position, ack_set = ledger.previous(position), None
-                former = change_cursor(ctx, cursor, cursor.acknowledge_cumulative, ledger, position, ack_set)
+                former = change_cursor(
+                    ctx, sub.policies, cursor, cursor.acknowledge_cumulative, ledger, position, ack_set
+                )
                 consumer.acks += 1
         except CursorError as refusal:
             consumer.acks = acks

@@ -316,7 +316,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         before, backlog = cursor.mark_delete, cursor.backlog(self.ledger)
         if ctx.acks is not None:
             ctx.observe_ack(self.name, cursor.name, (), before, before, backlog)
-        former = change_cursor(ctx, cursor, operation, *args, **kwargs)
+        former = change_cursor(ctx, ctx.policies_of(self), cursor, operation, *args, **kwargs)
         if cursor.batches and ctx.config.passedBatchesAreForgotten:
             cursor.forget_batches(self.ledger, before, last=False)
         entries = backlog - cursor.backlog(self.ledger)

@@ -11,7 +11,6 @@ from schemas.commands import Admin, SubType
 from schemas.units import Int32
 from streaming.broker.admin_table import NAMESPACE, TOPIC, Call, Table
 from streaming.broker.config import (
-    MOST_PARTITIONS,
     InactiveTopicDeleteMode,
     SchemaCompatibilityStrategy,
     ServiceConfiguration,
@@ -26,6 +25,7 @@ from streaming.broker.policies.hierarchy import (
     DelayedDeliveryPolicies,
     DispatchRate,
     InactiveTopicPolicies,
+    PersistencePolicies,
     Policies,
     PublishRate,
     QuotaType,
@@ -68,6 +68,7 @@ POLICY_CALLS: dict[str, tuple[str, Any]] = {
     "schemaCompatibilityStrategy": ("schemaCompatibilityStrategy", SchemaCompatibilityStrategy | None),
     "schemaValidationEnforced": ("schemaValidationEnforced", bool),
     "isAllowAutoUpdateSchema": ("isAllowAutoUpdateSchema", bool),
+    "persistence": ("persistence", PersistencePolicies | None),
 }
 """Path element → policy and its type. Some policies have one name for namespaces and another for topics."""
 
@@ -234,13 +235,15 @@ def set_policy(
     if isinstance(value, RetentionPolicies):
         check_retention(value)
         check.retention(policies, value)
+    if field == "persistence":
+        check_persistence(value)
     if isinstance(value, AutoTopicCreationOverride):
-        _check_auto_topic_creation(value)
+        _check_auto_topic_creation(value, config)
     setattr(policies, field, value)
     return True
 
 
-def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:
+def _check_auto_topic_creation(value: AutoTopicCreationOverride, config: ServiceConfiguration) -> None:
     partitions, reason = value.defaultNumPartitions, ""
     if not value.allowAutoTopicCreation:
         return
@@ -253,8 +256,8 @@ def _check_auto_topic_creation(value: AutoTopicCreationOverride) -> None:
         reason = "[defaultNumPartitions] cannot be null when the type is partitioned."
     elif partitions < 1:
         reason = "[defaultNumPartitions] cannot be less than 1 for partition type."
-    elif partitions > MOST_PARTITIONS:
-        raise AdminError(406, f"Number of partitions should be less than or equal to {MOST_PARTITIONS}")
+    elif partitions > (most := config.most_partitions):
+        raise AdminError(406, f"Number of partitions should be less than or equal to {most}")
     if reason:
         raise AdminError(412, f"Invalid configuration for autoTopicCreationOverride. the detail is {reason}")
 
@@ -297,6 +300,23 @@ def check_retention(retention: RetentionPolicies) -> None:
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
     if time < -1 or size < -1 or (time == 0) != (size == 0):
         raise AdminError(400, "retention time and size must be both 0 or both not 0, and at least -1")
+
+
+_MOST_BOOKIES: Int32 = 5
+
+
+def check_persistence(value: PersistencePolicies | None) -> None:
+    """Refuse numbers of bookies that no cluster has. Raises `AdminError`."""
+    if value is None:
+        raise AdminError(400, "persistence policies should not be null")
+    ensemble, write, ack = value.bookkeeperEnsemble, value.bookkeeperWriteQuorum, value.bookkeeperAckQuorum
+    for name, number in (("Ensemble", ensemble), ("WriteQuorum", write), ("AckQuorum", ack)):
+        if not 0 < number <= _MOST_BOOKIES:
+            raise AdminError(400, f"Bookkeeper-{name} must be <= {_MOST_BOOKIES} and > 0.")
+    if not ensemble >= write >= ack:
+        raise AdminError(
+            400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})"
+        )
 
 
 class LowerLevels(NamedTuple):

@@ -102,7 +102,7 @@ class DelayedDeliveryPolicies(msgspec.Struct, frozen=True):
 
 
 class PersistencePolicies(msgspec.Struct, frozen=True):
-    """How bookies keep a topic. Magnetar has none: the policy is kept and returned."""
+    """How a topic is stored. Magnetar has no bookies: only the rate has an effect, the rest is kept and returned."""
 
     bookkeeperEnsemble: Annotated[Int32, unit("bookies")] = 2
     """Bookies that a ledger is spread over."""
@@ -111,7 +111,7 @@ class PersistencePolicies(msgspec.Struct, frozen=True):
     bookkeeperAckQuorum: Annotated[Int32, unit("bookies")] = 2
     """Copies that must be written before an entry counts."""
     managedLedgerMaxMarkDeleteRate: float = 0.0
-    """How often a cursor is written, per second."""
+    """How often each cursor's position may be written, per second, see managedLedgerDefaultMarkDeleteRateLimit. 0 or less: no limit."""
 
 
 class AutoTopicCreationOverride(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -206,6 +206,8 @@ class Policies(msgspec.Struct, omit_defaults=True):
     """Whether producers may add a schema to a topic. Of a namespace only."""
     properties: dict[str, str] = {}
     """Any texts by name. Of a namespace only."""
+    persistence: PersistencePolicies | None = None
+    """How a topic is stored, and how often its cursors are written."""
     kept: dict[str, Any] = {}
     """The policies that have [no effect](#policies-without-effect), by name."""
 
@@ -266,6 +268,7 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     isAllowAutoUpdateSchema: bool
     delayedDelivery: Effective[DelayedDeliveryPolicies]
     subscriptionTypesEnabled: frozenset[str]
+    persistence: PersistencePolicies
     throttled: bool
     publish_throttled: bool
 
@@ -363,6 +366,7 @@ LEVELS: dict[str, _Levels] = {
         shown=True,
     ),
     "subscriptionTypesEnabled": _Levels(lambda c: c.subscriptionTypesEnabled.split(","), bool),
+    "persistence": _Levels(lambda c: PersistencePolicies(1, 1, 1, c.managedLedgerDefaultMarkDeleteRateLimit), shown=True),
 }  # fmt: skip
 """The policies that have levels, but for backlog quotas, of which each type has its own."""
 

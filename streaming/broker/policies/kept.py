@@ -1,6 +1,7 @@
 """Policies that are kept and returned but have no effect: what they govern does not exist here.
 
-They concern bookies, bundles, replication, offloading, compaction, and authorization.
+They concern bookies, bundles, replication, offloading, compaction, and authorization. dispatcherPauseOnAckStatePersistent is one of them,
+too: no delivery pauses here because more acks wait to be written than managedLedgerMaxUnackedRangesToPersist.
 """
 
 from typing import Any, NamedTuple
@@ -8,13 +9,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from schemas.commands import Admin
-from schemas.units import Int32, Int64
+from schemas.units import Int64
 from streaming.broker import entry_filters
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER
 from streaming.broker.policies.arguments import convert, is_applied
-from streaming.broker.policies.hierarchy import DispatchRate, PersistencePolicies, Policies
+from streaming.broker.policies.hierarchy import DispatchRate, Policies
 
 
 class KeptPolicy(NamedTuple):
@@ -39,7 +40,6 @@ class EntryFilters(msgspec.Struct, frozen=True):
 
 
 KEPT: dict[str, KeptPolicy] = {
-    "persistence": KeptPolicy(PersistencePolicies | None),
     "persistence/bookieAffinity": KeptPolicy(BookieAffinityGroup, (204, None)),
     "antiAffinity": KeptPolicy(str, (204, None)),
     "allowedTopicPropertyKeysForMetrics": KeptPolicy(list[str]),
@@ -115,9 +115,6 @@ def get_kept(
 def _of_broker(config: ServiceConfiguration) -> dict[str, Any]:
     """What holds where no level sets a policy."""
     return {
-        "persistence": msgspec.to_builtins(
-            PersistencePolicies(1, 1, 1, config.managedLedgerDefaultMarkDeleteRateLimit)
-        ),
         "compactionThreshold": 0,
         "replicatorDispatchRate": msgspec.to_builtins(DispatchRate(ratePeriodInSecond=1)),
         "replication": [CLUSTER],
@@ -162,8 +159,6 @@ def offload_policies(given: dict[str, Any]) -> dict[str, Any]:
 
 def _check(name: str, value: Any, *, of_topic: bool) -> None:
     match name:
-        case "persistence":
-            check_persistence(value)
         case "compactionThreshold" if value < 0:
             reason = (
                 "Invalid value for compactionThreshold"
@@ -214,20 +209,3 @@ def check_clusters(clusters: list[str]) -> None:
         raise AdminError(412, "ClusterIds should not be null or empty")
     if "global" in clusters:
         raise AdminError(412, "Cannot specify global in the list of replication clusters")
-
-
-_MOST_BOOKIES: Int32 = 5
-
-
-def check_persistence(value: PersistencePolicies | None) -> None:
-    """Refuse numbers of bookies that no cluster has. Raises `AdminError`."""
-    if value is None:
-        raise AdminError(400, "persistence policies should not be null")
-    ensemble, write, ack = value.bookkeeperEnsemble, value.bookkeeperWriteQuorum, value.bookkeeperAckQuorum
-    for name, number in (("Ensemble", ensemble), ("WriteQuorum", write), ("AckQuorum", ack)):
-        if not 0 < number <= _MOST_BOOKIES:
-            raise AdminError(400, f"Bookkeeper-{name} must be <= {_MOST_BOOKIES} and > 0.")
-    if not ensemble >= write >= ack:
-        raise AdminError(
-            400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})"
-        )

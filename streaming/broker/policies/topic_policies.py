@@ -31,6 +31,7 @@ _CALLS = {
     "schemaCompatibilityStrategy": "schemaCompatibilityStrategy",
     "schemaValidationEnforced": "schemaValidationEnforced",
     "autoSubscriptionCreationOverride": "autoSubscriptionCreation",
+    "persistence": "persistence",
 }
 """Name in the object → call, besides those with a form of their own."""
 
@@ -44,7 +45,7 @@ _DELAYED = {
 _QUOTAS, _SUBSCRIPTIONS = "backLogQuotaMap", "subscriptionPolicies"
 
 _WITHOUT_EFFECT = frozenset(
-    {"isGlobal", "replicationClusters", "persistence", "offloadPolicies", "compactionThreshold", "replicatorDispatchRate",
+    {"isGlobal", "replicationClusters", "offloadPolicies", "compactionThreshold", "replicatorDispatchRate",
      "dispatcherPauseOnAckStatePersistentEnabled", "additionalSystemCursorNames"}
 )  # fmt: skip
 
@@ -53,7 +54,7 @@ _NOT_SUPPORTED = {"entryFilters": NO_ENTRY_FILTERS, "shadowTopics": "shadow topi
 NAMES = frozenset({*_CALLS, *_DELAYED, _QUOTAS, _SUBSCRIPTIONS, *_WITHOUT_EFFECT, *_NOT_SUPPORTED})
 """The names in the object, of Pulsar 2.10 to 5.0."""
 
-OWN_NAMES = NAMES.difference(_CALLS.values(), ["persistence", "offloadPolicies", "compactionThreshold", "replicatorDispatchRate", "entryFilters", "shadowTopics"])  # fmt: skip
+OWN_NAMES = NAMES.difference(_CALLS.values(), ["offloadPolicies", "compactionThreshold", "replicatorDispatchRate", "entryFilters", "shadowTopics"])  # fmt: skip
 """Those that no call on a single policy has."""
 
 

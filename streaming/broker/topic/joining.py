@@ -23,6 +23,14 @@ class _Subscription(Protocol):
     def dispatcher(self) -> _Dispatcher | None: ...
 
 
+def too_large(ctx: Context, command: Subscribe) -> str | None:
+    """Why a consumer's metadata is refused, or None if it is not."""
+    most = ctx.config.maxConsumerMetadataSize
+    if sum(len(each.key) + len(each.value) for each in command.metadata) <= most:
+        return None
+    return f"the metadata has more than {most} characters"
+
+
 def check_max_consumers(ctx: Context, topic: AbstractTopic) -> None:
     """Raise `BrokerError` if the topic has as many consumers as it may have."""
     limit = ctx.policies_of(topic).maxConsumersPerTopic

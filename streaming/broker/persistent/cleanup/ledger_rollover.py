@@ -88,7 +88,7 @@ def advance_cursors(ctx: Context, topic: PersistentTopic) -> None:
         if info is None or following is None or mark_delete.entry + 1 < info.entries:
             continue
         target = Position(following, -1)
-        change_cursor(ctx, cursor, cursor.move, ledger, target, None)
+        change_cursor(ctx, ctx.policies_of(topic), cursor, cursor.move, ledger, target, None)
 
 
 def pass_consumed_ledgers(ctx: Context, topic: PersistentTopic) -> None:

@@ -76,7 +76,9 @@ def take_snapshot(ctx: Context, topic: PersistentTopic, position: Position) -> b
     cursor = topic.cursors[DEDUP_CURSOR]
     marks = topic.dedup.snapshot(ctx.config.brokerDeduplicationMaxNumberOfProducers)
     try:
-        former = change_cursor(ctx, cursor, cursor.move, topic.ledger, position, marks)
+        former = change_cursor(
+            ctx, ctx.policies_of(topic), cursor, cursor.move, topic.ledger, position, marks
+        )
     except CursorError:
         return False
     topic.dedup.last_snapshot = ctx.clock
