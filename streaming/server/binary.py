@@ -618,6 +618,9 @@ class Connection(asyncio.Protocol):
         if self.name:
             self._metrics.closed += 1
         self._forget_waiting()
+        for each in self._delayed:  # the broker never gets them
+            self._carried_out(each.size)
+        self._delayed.clear()
         self._reader.clear()
         self._server.count_unread(self, 0, goes_on=True)
         self._server.names -= sum(self._names.values())
@@ -828,10 +831,10 @@ class Connection(asyncio.Protocol):
             if self._closing:
                 return
         self._known = True
-        self._goes(1, size)
         fault = self._server.faults.hit(topic, command)
         if fault is not None and self._fails(fault, topic, command, size):
             return
+        self._goes(1, size)
         if self._delayed:
             self._delayed.append(_Delayed(self._delayed[-1].until, topic, _json(command), size))
         elif asked.cmd == "FLOW" and FLOW_PART < (permits := fields["messagePermits"]) <= MAX_PERMITS:
@@ -963,9 +966,9 @@ class Connection(asyncio.Protocol):
         """Do what a fault says. Returns whether the broker gets the command no more, or later."""
         match fault.action:
             case "disconnect":
-                self._carried_out(size)
                 self.close("a fault was asked for")
             case "delay":
+                self._goes(1, size)
                 until = self._engine.now() + fault.delay
                 self._delayed.append(_Delayed(until, topic, _json(command), size))
                 asyncio.get_running_loop().call_later(fault.delay / 1000, self.release)
@@ -973,7 +976,6 @@ class Connection(asyncio.Protocol):
                 self._engine.post(self.name, topic, to_json(Fault(fault="FailWrites", count=1)))
                 return False
             case "error":
-                self._carried_out(size)
                 self._answer(*error_answer(fault, command))
         return True
 
