@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from schemas import effects as e
-from schemas.commands import Ack, Admin, ConnectionLost, Fault, MessageMetadata, Send, to_json
+from schemas.commands import Ack, Admin, ConnectionLost, MessageMetadata, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin_requests import topic_path
@@ -973,7 +973,7 @@ class Connection(asyncio.Protocol):
                 self._delayed.append(_Delayed(until, topic, _json(command), size))
                 asyncio.get_running_loop().call_later(fault.delay / 1000, self.release)
             case "error" if command["command"] == "SEND":
-                self._engine.post(self.name, topic, to_json(Fault(fault="FailWrites", count=1)))
+                command["fails"] = True
                 return False
             case "error":
                 self._answer(*error_answer(fault, command))
@@ -1249,10 +1249,14 @@ def _is_batch(metadata: MessageMetadata) -> bool:
 
 
 def _published(metadata: dict[str, Any], now: int) -> dict[str, Any]:
-    """The metadata of a message that is published `now` (ms), by a client whose clock shows another time."""
+    """The metadata of a message that is published `now` (ms), by a client whose clock shows another time. Times stay within 64 bits; a
+    message whose own time does not is left to the gate, which refuses it."""
+    if metadata["publish_time"] > _LAST:
+        return metadata
     found = {**metadata, "publish_time": now}
     if "deliver_at_time" in metadata:
-        found["deliver_at_time"] += now - metadata["publish_time"]
+        at = metadata["deliver_at_time"] + now - metadata["publish_time"]
+        found["deliver_at_time"] = min(max(at, -_LAST - 1), _LAST)
     return found
 
 
@@ -1260,6 +1264,7 @@ def _no_entries(*position: object) -> Any:
     raise AssertionError("a message is encoded elsewhere")
 
 
+_LAST = 2**63 - 1
 _PING, _PONG = encode("PING", {}), encode("PONG", {})
 _PING_FRAME = _PING[4:]
 _json = msgspec.json.Encoder().encode

@@ -166,3 +166,76 @@ def test_the_double_goes_on_after_delayed_commands_whose_connections_end(end: st
         assert [each.cmd for each in await double.said(wire)] == ["SEND_RECEIPT"]
 
     on_double(work, Limits(buffered=1 << 16, unread=1 << 17))
+
+
+FAILS = FaultSpec(action="error", command="SEND")
+
+
+def test_a_write_that_fails_is_that_of_the_send() -> None:
+    """Neither that of one that was delayed before it, nor that of another producer."""
+
+    async def work(double: Double) -> None:
+        one, other = await double.producer("p"), await double.producer("q")
+        double.server.faults.add(FaultSpec(action="delay", command="SEND", when={"sequence_id": 1}))
+        double.server.faults.add(FaultSpec(action="error", command="SEND", when={"sequence_id": 2}))
+        one.protocol.data_received(send(1) + send(2))
+        other.protocol.data_received(send(5, producer_name="q"))
+        assert [each.cmd for each in await double.said(other)] == ["SEND_RECEIPT"]
+        await double.advance(1_000)
+        answers = [each for each in await double.said(one) if each.cmd != "CLOSE_PRODUCER"]
+        assert [(each.cmd, each.fields["sequence_id"]) for each in answers] == [
+            ("SEND_RECEIPT", 1), ("SEND_ERROR", 2)
+        ]  # fmt: skip
+        assert answers[1].fields["error"] == "PersistenceError"
+
+    on_double(work)
+
+
+@pytest.mark.parametrize("kind", ["duplicate", "too large"])
+def test_the_fault_of_a_send_that_is_not_written_hits_no_other(kind: str) -> None:
+    async def work(double: Double) -> None:
+        one, other = await double.producer("p"), await double.producer("q")
+        one.protocol.data_received(send(1))
+        await double.said(one)
+        double.server.faults.add(FAILS)
+        one.protocol.data_received(send(1) if kind == "duplicate" else send(2, 2_000))
+        assert [each.cmd for each in await double.said(one)] == [
+            "SEND_RECEIPT" if kind == "duplicate" else "SEND_ERROR"
+        ]
+        other.protocol.data_received(send(1, producer_name="q"))
+        assert [each.cmd for each in await double.said(other)] == ["SEND_RECEIPT"]
+
+    on_double(work, brokerDeduplicationEnabled=True, maxMessageSize=1_000)
+
+
+def test_no_write_to_a_non_persistent_topic_fails() -> None:
+    async def work(double: Double) -> None:
+        wire = await double.producer("p", NON_PERSISTENT)
+        fault = double.server.faults.add(FAILS)
+        wire.protocol.data_received(send(1))
+        assert [each.cmd for each in await double.said(wire)] == ["SEND_RECEIPT"]
+        assert fault.hits == 0
+        with pytest.raises(BadFault, match="non-persistent topic writes nothing"):
+            double.server.faults.add(FaultSpec(action="error", command="SEND", topic=NON_PERSISTENT))
+
+    on_double(work)
+
+
+@pytest.mark.parametrize(
+    ("published", "deliver_at", "refused"),
+    [
+        (0, 2**63 - 1, False), (1, 2**63 - 1, False), (2**63 - 1, -(2**63), False), (NOW, -1, False),
+        (2**63, None, True), (2**64 - 1, 5, True), (2**64 - 1, 2**63 - 1, True),
+    ],
+)  # fmt: skip
+def test_times_of_messages_that_are_put_right_stay_within_64_bits(
+    published: int, deliver_at: int | None, refused: bool
+) -> None:
+    async def work(double: Double) -> None:
+        wire = await double.producer("p")
+        delay = {} if deliver_at is None else {"deliver_at_time": deliver_at}
+        wire.protocol.data_received(send(1, publish_time=published, **delay))
+        answers = [each.cmd for each in await double.said(wire)]
+        assert answers == (["SEND_ERROR"] if refused else ["SEND_RECEIPT"])
+
+    on_double(work)
