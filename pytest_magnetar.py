@@ -171,7 +171,7 @@ class PulsarBroker:
             producer: of the producer of this name.
             when: values of the command's fields, such as ``{"sequence_id": 3}``.
             times: how many commands go wrong; None: all.
-            error: the error that clients get, except for SEND, which gets that of a failed write.
+            error: the error that clients get, except for SEND, which gets that of a failed write if it is written, see `fails` of SEND.
             delay: for action delay.
         """
         spec = {"action": action, "command": command, "topic": topic, "producer": producer, "when": when or {}, "times": times,

@@ -171,6 +171,9 @@ class Send(Command, tag="SEND"):
     """The payload as text, stored in UTF-8. Give `payload` or `payload_bytes`, not both."""
     payload_bytes: bytes = b""
     """The payload as bytes."""
+    fails: bool = False
+    """True: the write fails, as by the fault ``FailWrites`` of [FAULT](#fault). A test asks for it, no client does. Without effect if nothing
+    is written: for a duplicate, a message that is refused, a shadow or a non-persistent topic."""
 
     def __post_init__(self) -> None:
         if self.payload and self.payload_bytes:

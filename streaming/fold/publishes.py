@@ -213,6 +213,7 @@ def send_columns(
         and each.message_id is None
         and not each.txnid_least_bits
         and not each.txnid_most_bits
+        and not each.fails
     ]
     sends: Sequence[Any] = commands
     encoded = {row: _encode(sends[row].metadata) for row in _in_runs(records)}

@@ -27,7 +27,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from schemas import effects as e
-from schemas.commands import Ack, Admin, ConnectionLost, Fault, MessageMetadata, Send, to_json
+from schemas.commands import Ack, Admin, ConnectionLost, MessageMetadata, Send, to_json
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin_requests import topic_path
@@ -618,6 +618,9 @@ class Connection(asyncio.Protocol):
         if self.name:
             self._metrics.closed += 1
         self._forget_waiting()
+        for each in self._delayed:  # the broker never gets them
+            self._carried_out(each.size)
+        self._delayed.clear()
         self._reader.clear()
         self._server.count_unread(self, 0, goes_on=True)
         self._server.names -= sum(self._names.values())
@@ -828,10 +831,10 @@ class Connection(asyncio.Protocol):
             if self._closing:
                 return
         self._known = True
-        self._goes(1, size)
         fault = self._server.faults.hit(topic, command)
         if fault is not None and self._fails(fault, topic, command, size):
             return
+        self._goes(1, size)
         if self._delayed:
             self._delayed.append(_Delayed(self._delayed[-1].until, topic, _json(command), size))
         elif asked.cmd == "FLOW" and FLOW_PART < (permits := fields["messagePermits"]) <= MAX_PERMITS:
@@ -963,17 +966,16 @@ class Connection(asyncio.Protocol):
         """Do what a fault says. Returns whether the broker gets the command no more, or later."""
         match fault.action:
             case "disconnect":
-                self._carried_out(size)
                 self.close("a fault was asked for")
             case "delay":
+                self._goes(1, size)
                 until = self._engine.now() + fault.delay
                 self._delayed.append(_Delayed(until, topic, _json(command), size))
                 asyncio.get_running_loop().call_later(fault.delay / 1000, self.release)
             case "error" if command["command"] == "SEND":
-                self._engine.post(self.name, topic, to_json(Fault(fault="FailWrites", count=1)))
+                command["fails"] = True
                 return False
             case "error":
-                self._carried_out(size)
                 self._answer(*error_answer(fault, command))
         return True
 
@@ -1247,10 +1249,14 @@ def _is_batch(metadata: MessageMetadata) -> bool:
 
 
 def _published(metadata: dict[str, Any], now: int) -> dict[str, Any]:
-    """The metadata of a message that is published `now` (ms), by a client whose clock shows another time."""
+    """The metadata of a message that is published `now` (ms), by a client whose clock shows another time. Times stay within 64 bits; a
+    message whose own time does not is left to the gate, which refuses it."""
+    if metadata["publish_time"] > _LAST:
+        return metadata
     found = {**metadata, "publish_time": now}
     if "deliver_at_time" in metadata:
-        found["deliver_at_time"] += now - metadata["publish_time"]
+        at = metadata["deliver_at_time"] + now - metadata["publish_time"]
+        found["deliver_at_time"] = min(max(at, -_LAST - 1), _LAST)
     return found
 
 
@@ -1258,6 +1264,7 @@ def _no_entries(*position: object) -> Any:
     raise AssertionError("a message is encoded elsewhere")
 
 
+_LAST = 2**63 - 1
 _PING, _PONG = encode("PING", {}), encode("PONG", {})
 _PING_FRAME = _PING[4:]
 _json = msgspec.json.Encoder().encode

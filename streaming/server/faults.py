@@ -1,7 +1,7 @@
 """Faults that a test asks for: what happens to a client's commands before the broker gets them.
 
 What the broker sees of a fault is in the log: a dropped command is not there, a delayed one comes later, a lost connection is
-CONNECTION_LOST, and a failing write is a FAULT command. So the log of a test with faults replays as it was.
+CONNECTION_LOST, and a SEND whose write fails says so (`fails`). So the log of a test with faults replays as it was.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import msgspec
 
 from schemas.commands import AnyCommand
 from streaming.broker.names import is_topic_name, whole_of, why_not_topic_name
+from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.protocol import pulsar_api_pb2
 from streaming.protocol.requests import LOOKUPS, OF_THE_BROKER, complete
 
@@ -45,7 +46,9 @@ class FaultSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     times: int | None = 1
     """How many commands it hits, at least 1. None: all."""
     error: str = "ServiceNotReady"
-    """What a client is answered (action error): a ServerError of the protocol. A SEND fails as a write does: SEND_ERROR PersistenceError."""
+    """What a client is answered (action error): a ServerError of the protocol. A SEND fails as its write does: SEND_ERROR
+    PersistenceError. One that is not written, such as a duplicate, is hit without effect; one to a non-persistent topic, which
+    writes nothing, is not hit."""
     delay: int = 1000
     """How long a command is delayed (ms on the engine's clock), a year at most."""
 
@@ -63,6 +66,14 @@ class InjectedFault:
         if spec.action == "error" and spec.command in _UNANSWERED:
             raise BadFault(
                 f"{spec.command} has no answer, so it can't fail: choose drop, delay or disconnect"
+            )
+        if (
+            spec.action == "error"
+            and spec.command == "SEND"
+            and is_non_persistent(complete(spec.topic or ""))
+        ):
+            raise BadFault(
+                "a non-persistent topic writes nothing that could fail: choose drop, delay or disconnect"
             )
         if spec.error not in _ERRORS:
             raise BadFault(f"error {spec.error!r}: expected one of {', '.join(sorted(_ERRORS))}")
@@ -83,7 +94,11 @@ class InjectedFault:
         if spec.times is not None and self.hits >= spec.times:
             return False
         name = command["command"]
-        if spec.command not in (None, name) or (spec.action == "error" and name in _UNANSWERED):
+        if spec.command not in (None, name):
+            return False
+        if spec.action == "error" and (
+            name in _UNANSWERED or (name == "SEND" and is_non_persistent(topic or ""))
+        ):
             return False
         if self._topic is not None and whole_of(topic or "") != self._topic != topic:
             return False

@@ -43,6 +43,7 @@ RARELY_IN_METADATA: list[dict[str, Any]] = [
 RARELY: list[dict[str, Any]] = [
     {"highest_sequence_id": 7}, {"highest_sequence_id": 60}, {"txnid_least_bits": 1}, {"txnid_most_bits": 1},
     {"message_id": MessageIdData(ledgerId=1, entryId=1)}, {"is_chunk": True},
+    {"fails": True},
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,21 @@ def test_kafka_python_does_not_log_the_password(tmp_path: Path) -> None:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def test_kafka_python_does_not_log_how_long_its_steps_take(caplog: pytest.LogCaptureFixture) -> None:
+    from kafka.net.selector import NetworkSelector
+
+    PLAIN.client()
+    selector = NetworkSelector(slow_task_threshold_secs=1e-9)
+
+    async def step() -> None:
+        time.sleep(0.001)
+
+    selector.call_soon(step)
+    selector.poll(timeout_ms=0)
+    selector.close()
+    assert caplog.messages == []
 
 
 def test_a_file_that_all_can_read_gets_a_word(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
     policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
     if write is not None and may_send(ctx, topic, policies, command, write):
-        _publish(ctx, topic, policies, write, command.num_messages)
+        _publish(ctx, topic, policies, write, command.num_messages, fails=command.fails)
 
 
 def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> None:
@@ -84,9 +84,16 @@ def _note_absent(ctx: Context, topic: PersistentTopic, producer: Producer) -> No
 
 
 def _publish(
-    ctx: Context, topic: PersistentTopic, policies: HierarchyTopicPolicies, write: PendingWrite, messages: int
+    ctx: Context,
+    topic: PersistentTopic,
+    policies: HierarchyTopicPolicies,
+    write: PendingWrite,
+    messages: int,
+    *,
+    fails: bool = False,
 ) -> None:
-    """The checks in Pulsar's order, then the write. `messages`: the number of messages that the command states.
+    """The checks in Pulsar's order, then the write. `messages`: the number of messages that the command states. `fails`: whether it asks
+    that its write fails.
 
     A fenced or terminated topic has no producers, and takes nothing through REST, so no message gets here.
     """
@@ -111,8 +118,8 @@ def _publish(
         cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
         return refuse(ctx, topic, write, "PersistenceError", cause)
     _note_broker_time(ctx, write)
-    if topic.fail_writes:
-        topic.fail_writes -= 1
+    if fails or topic.fail_writes:
+        topic.fail_writes -= not fails
         if topic.ledger.closed:
             open_for_entry(ctx, topic)
         _fail(ctx, topic, [write])

@@ -78,6 +78,7 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
             or command.message_id is not None
             or command.txnid_least_bits
             or command.txnid_most_bits
+            or command.fails
             or len(fields_of(metadata)) != _REQUIRED + (key is not None) + (uncompressed is not None)
         ):
             break
