@@ -46,7 +46,7 @@ def test_every_setting_has_values() -> None:
 def test_everything_happens() -> None:
     """All kinds of rows but those of ticks that the trigger clock adds. The life that is not recorded has records that are refused, which are
     rare."""
-    lives: list[Life] = [live(theme, seed) for theme, seed in [*NAMES, ("policies", 12)]]
+    lives: list[Life] = [live(theme, seed) for theme, seed in [*NAMES, ("policies", 15)]]
     found = {KINDS[type(row.effect)] for _, rows, *_ in lives for out in rows for row in out}
     assert set(KINDS.values()) - found == {"TICK"}
     assert len(msgspec.json.encode(RECORDED)) < 200_000

@@ -15,10 +15,10 @@ from streaming.broker.policies.arguments import convert
 
 NO_FORCE = "Broker doesn't allow forced deletion of namespaces"
 
-Delete = Callable[[str], None]
+DeleteNamespace = Callable[[str], None]
 
 
-def call_tenants(ctx: Context, command: Admin, delete: Delete) -> bool:
+def call_tenants(ctx: Context, command: Admin, delete: DeleteNamespace) -> bool:
     """Answer a call on the tenants or on one of them. False, and no answer: the call is about something else.
 
     `delete` deletes a namespace and its topics.
@@ -30,7 +30,7 @@ def call_tenants(ctx: Context, command: Admin, delete: Delete) -> bool:
     return True
 
 
-def _answer(ctx: Context, command: Admin, path: str, delete: Delete) -> AdminAnswer:
+def _answer(ctx: Context, command: Admin, path: str, delete: DeleteNamespace) -> AdminAnswer:
     found = CALLS.find(command.method, path)
     if found is None:
         raise AdminError(405, f"{command.method} of all tenants is not allowed")
@@ -38,19 +38,19 @@ def _answer(ctx: Context, command: Admin, path: str, delete: Delete) -> AdminAns
     return handler(ctx, command, names, delete)
 
 
-def _list(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
+def _list(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -> AdminAnswer:
     """The names of the tenants."""
     return 200, sorted(ctx.tenants.keys() | set(map(tenant_of, ctx.namespaces)))
 
 
-def _get(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
+def _get(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -> AdminAnswer:
     """The tenant's `adminRoles` and `allowedClusters`. Neither has an effect; there is one cluster, `standalone`."""
     if (known := ctx.tenants.get(names["tenant"])) is None:
         raise AdminError(404, "Tenant does not exist")
     return 200, msgspec.to_builtins(known)
 
 
-def _create(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
+def _create(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -> AdminAnswer:
     """Create a tenant. The body has its roles and clusters."""
     name = names["tenant"]
     if not is_tenant_name(name):
@@ -62,7 +62,7 @@ def _create(ctx: Context, command: Admin, names: Names, delete: Delete) -> Admin
     return 204, None
 
 
-def _update(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
+def _update(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -> AdminAnswer:
     """Replace the tenant's roles and clusters by those in the body."""
     name, info = names["tenant"], _info(command)
     if name not in ctx.tenants:
@@ -71,7 +71,7 @@ def _update(ctx: Context, command: Admin, names: Names, delete: Delete) -> Admin
     return 204, None
 
 
-def _delete(ctx: Context, command: Admin, names: Names, delete: Delete) -> AdminAnswer:
+def _delete(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -> AdminAnswer:
     """Delete a tenant without namespaces. With `?force=true`, also its namespaces, if
     [forceDeleteTenantAllowed](settings.md) is true."""
     name, force = names["tenant"], flag(command.path, "force")
@@ -101,7 +101,7 @@ def _info(command: Admin) -> TenantInfo:
     return info
 
 
-CALLS: Table[Callable[[Context, Admin, Names, Delete], AdminAnswer]] = Table(
+CALLS: Table[Callable[[Context, Admin, Names, DeleteNamespace], AdminAnswer]] = Table(
     "",
     (
         Call("GET", "/tenants", _list),
