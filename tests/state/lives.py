@@ -99,6 +99,7 @@ def rates() -> Life:
     )
     run.namespace("POST", "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": True})
     run.namespace("POST", "inactiveTopicPolicies", {"maxInactiveDurationSeconds": 5})
+    run.namespace("POST", "persistence", {"managedLedgerMaxMarkDeleteRate": 2.0})
     run.namespace("POST", "dispatchRate", {"dispatchThrottlingRateInMsg": 9, "ratePeriodInSecond": 4})
     run.call("POST", "/dispatchRate", {"dispatchThrottlingRateInByte": 900, "relativeToPublishRate": True})
     run.call("POST", "/s/dispatchRate", {"dispatchThrottlingRateInMsg": 2})
