@@ -213,26 +213,30 @@ def _observed(partition: int, sides: tuple[_Side, _Side]) -> Folded:
     )
 
 
-_Numbers = dict[tuple[int, str, int], list[int]]
-"""The numbers of publishes by the offset of the answer, the producer, and the message's (last) sequence id."""
+_Publish = tuple[int, str, str, int, int]
+"""The offset of the answer, the topic, the producer, and the message's first and last sequence id."""
+_Numbers = dict[_Publish, list[int]]
+"""The numbers of publishes, by how they are answered."""
 
 
-def _answer(row: Row) -> tuple[int, str, int] | None:
+def _answer(row: Row) -> _Publish | None:
     """Which publish of a persistent topic a row answers."""
     effect = row.effect
     if isinstance(effect, e.SendReceipt):
         if effect.ledger_id == 0 or (effect.ledger_id < 0 and effect.size is not None):
             return None
-        id_ = effect.sequence_id if effect.highest_sequence_id is None else effect.highest_sequence_id
-        return row.offset, effect.producer_name, id_
+        highest = effect.highest_sequence_id
+        last = effect.sequence_id if highest is None else highest
+        return row.offset, effect.topic, effect.producer_name, effect.sequence_id, last
     if isinstance(effect, e.SendError) and not is_non_persistent(effect.topic):
-        return row.offset, effect.producer_name, effect.sequence_id
+        lowest, last = effect.lowest_sequence_id, effect.sequence_id
+        return row.offset, effect.topic, effect.producer_name, last if lowest is None else lowest, last
     return None
 
 
 def _number(pieces: list[list[Row]], messages: dict[str, TopicPublishes], numbers: _Numbers) -> None:
     """Number the publishes that the rows of a piece answer, in the order of the log."""
-    found: dict[tuple[int, str, int], list[list[Row]]] = {}
+    found: dict[_Publish, list[list[Row]]] = {}
     for side, rows in enumerate(pieces):
         for row in rows:
             key = _answer(row)
@@ -255,7 +259,7 @@ def _number(pieces: list[list[Row]], messages: dict[str, TopicPublishes], number
                 key[0],
                 answers[0].clock,
                 time,
-                key[1],
+                key[2],
                 stored.sequence_id,
                 getattr(stored, "partition_key", None),
                 None,
@@ -269,7 +273,7 @@ class _RowObserver(Observer):
     def __init__(self, messages: dict[str, TopicPublishes], by_answer: _Numbers) -> None:
         super().__init__(messages, {})
         self._by_answer = by_answer
-        self._answered: dict[tuple[int, str, int], int] = {}
+        self._answered: dict[_Publish, int] = {}
         self._resets: dict[tuple[int, str, str], e.CursorMoved] = {}
 
     def begin_piece(self) -> None:

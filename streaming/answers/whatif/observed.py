@@ -255,6 +255,8 @@ class OfSubscription:
             self._sent = array("q")
         if self._acks:
             numbers, clocks = _numbers(written, self._acks)
+            known = numbers > self.start  # a client may ack what was trimmed before the subscription came
+            numbers, clocks = numbers[known], clocks[known]
             first, stop = _span(numbers)
             acked, passed = self.acked.to_set(first, stop), self.passed.to_set(first, stop)
             places, clocks = numbers[::-1] - first, clocks[::-1]
