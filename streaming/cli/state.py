@@ -271,22 +271,23 @@ def _header(last: Committed) -> Header:
 def _whole(
     found: Iterable[StateRow], checkpoint: str, last: Committed, store: str | None
 ) -> Iterator[StateRow]:
-    """The states `found` in a checkpoint, and those that only the query's store has. Raises `BadCheckpoint` if nobody names that, and a
-    state is missing: the checkpoint does not say whether the query began from others."""
-    from streaming.kafka.ingress import noted_topic
+    """The states `found` in a checkpoint, and those that only the query's store has. If nobody names that, and a state is missing, it
+    says so: the checkpoint does not tell whether the query began from others."""
+    from streaming.kafka.ingress import DATAFRAME, noted_topic
     from streaming.spark.checkpoint import BadCheckpoint
     from streaming.state.seed import read_seed, with_seed
 
-    if store is not None and noted_topic(store) != last.topic:
+    if store is not None and noted_topic(store) not in (last.topic, DATAFRAME):
         raise BadCheckpoint(f"{store} is not the --store of the query of {checkpoint}")
     missing = {*last.offsets}
     for each in with_seed(found, None if store is None else read_seed(store)):
         missing.discard(each.partition)
         yield each
     if store is None and missing:
-        raise BadCheckpoint(
-            f"{checkpoint} has no state of ingress partition {min(missing)}: give the --store of the query, which has it if the query began "
-            "from other states"
+        say(
+            f"magnetar: {checkpoint} has no state of {counted(len(missing), 'ingress partition')}, from {min(missing)} on. If the query began from "
+            "other states (magnetar state), they are in its store: give --store",
+            err=True,
         )
 
 

@@ -37,7 +37,7 @@ from streaming.log.partition import PARTITIONS
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-_DATAFRAME = "a DataFrame"
+DATAFRAME = "a DataFrame"
 """In place of a topic, for a query over something else. No topic of Kafka's has a space in its name."""
 _PATIENCE_MS = 5_000
 _POLICY_SECONDS = 60.0
@@ -131,8 +131,8 @@ def ensure_dataframe(store: str, partitions: int) -> None:
     storage = Storage(store)
     before = _noted(storage)
     if before is None:
-        storage.write_json(INGRESS, Ingress(_DATAFRAME, None, partitions))
-    elif before.topic != _DATAFRAME:
+        storage.write_json(INGRESS, Ingress(DATAFRAME, None, partitions))
+    elif before.topic != DATAFRAME:
         raise IngressChanged(
             f"{storage.url} belongs to Kafka's topic {before.topic!r}, not to a DataFrame. Give the query a new checkpoint and a new store"
         )

@@ -79,6 +79,8 @@ def on_partitioned_topics(log: pa.Table) -> dict[int, c.Admin]:
     for row in np.flatnonzero(calls).tolist():
         command = c.decode_or_refuse(log["value"][row].as_py())
         if isinstance(command, c.Line):
+            if command.differs_from(log["topic"][row].as_py(), log["timestamp"][row].as_py()) is not None:
+                continue
             command = command.command
         if not isinstance(command, c.Admin) or command.method == "GET" or not is_for_whole(command):
             continue

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.commands import Admin, Line, decode_or_refuse, to_json
 from schemas.records import RECORD
@@ -61,15 +62,19 @@ def _without_topics(log: pa.Table, whole: dict[int, Admin]) -> pa.Table:
     """`log` without the topics of some rows, whose commands are given."""
     if not whole:
         return log
-    topics, values = log["topic"].to_pylist(), log["value"].to_pylist()
-    for row, command in whole.items():
-        line = decode_or_refuse(values[row])
-        if isinstance(line, Line) and not line.differs_from(topics[row], log["timestamp"][row].as_py()):
-            values[row] = to_json(command)
-        topics[row] = None
-    for name, column in (("topic", topics), ("value", values)):
-        field = log.schema.field(name)
-        log = log.set_column(log.schema.get_field_index(name), field, pa.array(column, field.type))
+    lines = {
+        row: to_json(each)
+        for row, each in whole.items()
+        if isinstance(decode_or_refuse(log["value"][row].as_py()), Line)
+    }
+    for name, changed in (("topic", dict.fromkeys(whole)), ("value", lines)):
+        mask = np.zeros(len(log), bool)
+        mask[[*changed]] = True
+        field, rows = log.schema.field(name), sorted(changed)
+        column = pc.replace_with_mask(
+            log[name].combine_chunks(), pa.array(mask), pa.array([changed[row] for row in rows], field.type)
+        )
+        log = log.set_column(log.schema.get_field_index(name), field, column)
     return log
 
 

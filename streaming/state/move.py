@@ -73,7 +73,7 @@ from streaming.broker.state.codec import PartitionState, TopicBlock, decode_stat
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.copies import send_rest
-from streaming.kafka.ingress import ensure_ingress, noted_topic
+from streaming.kafka.ingress import DATAFRAME, ensure_ingress, noted_topic
 from streaming.kafka.produce import produce_log
 from streaming.kafka.repartition import read_records
 from streaming.kafka.topics import Offsets, ensure_topic, holds_records, topic_offsets
@@ -206,7 +206,7 @@ def restore_states(
     """
     writer = SeedWriter(store)
     writer.check_new()
-    if noted_topic(states.entries) is not None:  # else Kafka's id of the topic is not known
+    if noted_topic(states.entries) not in (None, DATAFRAME):  # else Kafka's id of the topic is not known
         ensure_ingress(ingress, states.entries, config=config)
     with administration(ingress, config) as admin:
         held = topic_offsets(admin, ingress.topic)

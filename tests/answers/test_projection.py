@@ -182,7 +182,9 @@ def test_what_cannot_be_projected(tmp_path: Path) -> None:
 
 def test_writes_that_a_fault_put_off_are_lost_with_their_clients(tmp_path: Path) -> None:
     put_off = (20, T, {"command": "FAULT", "fault": "DelayWrites", "count": 2})
-    live = live_after(tmp_path, [subscribe(), publish(1, 0), put_off, publish(30, 1), publish(31, 2)])
+    np = "non-persistent://public/default/np"
+    beside = (0, np, {"command": "PRODUCER", "connection": "c", "producer_id": 1, "request_id": 1})
+    live = live_after(tmp_path, [beside, subscribe(), publish(1, 0), put_off, publish(30, 1), publish(31, 2)])
     found = whatif(table([publish(1, 9), tick(500)]), [PolicySet("short", ttl(1))], live=live)
     # The message that was stored, and the one that comes.
     assert summary_of(found, "baseline")["backlog"] == 2

@@ -138,6 +138,20 @@ def test_a_value_that_contradicts_its_record_is_left_out() -> None:
     assert found.notes[0].startswith("3 records were left out: the `topic` or `timestamp` in their value")
 
 
+def test_a_value_that_contradicts_its_record_partitions_no_topic() -> None:
+    whole = "persistent://a/b/t"
+    call = b'{"command":"ADMIN","method":"PUT","path":"/persistent/a/b/t/partitions","body":2,"timestamp":%d}'
+    later = b'{"command":"ADMIN","method":"POST","path":"/persistent/a/b/t/retention","body":null}'
+    for time, copies in ((7, 3), (8, 1)):
+        rows = [
+            {"timestamp": 7, "topic": whole, "value": call % time},
+            {"timestamp": 9, "topic": whole, "value": later},
+        ]
+        found = partition_log(pa.Table.from_pylist(rows, LOGICAL), 3)
+        assert len(found) == 2 * copies
+        assert found["topic"].null_count == (2 * copies if copies > 1 else 0)
+
+
 def test_a_record_from_the_future_takes_no_other_along() -> None:
     lines: list[Line] = [(0, 7, "a", b"1"), (0, 999, "a", b"2"), (0, 8, "a", b"3"), (1, 9, "b", b"4")]
     assert merged(*lines, latest=500) == [(7, "a", b"1"), (999, "a", b"2"), (8, "a", b"3"), (9, "b", b"4")]

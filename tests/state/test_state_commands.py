@@ -98,8 +98,10 @@ def test_an_export_has_the_states_of_partitions_without_records(
     out, other = tmp_path / "dump", tmp_path / "other"
     export = ("state", "export", checkpoint, "--out", out)
     ran = magnetar(*export)
-    assert (ran.exit_code, out.exists()) == (2, False)
-    assert "has no state of ingress partition 0: give the --store of the query" in ran.stderr
+    assert ran.exit_code == 0
+    assert "has no state of 1 ingress partition, from 0 on" in ran.stderr
+    assert "give --store" in ran.stderr
+    out.unlink()
     other.mkdir()
     (other / "ingress.json").write_text('{"topic":"u","id":null,"partitions":1}')
     ran = magnetar(*export, "--store", other)

@@ -167,7 +167,9 @@ def _partition(
         for name in broker.changed_settings
     ]
     gone += [
-        (name, c.Fault(fault="LoseWrites")) for name in broker.topic_names() if broker.topic(name).pending
+        (name, c.Fault(fault="LoseWrites"))
+        for name in broker.topic_names()
+        if not is_non_persistent(name) and broker.topic(name).pending
     ]
     return table, Start(
         state,

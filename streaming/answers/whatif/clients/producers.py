@@ -30,6 +30,13 @@ class _Pending(NamedTuple):
     queued: int
 
 
+def _without_fault(command: c.Publish | c.Send) -> c.Publish | c.Send:
+    """What a client sends when it sends a message again: a fault on a SEND is of that SEND alone."""
+    if isinstance(command, c.Send) and command.fails:
+        return msgspec.structs.replace(command, fails=False)
+    return command
+
+
 class ProducerModel:
     """A producer in this run.
 
@@ -93,7 +100,7 @@ class Producers:
         if not producer.following:
             self._converge(producer)
         if producer.following:
-            producer.pending[command.sequence_id] = _Pending(command, origin, self._made.now)
+            producer.pending[command.sequence_id] = _Pending(_without_fault(command), origin, self._made.now)
             self._made.pass_on(record, origin, command)
         elif command.sequence_id in producer.pending:
             self._made.drop(command)
@@ -216,6 +223,8 @@ class Producers:
 
     def _send(self, producer: ProducerModel, message: _Pending) -> None:
         command = message.command
+        if (again := _without_fault(command)) is not command:
+            producer.pending[command.sequence_id] = message._replace(command=again)
         if isinstance(command, c.Send):
             if (command.connection, command.producer_id) != producer.key[1:]:
                 command = msgspec.structs.replace(
