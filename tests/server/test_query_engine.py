@@ -315,7 +315,7 @@ class TestPartitionsAgree:
     def test_deleting_a_namespace_with_topics(self, topics: tuple[KafkaUrl, KafkaUrl], force: bool) -> None:
         async def run() -> None:
             partitions = Partitions(topics)
-            config = BrokerConfig(settings={"namespacesMustExist": True})
+            config = BrokerConfig(settings={"namespacesMustExist": True, "forceDeleteNamespaceAllowed": True})
             async with QueryEngine(*topics, "a", begins_with=(config, *STANDALONE)) as engine:
 
                 async def call(topic: str | None, method: Any, path: str, body: Any = None) -> list[int]:
