@@ -29,7 +29,8 @@ class Churn(Run):
     def __init__(self, settings: dict[str, Any]) -> None:
         self.stored = Stored()
         self.broker, self.now, self.requests = Broker(0, self.stored), START, 0
-        self.do(BrokerConfig(settings={"forceDeleteNamespaceAllowed": True, **settings}), None)
+        config = BrokerConfig(settings={"forceDeleteNamespaceAllowed": True, **settings})
+        assert self.do(config, None) == []
         self.create_producer("stays", 99, "stays")
         self.subscribe("stays", connection="stays")
 
@@ -372,7 +373,7 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
     (reader, 1, {}),
     (reader_that_a_seek_closed, 1, {}),
     *[(consumer(each), 1, {}) for each in TYPES],
-    (consumer("Key_Shared"), 1, {"subscriptionSharedUseClassicPersistentImplementation": True}),
+    (consumer("Key_Shared"), 1, {"subscriptionKeySharedUseClassicPersistentImplementation": True}),
     (connection, 1, {}),
     (connection_whose_loss_never_comes, 1, {}),
     (waiting_producer, 5, {}),
