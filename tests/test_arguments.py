@@ -505,6 +505,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         MOVE, "--to-store", ("{w}/file", NO_FOLDER), ("{w}/query", "is the store of a query: use a new one")
     ),
     ("state move", "partitions"): others(MOVE, "--partitions", ("0", TOO_SMALL)),
+    ("state move", "max_ahead"): others(MOVE, "--max-ahead", ("soon", "soon"), ("0s", "expected more than 0, or off")),
     ("state move", "kafka_config"): others(MOVE, "--kafka-config", ("{w}/nope", "No such file")),
     ("import", "traces"): [
         Wrong(("import", "{w}/nope", "--out", "{w}/new.jsonl"), "no trace found"),
