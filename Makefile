@@ -58,14 +58,14 @@ coverage: env  ## run the core's tests; fail if its branch coverage falls below 
 	$(BIN)/python -m slipcover --branch --source streaming/broker --skip-covered --fail-under $(COVERAGE_FLOOR) \
 		-m pytest $(CORE_TESTS) $(PYTEST_ARGS)
 
-mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF: half of them where it changed since; COVERAGE=1: measure that, too); fail if its tests notice fewer than the floor
+mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF: half of them where it changed since; COVERAGE=1: measure that, too; MINUTES=5: as many as that allows); fail if its tests notice fewer than the floor
 	$(BIN)/python -m tools.mutants --count $(or $(N),60) $(if $(SEED),--seed $(SEED)) $(if $(SINCE),--since $(SINCE)) \
-		--jobs $(or $(JOBS),1) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(if $(COVERAGE),--coverage $(COVERAGE_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
+		--jobs $(or $(JOBS),1) $(if $(MINUTES),--minutes $(MINUTES)) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(if $(COVERAGE),--coverage $(COVERAGE_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
 
 # What a change has no time for: new examples, many mutants, hours of fuzzing, each kind of scenario beside a real broker.
 nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity, the twin
 	MAGNETAR_EXAMPLES=$(or $(EXAMPLES),5) MAGNETAR_SAMPLES=all $(MAKE) test PYTEST_ARGS='--hypothesis-profile=nightly -m "slow or not slow" --timeout=3600'
-	$(MAKE) mutants N=300 PYTEST_ARGS='-m "not spark and not slow"'
+	$(MAKE) mutants N=300 MINUTES= PYTEST_ARGS='-m "not spark and not slow"'
 	$(MAKE) fuzz MINUTES=$(or $(MINUTES),120)
 	$(MAKE) fuzz FRAMES=1 MINUTES=30
 	$(MAKE) chaos N=100

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -193,6 +194,14 @@ def test_what_waits_forever_is_noticed(tmp_path: Path, tests: str) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "log: not noticed" not in ran.stdout
     assert "check: not noticed" in ran.stdout
+
+
+def test_what_time_does_not_allow_is_left_without_a_judgment(tmp_path: Path) -> None:
+    ran = run(project(tmp_path, WAITS_IN_A_TEST), "--jobs", "9", "--minutes", "0.1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    waiting = re.search(r"not judged within 0.1 minutes: (\d) of 9\n", ran.stdout)
+    assert waiting and 0 < int(waiting[1]) < 9
+    assert f"of {9 - int(waiting[1])}, " in ran.stdout.splitlines()[-1], "a share of those that were judged"
 
 
 @pytest.mark.parametrize("tests", ["def test_it() -> None:\n    assert False\n", "import nothing\n"])

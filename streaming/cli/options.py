@@ -179,6 +179,10 @@ def milliseconds(text: str) -> int:
     return int(number) * units[unit]
 
 
+MAX_AHEAD = "1h"
+"""The default of ``--max-ahead``: clocks that are set wrong are mostly so by a time zone or more."""
+
+
 def max_ahead_milliseconds(text: str) -> int | None:
     """The value of ``--max-ahead``; None: off. Raises `typer.BadParameter`."""
     if text == "off":

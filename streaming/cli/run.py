@@ -19,6 +19,7 @@ import typer
 from streaming.cli.console import console
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
+    MAX_AHEAD,
     LARGEST,
     MOST_CORES,
     MOST_PARTITIONS,
@@ -147,7 +148,7 @@ def run_command(
         typer.Option(
             help="Quarantine records with timestamps at least this far ahead of the query's clock; off: none.",
         ),
-    ] = "1h",
+    ] = MAX_AHEAD,
     metrics: Annotated[
         str | None,
         typer.Option(

@@ -14,6 +14,7 @@ import typer
 from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
+    MAX_AHEAD,
     KafkaConfigFile,
     ProfileChoice,
     RecordsSetAside,
@@ -53,7 +54,7 @@ class EngineType(StrEnum):
     spark = "spark"
 
 
-TRIGGER, MAX_AHEAD = "0s", "1h"
+TRIGGER = "0s"
 
 STANDALONE_SETTINGS = {"namespacesMustExist": "true", "schemaCompatibilityStrategy": "FULL"}
 """Where the defaults of a standalone Pulsar are not those of a broker that replays a log."""

@@ -15,6 +15,7 @@ from schemas.units import LATEST_TIME
 from streaming.cli.console import counted, progress, say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
+    MAX_AHEAD,
     MOST_PARTITIONS,
     IngressOption,
     KafkaConfigFile,
@@ -198,7 +199,7 @@ def move_command(
             help="Of the records that the query has not folded, those with timestamps at least this far ahead of the machine's clock are "
             "for the new query to quarantine: give its --max-ahead; off: none."
         ),
-    ] = "1h",
+    ] = MAX_AHEAD,
     kafka_config: KafkaConfigFile = None,
 ) -> None:
     """Prepare a topic and a store for a query that continues where a stopped one ended, with another number of ingress partitions.

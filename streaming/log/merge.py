@@ -23,7 +23,7 @@ from schemas import commands as c
 from schemas.units import LATEST_TIME
 from streaming.broker.admin.partitioned_topics import is_for_whole
 from streaming.broker.admin_requests import call_of, topic_of
-from streaming.log.table import LOGICAL, LogError, ordered
+from streaming.log.table import LOGICAL, LogError, ordered, replaced
 
 _REMEDY = (
     "Records without a topic count as copies of one only if every partition has the same ones in the same order, see "
@@ -110,15 +110,7 @@ def without_coordinates(records: pa.Table) -> tuple[pa.Table, int]:
                 line.differs_from(records["topic"][row].as_py(), records["timestamp"][row].as_py()) is None
             )
             plain[row] = c.to_json(line.command)
-    if not plain:
-        return records, 0
-    changed = np.zeros(len(records), bool)
-    changed[[*plain]] = True
-    column = pc.replace_with_mask(
-        values.combine_chunks(), pa.array(changed), pa.array(list(plain.values()), values.type)
-    )
-    found = records.set_column(records.schema.get_field_index("value"), records.schema.field("value"), column)
-    return found.filter(pa.array(keep)), int((~keep).sum())
+    return replaced(records, "value", plain).filter(pa.array(keep)), int((~keep).sum())
 
 
 def merge_partitions(records: pa.Table, ticks: pa.Table | None = None, latest: int = LATEST_TIME) -> Merged:

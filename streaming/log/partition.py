@@ -21,7 +21,7 @@ from streaming.log.merge import (
     merge_partitions,
     on_partitioned_topics,
 )
-from streaming.log.table import LogError, log_table, rank
+from streaming.log.table import LogError, log_table, rank, replaced
 
 PARTITIONS = 4
 """The default number of ingress partitions. It is not the number of cores: a replay's rows must not depend on the machine."""
@@ -60,22 +60,12 @@ def topic_in_value(value: bytes, partition: int, partitions: int) -> str | None:
 
 def _without_topics(log: pa.Table, whole: dict[int, Admin]) -> pa.Table:
     """`log` without the topics of some rows, whose commands are given."""
-    if not whole:
-        return log
     lines = {
         row: to_json(each)
         for row, each in whole.items()
         if isinstance(decode_or_refuse(log["value"][row].as_py()), Line)
     }
-    for name, changed in (("topic", dict.fromkeys(whole)), ("value", lines)):
-        mask = np.zeros(len(log), bool)
-        mask[[*changed]] = True
-        field, rows = log.schema.field(name), sorted(changed)
-        column = pc.replace_with_mask(
-            log[name].combine_chunks(), pa.array(mask), pa.array([changed[row] for row in rows], field.type)
-        )
-        log = log.set_column(log.schema.get_field_index(name), field, column)
-    return log
+    return replaced(replaced(log, "topic", dict.fromkeys(whole)), "value", lines)
 
 
 def partition_log(log: pa.Table, partitions: int) -> pa.Table:

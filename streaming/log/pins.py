@@ -31,6 +31,7 @@ from streaming.broker import admin_requests
 from streaming.broker.admin import dynamic_settings, namespace_policies, namespaces
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.policies.admin_calls import policy_of
+from streaming.log.table import replaced
 
 
 class PolicyCommand(NamedTuple):
@@ -79,14 +80,8 @@ def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
         for owner, start in overridden.starts.items()
         for place, (_, topic, command) in enumerate(front[owner])
     ]
-    kept = records
-    if overridden.reconfigured:
-        values = records["value"].to_pylist()
-        for row, command in overridden.reconfigured.items():
-            values[row] = to_binary(command)
-        column = RECORD.get_field_index("value")
-        kept = kept.set_column(column, RECORD.field("value"), pa.array(values, pa.binary()))
-    kept = kept.filter(pa.array(overridden.keep))
+    commands = {row: to_binary(command) for row, command in overridden.reconfigured.items()}
+    kept = replaced(records, "value", commands).filter(pa.array(overridden.keep))
     moved = kept.set_column(
         RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
     )

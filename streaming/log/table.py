@@ -5,7 +5,7 @@ A log without partitions is *logical*: one order of records, columns `LOGICAL`. 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -86,6 +86,19 @@ def digest(records: pa.Table) -> str:
 
 
 _HASHED = 1 << 16
+
+
+def replaced(table: pa.Table, name: str, values: Mapping[int, object]) -> pa.Table:
+    """`table` with other values in some rows of the column `name`."""
+    if not values:
+        return table
+    rows = sorted(values)
+    mask = np.zeros(len(table), bool)
+    mask[rows] = True
+    field = table.schema.field(name)
+    others = pa.array([values[row] for row in rows], field.type)
+    column = pc.replace_with_mask(table[name].combine_chunks(), pa.array(mask), others)
+    return table.set_column(table.schema.get_field_index(name), field, column)
 
 
 def _rises(partition: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> bool:

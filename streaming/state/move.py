@@ -336,7 +336,7 @@ def _tail(
 ) -> _Tail:
     """The records that were not folded, in one order. `homes`: the partitions that have topics. `latest`: see `move_states`."""
     read = pa.concat_tables([RECORD.empty_table(), *read_records(url, ends, config)])
-    _check_commands_for_all(without_coordinates(read)[0], homes)
+    _check_commands_for_all(read, homes)
     ticks = pa.table(
         {
             "partition": pa.array(list(ends), pa.int32()),
@@ -351,7 +351,7 @@ def _tail(
 
 def _check_commands_for_all(records: pa.Table, homes: set[int]) -> None:
     """Raises `NotSpread` if some partitions have folded a command for all of them that others have not."""
-    alone = records.filter(pa.compute.is_null(records["topic"]))
+    alone, _ = without_coordinates(records.filter(pa.compute.is_null(records["topic"])))
     changes = on_partitioned_topics(alone)
     found: dict[int, list[bytes]] = {partition: [] for partition in homes}
     for row, each in enumerate(alone.to_pylist()):

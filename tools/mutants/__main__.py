@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -99,6 +100,12 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, help="of the sample (default: any)")
     arguments.add_argument("--since", help="a commit: half of the mutants are in lines that changed since")
     arguments.add_argument("--jobs", type=int, default=1, help="how many mutants to test at a time")
+    arguments.add_argument(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="for all mutants, after the tests without: what is not judged by then is left out",
+    )
     arguments.add_argument("--floor", type=float, default=0, help="fail if fewer percent are noticed")
     arguments.add_argument(
         "--coverage", type=float, help="measure the branch coverage, too, and fail if it is less, in percent"
@@ -116,21 +123,27 @@ def main() -> None:
             if chosen := {number: mutant for number, (of, mutant) in enumerate(sample) if of is module}:
                 (copy / module.file).write_text(instrumented(module, chosen), encoding="utf-8")
         mutants = [mutant for _, mutant in sample]
-        survivors = judge(copy, mutants, options.jobs, tests, options.coverage)
-    share = 100 * (1 - len(survivors) / len(sample))
-    print(f"noticed: {len(sample) - len(survivors)} of {len(sample)}, {share:.1f} %")
+        survivors, judged = judge(copy, mutants, options.jobs, options.minutes, tests, options.coverage)
+    if judged < len(mutants):
+        print(f"not judged within {options.minutes:g} minutes: {len(mutants) - judged} of {len(mutants)}")
+    if not judged:
+        sys.exit("no mutant was judged: give them more --minutes")
+    share = 100 * (1 - len(survivors) / judged)
+    print(f"noticed: {judged - len(survivors)} of {judged}, {share:.1f} %")
     if share < options.floor:
         sys.exit(f"fewer than {options.floor:g} %")
 
 
 def judge(
-    copy: Path, mutants: list[Mutant], jobs: int, tests: list[str], coverage: float | None
-) -> list[Mutant]:
-    """Runs the tests against the mutants in `copy`, and shows those that survive. Returns them. `coverage`: see `main`."""
+    copy: Path, mutants: list[Mutant], jobs: int, minutes: float, tests: list[str], coverage: float | None
+) -> tuple[list[Mutant], int]:
+    """Runs the tests against the mutants in `copy`, and shows those that survive. Returns them, and how many were judged within `minutes`.
+    `coverage`: see `main`."""
     survivors = []
     said = []
     measured = [] if coverage is None else [*COVERAGE, str(copy / "coverage.json")]
-    command = [sys.executable, *measured, "-m", "tools.mutants.run", str(len(mutants)), str(jobs), *tests]
+    command = [sys.executable, *measured, "-m", "tools.mutants.run"]
+    command += [str(len(mutants)), str(jobs), str(minutes), *tests]
     environment = os.environ | {"PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)}
     judged = 0
     with subprocess.Popen(command, cwd=copy, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -150,14 +163,14 @@ def judge(
                 print(diff(mutant, outcome["ran"]), flush=True)
             if not judged % 20:
                 print(f"\n{judged} judged, {judged - len(survivors)} noticed", flush=True)
-    if process.returncode or judged < len(mutants):
+    if process.returncode or (judged < len(mutants) and minutes == math.inf):
         sys.exit("".join(said) + f"the tests did not run to the end: exit code {process.returncode}")
     if coverage is not None:
         found = json.loads((copy / "coverage.json").read_bytes())
         slipcover.print_coverage(found, skip_covered=True)
         if (share := found["summary"]["percent_covered"]) < coverage:
             sys.exit(f"the tests cover {share:.2f} % of the core, less than {coverage:g} %")
-    return survivors
+    return survivors, judged
 
 
 def diff(mutant: Mutant, ran: int) -> str:

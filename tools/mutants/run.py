@@ -3,12 +3,14 @@
 The session collects the tests once. One fork per job runs all of them on the unchanged code and learns which tests run which
 mutants, and how long they take; SlipCover measures their coverage there. Then there is one fork per mutant: it runs the tests that
 reach the mutant, the short ones first, until one fails. Whatever a mutant does, its fork ends: what uses too much time or memory, or
-waits too long, is noticed.
+waits too long, is noticed. With `minutes`, what is still running when they are over, or has not begun, is left without a judgment: a
+mutant that no test notices costs all the tests that reach it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import posix
 import resource
@@ -41,10 +43,11 @@ def limit(seconds: float) -> float:
 class Session:
     """Replaces pytest's loop over the tests."""
 
-    def __init__(self, mutants: int, jobs: int, tests: list[str]) -> None:
-        """`tests`: arguments of pytest."""
+    def __init__(self, mutants: int, jobs: int, minutes: float, tests: list[str]) -> None:
+        """`minutes`: for all mutants, after the tests without. `tests`: arguments of pytest."""
         self.mutants = mutants
         self.jobs = jobs
+        self.minutes = minutes
         self.tests = tests
         self.failed: dict[str, str] = {}
 
@@ -78,7 +81,8 @@ class Session:
             names = sorted(reached.get(number, ()), key=seconds.__getitem__)
             return lambda: self.against(number, [items[name] for name in names], seconds)
 
-        for number, outcome in forked(self.jobs, (against(number) for number in range(self.mutants))):
+        works = (against(number) for number in range(self.mutants))
+        for number, outcome in forked(self.jobs, works, until=time.monotonic() + 60 * self.minutes):
             say({"mutant": number, **(outcome or {"noticed": "a test was killed", "ran": 0})})
         return True
 
@@ -129,10 +133,11 @@ def pairs(items: list[pytest.Item]) -> Iterable[tuple[pytest.Item, pytest.Item |
 
 
 def forked(
-    jobs: int, works: Iterable[Callable[[], Any]], *, measured: bool = False
+    jobs: int, works: Iterable[Callable[[], Any]], *, measured: bool = False, until: float = math.inf
 ) -> Iterator[tuple[int, Any]]:
     """Each work in a fork of its own, `jobs` at a time: its number and what it returned, or None if the fork died. `measured`: its coverage
-    counts, for which SlipCover has functions of its own in `os`."""
+    counts, for which SlipCover has functions of its own in `os`. `until`: by the monotonic clock, when the forks that are left end, and
+    nothing is said of their works."""
     ways = os if measured else posix
     waiting = iter(enumerate(works))
     running: dict[int, tuple[int, int, list[bytes]]] = {}
@@ -145,7 +150,13 @@ def forked(
             running[end] = (child, work[0], [])
         if not running:
             return
-        for end in select.select(list(running), [], [])[0]:
+        left = until - time.monotonic()
+        if left <= 0:
+            for child, _, _ in running.values():
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            return
+        for end in select.select(list(running), [], [], None if left == math.inf else left)[0]:
             child, number, parts = running[end]
             if part := os.read(end, 1 << 16):
                 parts.append(part)
@@ -174,11 +185,11 @@ def say(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    mutants, jobs, *tests = sys.argv[1:]
+    mutants, jobs, minutes, *tests = sys.argv[1:]
     options = ["-qq", "-s", "-p", "no:cacheprovider", "-o", "timeout=0"]
     sys.exit(
         pytest.main(
             [*options, "--hypothesis-profile=mutants", *tests],
-            plugins=[Session(int(mutants), int(jobs), tests)],
+            plugins=[Session(int(mutants), int(jobs), float(minutes), tests)],
         )
     )
