@@ -200,7 +200,8 @@ def test_what_time_does_not_allow_is_left_without_a_judgment(tmp_path: Path) -> 
     ran = run(project(tmp_path, WAITS_IN_A_TEST), "--jobs", "9", "--minutes", "0.1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     waiting = re.search(r"not judged within 0.1 minutes: (\d) of 9\n", ran.stdout)
-    assert waiting and 0 < int(waiting[1]) < 9
+    assert waiting
+    assert 0 < int(waiting[1]) < 9
     assert f"of {9 - int(waiting[1])}, " in ran.stdout.splitlines()[-1], "a share of those that were judged"
 
 

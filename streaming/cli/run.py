@@ -19,8 +19,8 @@ import typer
 from streaming.cli.console import console
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
-    MAX_AHEAD,
     LARGEST,
+    MAX_AHEAD,
     MOST_CORES,
     MOST_PARTITIONS,
     ClockChoice,

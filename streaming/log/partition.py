@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from schemas.commands import Admin, Line, decode_or_refuse, to_json
 from schemas.records import RECORD
