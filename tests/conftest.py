@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,15 +68,20 @@ def _commit() -> str:
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
 def pytest_draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that are marked as `sampled`: others after each commit."""
+    """Leave out cases of tests that are marked as `sampled`: others after each commit, and each time as many, of every folder."""
     if (commit := os.environ["MAGNETAR_SAMPLES"]) == "all":
         return
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
+    marked: Counter[int] = Counter()
     for item in items:
         mark = item.get_closest_marker("sampled")
-        number = int(commit[:8], 16) + zlib.crc32(item.nodeid.encode())
-        (left_out if mark is not None and number % mark.args[0] else kept).append(item)
+        if mark is None:
+            kept.append(item)
+            continue
+        among = mark.args[0]
+        (left_out if (int(commit[:8], 16) + marked[among]) % among else kept).append(item)
+        marked[among] += 1
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 
