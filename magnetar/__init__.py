@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from streaming.answers.history.inspection import spark_views, states_at, views
     from streaming.answers.history.timeline import Timeline
     from streaming.answers.whatif.answer import WhatIf
+    from streaming.answers.whatif.clients.made_log import ClientSettings
     from streaming.answers.whatif.compare import whatif
     from streaming.answers.whatif.diff import diff
     from streaming.answers.whatif.projection import LiveState
@@ -76,6 +77,7 @@ __all__ = [
     "BadCommands",
     "Broker",
     "Checked",
+    "ClientSettings",
     "InTheWay",
     "InUse",
     "KeepError",
@@ -132,6 +134,7 @@ _HOMES = {
     "streaming.answers.check.schedules": "Checked check",
     "streaming.answers.history.timeline": "Timeline",
     "streaming.answers.whatif.answer": "WhatIf",
+    "streaming.answers.whatif.clients.made_log": "ClientSettings",
     "streaming.answers.whatif.compare": "whatif",
     "streaming.broker.broker": "Broker",
     "streaming.log.files": "read_log",

@@ -133,7 +133,7 @@ class LedgerStore:
     def begin(self, batch_id: int) -> None:
         """Delete the ledgers that earlier micro-batches noted. The first call also clears what killed writes left.
 
-        Raises `ForeignFiles`.
+        Raises `MagnetarError` if another query wrote the files.
         """
         if not self._checked:
             self._check(batch_id)
@@ -155,8 +155,8 @@ class LedgerStore:
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Store the entries among `rows`, seal closed ledgers, and record deletions.
 
-        Raises `EntryNotFound` if a ledger closes and the store lacks earlier entries of it (the store doesn't match the
-        checkpoint), `Damaged`, or `NotStored`.
+        Raises `MagnetarError` if a ledger closes and the store lacks earlier entries of it (the store doesn't match the
+        checkpoint), if a file is damaged, or if one can't be written.
         """
         if _STORED.isdisjoint(rows):
             return
@@ -255,7 +255,7 @@ class LedgerStore:
         """Before the first micro-batch: take over the entries of some topics, sorted by name, that are in an ingress partition now.
         Files of closed ledgers are copied or linked, and the other entries become a segment. A repeated call does the same again.
 
-        Raises `EntryNotFound` if an entry is missing in `source`, `Damaged`, or `NotStored`.
+        Raises `MagnetarError` if an entry is missing in `source`, if a file is damaged, or if one can't be written.
         """
 
         def pieces() -> Iterator[pa.Table]:
@@ -313,7 +313,7 @@ class LedgerStore:
         return ledger_reader.scan(self._storage, self._deleting(), topic)
 
     def ledgers(self) -> pa.Table:
-        """One row per ledger, columns `sinks.ledger_reader.LEDGERS`, sorted."""
+        """One row per ledger, columns ``topic``, ``ledger_id``, ``sealed``, ``first_entry`` and ``last_entry``, sorted."""
         return ledger_reader.ledgers(self._storage, self._deleting())
 
     def _deleting(self) -> set[Ledger]:

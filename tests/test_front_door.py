@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,6 +86,32 @@ def test_each_name_is_documented_and_typed(name: str) -> None:
             assert each.annotation is not inspect.Parameter.empty, each
     else:
         assert inspect.isclass(found)
+
+
+@pytest.mark.parametrize("name", sorted({*magnetar.__all__} - {"__version__"}))
+def test_documentation_names_nothing_private(name: str) -> None:
+    """Neither modules nor errors that a user could not import from here."""
+    found = getattr(magnetar, name)
+    documented = {name: found} | {
+        f"{name}.{each}": value
+        for each, value in (vars(found) if inspect.isclass(found) else {}).items()
+        if not each.startswith("_") and callable(getattr(value, "__func__", value))
+    }
+    for each, value in documented.items():
+        text = inspect.getdoc(value) or ""
+        assert re.findall(r"(?:streaming|sinks|schemas)\.\w+", text) == [], each
+        _, _, section = text.partition("Raises:")
+        raised = {
+            one for line in re.findall(r"(?m)^ +(\w+(?:, \w+)*): ", section) for one in line.split(", ")
+        }
+        raised |= {
+            one
+            for line in re.findall(r"Raises ((?:[^.]|\.\S)*)", text)
+            for one in re.findall(r"`([A-Z]\w+)`", line)
+        }
+        assert {one for one in raised if not (one in magnetar.__all__ or hasattr(builtins, one))} == set(), (
+            each
+        )
 
 
 def test_the_example_in_the_docstring_runs(

@@ -120,7 +120,7 @@ class Broker:
 
     @classmethod
     def decode(cls, state: bytes, entries: EntryReader) -> "Broker":
-        """The broker as `encode` left it. Raises `StateVersionError`."""
+        """The broker as `encode` left it. Raises `MagnetarError` if it is none, or one of a later version."""
         broker = cls.__new__(cls)
         broker._start(decode_state(state), entries)
         return broker
@@ -152,7 +152,7 @@ class Broker:
         """Fold one record: advance the clock to its `timestamp` (ms), run what is due, carry out its `command`.
 
         A record that was refused becomes a quarantine row, and so does one that the broker itself refuses. `value` is
-        the record's raw value, which that row keeps. Raises `LogOrderError` for an offset that isn't new.
+        the record's raw value, which that row keeps. Raises `MagnetarError` for an offset that isn't new.
         """
         ctx = self._ctx
         if offset <= ctx.offset:
@@ -745,7 +745,7 @@ class Broker:
     def metrics(self, *, everything: bool) -> PartitionMetrics:
         """The figures of the topics that something has touched since `decode`, or of all topics.
 
-        Nothing else has changed, except that time passed, which ends rates (see `schemas.metrics`).
+        Nothing else has changed, except that time passed, which ends rates (`TopicMetrics.rates_until`).
         """
         ctx = self._ctx
         names = (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
@@ -74,10 +77,15 @@ def _end_interrupted(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
+SUMMARY = (
+    "What would another TTL, quota, retention or version of Pulsar do to your traffic, and why was a message dropped? Apache Pulsar's "
+    "broker semantics, as one Spark Structured Streaming query."
+)
+
 app = Application(
     name="magnetar",
     cls=Group,
-    help="Apache Pulsar's broker semantics as one Spark Structured Streaming query.",
+    help=SUMMARY,
     no_args_is_help=True,
     add_completion=False,
 )
@@ -95,43 +103,63 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Apache Pulsar's broker semantics as one Spark Structured Streaming query."""
+    """See `SUMMARY`."""
 
 
-app.command("demo")(demo_command)
-app.command("replay")(replay_command)
-app.command("whatif")(whatif_command)
-app.command("diff")(diff_command)
-app.command("advise")(advise_command)
-app.command("explain")(explain_command)
-app.command("inspect")(inspect_command)
-app.command("peek")(peek_command)
-app.command("check")(check_command)
-app.command("debug")(debug_command)
-app.command("minimize")(minimize_command)
-app.command("run")(run_command)
-app.command("ui")(ui_command)
-app.command("compact")(compact_command)
-app.command("serve")(serve_command)
-app.command("produce")(produce_command)
-app.add_typer(policy_app, name="policy")
-app.command("skip")(skip_command)
-app.command("expire")(expire_command)
-app.command("clear-backlog")(clear_backlog_command)
-app.command("reset-cursor")(reset_cursor_command)
-app.command("unsubscribe")(unsubscribe_command)
-app.command("unload")(unload_command)
-app.add_typer(kafka_app, name="kafka")
-app.add_typer(state_app, name="state")
-app.command("quality")(quality_command)
-app.add_typer(quarantine_app, name="quarantine")
-app.command("profiles")(profiles_command)
-app.command("record")(record_command)
-app.command("capture")(capture_command)
-app.command("mirror")(mirror_command)
-app.command("import")(import_command)
-app.command("conform")(conform_command)
+COMMANDS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
+    "Ask about a log or a query": {
+        "demo": demo_command,
+        "replay": replay_command,
+        "whatif": whatif_command,
+        "diff": diff_command,
+        "advise": advise_command,
+        "explain": explain_command,
+        "inspect": inspect_command,
+        "peek": peek_command,
+        "debug": debug_command,
+        "check": check_command,
+        "minimize": minimize_command,
+        "profiles": profiles_command,
+    },
+    "Follow a real Pulsar": {
+        "mirror": mirror_command,
+        "capture": capture_command,
+        "record": record_command,
+        "import": import_command,
+        "conform": conform_command,
+    },
+    "Run the broker": {
+        "run": run_command,
+        "serve": serve_command,
+        "produce": produce_command,
+        "ui": ui_command,
+        "compact": compact_command,
+        "kafka": kafka_app,
+        "state": state_app,
+        "quality": quality_command,
+        "quarantine": quarantine_app,
+    },
+    "Administer its topics": {
+        "policy": policy_app,
+        "skip": skip_command,
+        "expire": expire_command,
+        "clear-backlog": clear_backlog_command,
+        "reset-cursor": reset_cursor_command,
+        "unsubscribe": unsubscribe_command,
+        "unload": unload_command,
+    },
+}
+"""The commands, by what they are for."""
+
+for panel, commands in COMMANDS.items():
+    for name, each in commands.items():
+        if isinstance(each, typer.Typer):
+            app.add_typer(each, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(each)
 
 for group in (app, *(each.typer_instance for each in app.registered_groups)):
     for command in group.registered_commands if group is not None else ():
         command.cls = CheckedCommand
+        # Terminals break lines themselves.
+        command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(command.callback) or "")

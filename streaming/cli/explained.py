@@ -75,7 +75,7 @@ def life_lines(life: Life) -> Iterator[str]:
 
 def delivery_lines(found: Delivery) -> Iterator[str]:
     """Why a subscription gets what it gets."""
-    yield f"{found.topic}, subscription {found.subscription} ({found.type}): {headline(found)}"
+    yield f"{found.topic}, subscription {found.subscription}{_typed(found.type)}: {headline(found)}"
     yield f"  {_NOTHING_SEEN if found.state == 'not triggered' and found.sends is None else _STATES[found.state]}"
     yield from _verdicts(found.verdicts)
     yield from _to_do(found.to_do)
@@ -102,6 +102,11 @@ def delivery_lines(found: Delivery) -> Iterator[str]:
         since = "" if member.since is None else f", connected since {member.since}"
         yield f"  {member.name} is at {member.address or 'an unknown address'} ({member.client or 'unknown client'}){since}{acked}"
     yield from _unknown(found.unknown)
+
+
+def _typed(type_: str | None) -> str:
+    """A subscription without consumers may have no type: the first one sets it."""
+    return "" if type_ is None else f" ({type_})"
 
 
 def headline(found: Delivery) -> str:
@@ -344,7 +349,7 @@ def answers_lines(found: Answers) -> Iterator[str]:
         yield ""
     for each in rest[:IN_SHORT]:
         where = f"{each.topic}, " if found.partitions else ""
-        yield f"{where}subscription {each.subscription} ({each.type}): {headline(each)}, backlog {_entries(each.backlog)}"
+        yield f"{where}subscription {each.subscription}{_typed(each.type)}: {headline(each)}, backlog {_entries(each.backlog)}"
     if len(rest) > IN_SHORT:
         states = Counter(each.state for each in rest[IN_SHORT:])
         shown = ", ".join(f"{count:,} {state}" for state, count in states.items())

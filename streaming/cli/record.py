@@ -180,12 +180,15 @@ def mirror_command(
         ),
     ],
     to: Annotated[
-        Path | None, typer.Option(metavar="LOG_DIR", help="Write the log to this folder, as files.")
+        Path | None,
+        typer.Option(
+            metavar="LOG_DIR", help="Write the log to this folder, as files. Give this or --ingress."
+        ),
     ] = None,
     ingress: Annotated[
         str | None,
         typer.Option(
-            help="Write the log to this Kafka topic, for a running query: kafka://HOST:PORT/TOPIC.",
+            help="Write the log to this Kafka topic, for a running query: kafka://HOST:PORT/TOPIC. Give this or --to.",
         ),
     ] = None,
     service_url: ServiceUrl = "pulsar://localhost:6650",

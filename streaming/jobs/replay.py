@@ -98,8 +98,8 @@ class ReplayResult:
     """What came of a replay. `records` are those of the log, of which `copied` have no topic and so went to each of the
     `partitions`; a log that has ingress partitions is taken as it is. `rows` counts output rows by kind; `stats` are those
     of `Broker.stats`, with the ingress partition; `seconds` is the time from the first record read to the last row written, without copying the log for Spark;
-    `shift` is what `policies` added to the offsets, see `streaming.log.policies`; `unmatched` counts commands that named
-    a message that never was under `policies`, see `streaming.log.positions`."""
+    `shift` is what `policies` added to the offsets, because they come first; `unmatched` counts commands that named
+    a message that never was under `policies`."""
 
     out: Path
     records: int

@@ -77,9 +77,9 @@ def start(
     Raises:
         ValueError: an argument has no effect together with another one.
         BadCommands: columns are wrong or missing, or `commands` is no stream.
-        BadTrigger, BadUrl: the trigger or the store's URL can't be read.
-        InUse, NotWritable: another query uses checkpoint or store, or they can't be written.
-        BadCheckpoint, ForeignFiles, IngressChanged: checkpoint, store and `partitions` do not belong together.
+        InUse: another query uses checkpoint or store.
+        MagnetarError: the trigger or the store's URL can't be read, checkpoint or store can't be written, or checkpoint, store and
+            `partitions` do not belong together.
 
     All of that is raised before the query starts. What ends it later is in its ``exception()``.
     """

@@ -60,12 +60,12 @@ def spark_session(
         master: where to run. `local[n]` means n threads in this process. A cluster's nodes get this package from here; what it
             depends on is installed there, for the Python at ``PYSPARK_PYTHON`` (by default, the path of this one).
         with_kafka: load Spark's Kafka source, downloading it if needed. Leave it off if `--packages` loads it.
-        with_s3: the same of Hadoop's S3 client, with settings from the environment, see `sinks.s3`. Checkpoints on S3 are
+        with_s3: the same of Hadoop's S3 client, with settings from the environment (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID`` and others). Checkpoints on S3 are
             then written without renaming.
         conf: more settings, or other values for those below.
 
     Raises:
-        JavaNotFoundError, JarsUnavailableError: Java or the jars are missing.
+        MagnetarError: Java or the jars are missing.
     """
     # Imported late, because it takes half a second, too long for `magnetar --help`.
     from pyspark.sql import SparkSession

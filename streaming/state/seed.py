@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pyarrow as pa
 
+from schemas.errors import MagnetarError
 from schemas.units import LATEST_TIME
 from sinks.base import BEGUN, INGRESS, SEED
 from sinks.storage import RESTORE, Damaged, Storage
@@ -32,7 +33,7 @@ _BEGUN, _WHOLE = f"{SEED}/{BEGUN}", f"{SEED}/whole.json"
 _SUM_BYTES = 4
 
 
-class NotWhole(RuntimeError):
+class NotWhole(MagnetarError, RuntimeError):
     """States were not moved into a store to their end, or others than these. The text says what to do."""
 
 

@@ -124,9 +124,9 @@ def advise(
     """What the topics of `log` need at least.
 
     Args:
-        log: what `streaming.jobs.replay.replay_log` takes. It has to fit into memory.
+        log: as for `replay`. It has to fit into memory.
         policies: only these.
-        partitions: see `streaming.jobs.replay.replay_log`.
+        partitions: as for `replay`.
         processes: search so many ingress partitions at a time; by default as many as there are cores.
 
     Each policy is tried by itself; all else is as in the log. Raises `LogError` or `FileNotFoundError`.

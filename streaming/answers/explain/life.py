@@ -650,6 +650,8 @@ def _told(row: dict[str, Any], position: Position) -> str:
             f"the mark-delete position moved from {row['before_ledger']}:{row['before_entry']} to "
             f"{row['after_ledger']}:{row['after_entry']} ({row['entries']} entries)"
         )
+        if row["cause"] == SEEN_FIRST:
+            return f"first seen by the mirror, with its mark-delete position at {row['after_ledger']}:{row['after_entry']}"
         what = _OUTCOMES[kind] if _forward(row) else "unacknowledged again"
         return f"{what} by {_rule(row)}: {moved}"
     if kind == KINDS[e.LedgerClosed]:

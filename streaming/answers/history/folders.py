@@ -298,7 +298,8 @@ def read_rows(folder: str | Path, kind: str | None = None) -> pa.Table:
     """The output rows of a replay (its `out`) or of a query (its `store`), of a kind such as ``EXPIRED`` or of all.
 
     They are sorted by partition, offset and ordinal, and each is there once. docs/reference/outputs.md has the kinds and their columns; rows of
-    all kinds together have all columns. Raises `NotFound` for a folder without such rows, and `Damaged`.
+    all kinds together have all columns. Raises `NotFound` for a folder without such rows, and
+    `MagnetarError` for damaged files.
     """
     if kind is not None and kind not in TABLES:
         raise NotFound(f"there is no kind {kind}: {listed('kind', kind, TABLES)}")
@@ -311,7 +312,8 @@ def read_rows(folder: str | Path, kind: str | None = None) -> pa.Table:
 @checked
 def read_entries(folder: str | Path, topic: str | None = None) -> pa.Table:
     """The entries that the topics of a replay (its `out`) or of a query (its `store`) hold, with payloads, in the order of their
-    positions. `topic`: the name of one, as of `Folders.topic`. Raises `NotFound`, also for a topic that is not there, and `Damaged`."""
+    positions. `topic`: the name of one, as of `Folders.topic`. Raises `NotFound`, also for a topic that is not there, and
+    `MagnetarError` for damaged files."""
     folders = Folders.of(folder)
     found = folders.store.scan(topic)
     if topic is None or len(found):

@@ -95,7 +95,7 @@ def states_at(
 
     `store`: that of the query. If it began from other states (`magnetar state`), partitions that it has not visited yet have theirs there.
 
-    Raises `NotFound`, `QueryFailed`, `Damaged`, `NotWhole`.
+    Raises `NotFound`, `QueryFailed`, or another `MagnetarError` for files that are damaged or missing.
     """
     from streaming.spark.state import partition_states
 

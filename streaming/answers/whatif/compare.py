@@ -109,15 +109,15 @@ def whatif(
     """Fold `log` as it is, and under each of `policies`, in one pass.
 
     Args:
-        log: what `streaming.jobs.replay.replay_log` takes.
+        log: as for `replay`.
         policies: a file, or several files or tables.
         profile: the defaults of another Pulsar version, as one more policy set: what would an upgrade change?
-        partitions: see `streaming.jobs.replay.replay_log`.
+        partitions: as for `replay`.
         processes: fold so many ingress partitions at a time; by default as many as there are cores.
         progress: called with the records done, and in all; not if Spark folds.
         spark: fold each ingress partition in a task of this session, instead of in processes.
-        clients: model what clients would have done, see `streaming.answers.whatif.clients.reactive`; None: they act as recorded.
-        live: fold the traffic of the log from the states of a live query on, see `streaming.answers.whatif.projection`. Clients then act
+        clients: model what clients would have done; None: they act as recorded.
+        live: fold the traffic of the log from the states of a live query on. Clients then act
             as recorded.
 
     Raises `LogError`, `PolicyError`, `FileNotFoundError` or, for what is wrong with `live`, `NotFound`.

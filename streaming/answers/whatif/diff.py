@@ -62,7 +62,7 @@ def diff(
 ) -> WhatIf:
     """What becomes of each message otherwise in `after` than in `before`: folders of finished replays of one log.
 
-    Compare with `streaming.answers.whatif.compare.whatif`. A publish that was answered in neither replay is not counted. A write that a
+    `whatif` needs no second replay. A publish that was answered in neither replay is not counted. A write that a
     fault put off has the offset of the record that answered it. A subscription that is not durable begins with the first message
     that it was sent. The largest backlogs and ages on the way are not known.
 
