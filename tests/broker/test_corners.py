@@ -788,3 +788,22 @@ def test_no_snapshot_is_taken_where_a_cursor_cannot_be() -> None:
     run.publish(0, producer="r")
     assert run.cursor(DEDUP_CURSOR).properties == {"r": 0}
     assert run.mark_delete(DEDUP_CURSOR) == (3, 0)
+
+
+@pytest.mark.parametrize("fate", ["CompleteWrites", "LoseWrites"])
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+def test_a_termination_is_the_end_also_for_writes_under_way(type_: Any, fate: str) -> None:
+    run = Run(activeConsumerFailoverDelayTimeMillis=0)
+    run.subscribe("s", type_, permits=50)
+    run.create_producer()
+    run.send(0)
+    run.ack("s", (1, 0))
+    run.fault("DelayWrites", 5)
+    for number in range(1, 6):
+        run.send(number)
+    end = one(run.admin("POST", "/terminate"), AdminResponse)
+    assert run.fault(fate) == []
+    assert run.wait(600) == []
+    assert one(run.admin("GET", "/lastMessageId"), AdminResponse).fields == end.fields
+    assert one(run.publish(7, "short"), SendError).error == "TopicTerminatedError"
+    assert run.backlog("s") == 0

@@ -1,15 +1,18 @@
 """Why ledgers are still there and why quotas have evicted nothing: what the answer says is what the checks then do."""
 
+import json
 from typing import Any
 
 import pytest
 
 from schemas.commands import BrokerConfig, RunCheck, Tick, to_json
 from schemas.effects import CloseProducer, Effect, Evicted, LedgerClosed, LedgerDeleted
+from streaming.answers.explain.advice import of_retention
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.cleanup.backlog_quota import Quota, Quotas
 from streaming.broker.persistent.cleanup.trimming import KeptLedger, Retention
+from streaming.broker.persistent.topic import SHADOW_SOURCE
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, of
 from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
@@ -289,3 +292,36 @@ def test_the_check_of_quotas_is_turned_off() -> None:
     )
     run.broker.topic(TOPIC).fenced = True
     assert "fenced" in (answer(run)[1].unchecked or "")
+
+
+def test_the_ledgers_of_a_mirror_are_for_its_source_to_delete() -> None:
+    run = Kept(retentionCheckIntervalInSeconds=120)
+    run.admin("PUT", "", {SHADOW_SOURCE: f"{TOPIC}-source"})
+    mirror: dict[str, Any] = {"connection": "mirror"}
+    producer = {"command": "PRODUCER", "producer_id": 0, "request_id": 1, "producer_name": "pulsar.repl.m"}
+    seen = {
+        "command": "MIRROR",
+        "ledger_id": 1,
+        "last_confirmed": [1, -1],
+        "entries": 0,
+        "size": 0,
+        "first_ledger": 1,
+    }
+    sends = [
+        {
+            "command": "SEND",
+            "producer_id": 0,
+            "sequence_id": ledger_id,
+            "metadata": {"producer_name": "p", "sequence_id": ledger_id, "publish_time": START},
+            "message_id": {"ledgerId": ledger_id, "entryId": 0},
+            "payload": "x",
+        }
+        for ledger_id in (1, 2)
+    ]
+    for each in (producer, seen, *sends):
+        run.raw(json.dumps(each | mirror).encode())
+    run.wait(600)
+    found, _ = answer(run)
+    assert [each.reason for each in found.ledgers] == ["source", "open"]
+    assert found.deletes == []
+    assert of_retention(found) == []

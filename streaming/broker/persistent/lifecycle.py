@@ -137,8 +137,18 @@ def terminate(ctx: Context, topic: PersistentTopic) -> None:
     ctx.emit(TopicEvent(topic.name, "terminated"))
     for producer in list(topic.producers.values()):
         registration.disconnect(ctx, topic, producer, "topic terminated")
+    _abandon_writes(topic)
+    topic.fenced = False
     for subscription in topic.subscriptions.values():
         topic.context_of(ctx, subscription).check_end_of_topic()
+
+
+def _abandon_writes(topic: PersistentTopic) -> None:
+    """Writes under way end with their ledger, unconfirmed. Their producers are gone, so nobody is left to answer."""
+    if topic.pending:
+        topic.take_pending()
+        topic.dedup.roll_back()
+        topic.ledger.drop_unconfirmed()
 
 
 def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
@@ -154,9 +164,7 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
     topic.cursors.clear()
     registration.disconnect_all(ctx, topic, "topic deleted")
     ledger = topic.ledger
-    if topic.pending:
-        topic.take_pending()
-        ledger.drop_unconfirmed()
+    _abandon_writes(topic)
     for id_, info in ledger.ledgers.items():
         entries, size = info.entries, info.size
         if id_ == ledger.current and not entries:
@@ -190,10 +198,7 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
         cursor.persisted = None  # a clean close writes every cursor
         cursor.batches.clear()  # quirk: the metadata store does not keep partly acked batches
     ledger = topic.ledger
-    if topic.pending:  # their producers are gone, so nobody is left to answer
-        topic.take_pending()
-        topic.dedup.roll_back()
-        ledger.drop_unconfirmed()
+    _abandon_writes(topic)
     topic.fenced = False
     if ledger.current_entries and not (ledger.closed or topic.is_shadow):
         ctx.emit(

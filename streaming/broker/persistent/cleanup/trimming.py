@@ -17,9 +17,9 @@ from streaming.broker.position import Position
 P = ParamSpec("P")
 
 KeptBecause = Literal[
-    "open", "cursor", "retention", "older ledger", "not checked yet", "terminated", "not known"
+    "open", "cursor", "retention", "older ledger", "not checked yet", "terminated", "source", "not known"
 ]
-"""Why a ledger is there. ``older ledger``: ledgers go oldest first, and retention keeps an older one. ``terminated``: see
+"""Why a ledger is there. ``source``: the topic follows another one, which had it at the last look. ``older ledger``: ledgers go oldest first, and retention keeps an older one. ``terminated``: see
 opensLedgerOfTerminated. ``not known``: of a cluster whose policies are not."""
 
 
@@ -248,6 +248,8 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
             ]
             if ledger.without_open:
                 reason, text = "terminated", "the topic was terminated and loaded again: nothing is trimmed"
+            elif _source_decides(ctx, topic):
+                reason, text = "source", ON_THE_SOURCE
             elif id_ >= boundary:
                 reason, text = "cursor", _held(topic, cursors)
             elif keeper is not None:
@@ -264,6 +266,9 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
 
 
 LAST_OF_TERMINATED, WRITTEN_TO = "the last ledger of a terminated topic", "messages are written to it"
+
+
+ON_THE_SOURCE = "its source had it at the last look: it goes when the source deletes it, by the source's retention and subscriptions"
 
 
 def goes_after(keeper: int) -> str:
