@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from streaming.jobs.demo import make_log
 from tests.commands import Step, shows, steps
+from tests.test_readme import Terminal
 
 ROOT = Path(__file__).parent.parent
 OTHERS = ("idea.md", "guide/answers.md", "guide/check.md", "reference/outputs.md")
@@ -47,3 +50,21 @@ def test_what_it_shows(tmp_path: Path) -> None:
         if step.output is not None and not shows(step.output, said)
     ]
     assert not wrong, "\n\n".join(wrong)
+
+
+def test_the_first_what_if(tmp_path: Path) -> None:
+    """The files that docs/guide/whatif.md shows, saved, and its first command print what it shows."""
+    text = (ROOT / "docs" / "guide" / "whatif.md").read_text()
+    files = re.findall(r"Save this as `([\w.]+)`:\n\n```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in files] == ["ttl.yaml", "quota.yaml"]
+    for name, body in files:
+        (tmp_path / name).write_text(body)
+    (tmp_path / "demo").mkdir()
+    make_log(tmp_path / "demo" / "log.jsonl")
+    first = next(each for each in steps(text) if each.language == "sh")
+    terminal = Terminal(tmp_path)
+    terminal.variables["PATH"] = f"{Path(sys.executable).parent}:{terminal.variables['PATH']}"
+    terminal.variables["COLUMNS"] = "160"
+    assert first.output is not None
+    said = terminal.run(first.script)
+    assert shows(first.output, said), said

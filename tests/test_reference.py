@@ -18,6 +18,8 @@ from schemas import effect_fields
 from schemas.effects import KINDS, Tick
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
+from streaming.answers.fates import Outcome
+from streaming.answers.whatif.answer import DIFFERENCES, SERIES, SUMMARY, Totals
 from streaming.broker import admin_table
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_table import Call
@@ -346,3 +348,30 @@ def test_the_expectation_suites_are_made_of_the_rules() -> None:
     """`make docs` writes them. A new kind of command or row has its suite by itself."""
     found = {path.relative_to(FOLDER): path.read_text() for path in FOLDER.rglob("*.json")}
     assert found == suites()
+
+
+# -- the Python API -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        ("totals", Totals.__struct_fields__),
+        *(
+            (name, tuple(schema.names))
+            for name, schema in (("summary", SUMMARY), ("differences", DIFFERENCES), ("series", SERIES))
+        ),
+    ],
+)
+def test_the_page_names_what_a_what_if_has(table: str, names: tuple[str, ...]) -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    _, found, text = page.partition(f"\n`{table}` has ")
+    assert found
+    _, *rows = next(tables(text))
+    assert sorted(each for row in rows for each in re.findall(r"`(\w+)`", row[0])) == sorted(names)
+
+
+def test_the_page_names_each_outcome() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    said = re.findall(r"`([\w ]+)`", page.partition("\n`outcome` is one of ")[2].partition(":")[0])
+    assert said == [*get_args(Outcome)]

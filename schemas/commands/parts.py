@@ -55,7 +55,7 @@ class FirstChunkMessageId(Part):
 class MessageIdData(FirstChunkMessageId):
     """The position of an entry: `ledgerId:entryId`.
 
-    −1:−1 is the position before the first entry, 2^63−1:2^63−1 the one after the last. Protobuf sends −1 as 2^64−1;
+    `-1:-1` is the position before the first entry, 2^63−1:2^63−1 the one after the last. Protobuf sends −1 as 2^64−1;
     both mean the same.
     """
 

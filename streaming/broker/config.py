@@ -491,7 +491,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """A consumer that is refused because of maxConsumersPerTopic has created its subscription, which stays (2.10). If false, it is refused
     before (3.0)."""
     closesOnAckOfNoEntry: bool = False
-    """An ACK of the message id −1:−1 closes the connection (3.0). If false, it has no effect (4.0)."""
+    """An ACK of the message id `-1:-1` closes the connection (3.0). If false, it has no effect (4.0)."""
     unblocksConsumerOneAckLate: bool = False
     """maxUnackedMessagesPerConsumer: an ack unblocks a consumer that had at most half of the limit before it (3.0). If false,
     after it (4.0)."""

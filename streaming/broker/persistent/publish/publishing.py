@@ -41,6 +41,7 @@ DUPLICATE = "duplicate: sequence id already persisted"
 """The cause of a receipt for which nothing was stored."""
 
 _NOWHERE = Position(-1, -1)
+"""The position in the receipt of a duplicate (docs/rules/deduplication.md §7)."""
 
 
 def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
