@@ -34,6 +34,7 @@ _STATES = {
     "in flight": "Every entry of its backlog is with a consumer and not acked yet: it waits for acks.",
     "waiting for a time": "The entries that no consumer has yet wait for a point in time.",
     "held back": "Entries are waiting, but the dispatcher sends none of them now:",
+    "deleted": "Nothing waits for it. The ledgers of what its backlog counts were deleted before it began at them.",
     "lost": "Entries are with nobody, and wait for nothing that comes by itself:",
     "receiving": "Its consumers receive. It has a backlog, and the stats show nothing that holds it back.",
     "not triggered": "Nothing holds its entries back. Like Pulsar, the broker dispatches on the next "
@@ -104,9 +105,9 @@ def delivery_lines(found: Delivery) -> Iterator[str]:
     yield from _unknown(found.unknown)
 
 
-def _typed(type_: str | None) -> str:
+def _typed(type_: str) -> str:
     """A subscription without consumers may have no type: the first one sets it."""
-    return "" if type_ is None else f" ({type_})"
+    return "" if type_ == "None" else f" ({type_})"
 
 
 def headline(found: Delivery) -> str:
@@ -144,7 +145,7 @@ def _backlog(found: Delivery) -> str:
         f"{count:,} {what}"
         for count, what in (
             (found.in_flight, "in flight"), (found.to_redeliver, "to redeliver"), (found.delayed, "delayed"),
-            (found.unread, "not read yet"), (found.lost or None, "lost"),
+            (found.unread, "not read yet"), (found.lost or None, "lost"), (found.gone or None, "deleted"),
         )
         if count is not None
     ]  # fmt: skip

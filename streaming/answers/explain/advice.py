@@ -21,6 +21,8 @@ _STATES = {
     "counts against quotas: pulsar-admin topics unsubscribe -s {subscription} {topic}",
     "in flight": "See why the application does not acknowledge what it has. An entry comes again if its consumer disconnects, or "
     "asks for redelivery.",
+    "deleted": "Nothing: messages that come are delivered. If the backlog's count matters, unload the topic, and it is counted anew: "
+    "pulsar-admin topics unload {topic}",
     "lost": _REJOIN,
     "waiting for a time": "Nothing, unless the delivery times are wrong: the entries are sent when they are due.",
     "not triggered": "Ask again in a minute. If the backlog and the read position are the same then, unload the topic: pulsar-admin "

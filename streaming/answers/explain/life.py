@@ -473,7 +473,7 @@ class _Teller:
                 )
             if last is not None:
                 return found(outcome=_OUTCOMES[last["kind"]], text=self._lost(last, deliveries))
-            if since is not None and not deliveries:
+            if since is not None and not own:
                 return found(outcome="not for it", text=since)
             if self._broker.topic(self._topic).is_shadow and self._complete:
                 return found(outcome="acked", text="acknowledged on the source")

@@ -34,8 +34,9 @@ State = Literal[
     "lost",
     "receiving",
     "not triggered",
+    "deleted",
 ]
-"""``lost``: entries were dealt to a consumer that had left, and the others are in flight or wait for a time. ``receiving``: by its
+"""``deleted``: all that its backlog counts. ``lost``: entries were dealt to a consumer that had left, and the others are in flight or wait for a time. ``receiving``: by its
 rates, of a cluster's stats only. ``not triggered``: nothing holds the entries back, but Pulsar dispatches only with the next event,
 such as a message."""
 
@@ -71,7 +72,8 @@ class Delivery(msgspec.Struct):
 
     `delayed`: those that wait for a delivery time, or that an entry filter rescheduled. `lost`: those that no consumer has and that
     wait for nothing. `sends`: how many entries dispatching again would send. `first`: the first entry that is unacknowledged, and
-    the first one that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers.
+    the first one that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers. `gone`: those that the backlog counts,
+    although their ledgers were deleted before the subscription began (docs/rules/cursors.md §2).
 
     Of a cluster's stats only: `oldest`, the publish time of the first unacknowledged message (ms); `rate_out` and `ack_rate`,
     messages per second in the last interval; `members`, the consumers; `unknown`: what can't be concluded, and why. `to_do`: what to do about it. `sampled`: see
@@ -104,6 +106,7 @@ class Delivery(msgspec.Struct):
     unknown: list[str] = []
     to_do: list[str] = []
     sampled: bool = False
+    gone: int | None = 0
 
 
 def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> Delivery:
@@ -132,6 +135,8 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         verdicts.append(Verdict("maxEffectsPerCommand", True, text, "new", until=put_off.retry_at))
     if dispatcher is not None:
         verdicts += dispatcher.verdicts(sub)
+    analysis = analyze(ctx, topic, subscription, None)
+    gone = 0 if analysis["aborted"] else max(backlog - analysis["entries"], 0)
     found = Delivery(
         topic=topic.name,
         sampled=topic.is_sampled,
@@ -145,15 +150,16 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         last_confirmed=str(ledger.last_confirmed),
         backlog=backlog,
         in_flight=len(in_flight)
-        or max(backlog - unread - delayed - to_redeliver - lost, 0) * bool(subscription.consumers),
+        or max(backlog - gone - unread - delayed - to_redeliver - lost, 0) * bool(subscription.consumers),
         delayed=delayed,
         to_redeliver=to_redeliver,
         unread=unread,
         sends=0,
         verdicts=verdicts,
         first=_first(sub),
-        analysis=analyze(ctx, topic, subscription, None),
+        analysis=analysis,
         lost=lost,
+        gone=gone,
     )
     before = cursor.read_position
     found.sends = _sends(ctx, sub)
@@ -221,6 +227,8 @@ def _state(found: Delivery, *, reads: bool) -> State:
     """`reads`: the dispatcher would read on, though perhaps only what waits for its delivery time."""
     if found.backlog == 0:
         return "caught up"
+    if found.gone == found.backlog:
+        return "deleted"
     if found.consumers == 0:
         return "no consumers"
     if found.sends or reads:

@@ -85,6 +85,7 @@ def explain_delivery(observed: Observed, name: str) -> Delivery:
         ack_rate=sub.rate("messageAckRate"),
         members=[_member(each) for each in consumers],
     )
+    found.gone = found.backlog * _nothing_left(observed, cursor)
     _count(found, consumers, unacked)
     found.verdicts = [*_of_topic(observed, found, cursor), *_of_subscription(observed, found, sub, consumers)]
     found.state = _state(found, consumers, owned)
@@ -149,11 +150,22 @@ def _first(observed: Observed, cursor: ShownFields | None) -> list[EntryState]:
         return []
     following = Position(mark.ledger, mark.entry + 1)
     later = [ledger for ledger, (entries, _) in ledgers.items() if ledger > mark.ledger and entries]
-    if following.entry >= ledgers.get(mark.ledger, (0, 0))[0] and later:
+    if following.entry >= ledgers.get(mark.ledger, (0, 0))[0]:
+        if not later:
+            return []
         following = Position(later[0], 0)
     if following > last:
         return []
     return [EntryState(str(following), "unacked", "the stats don't show which consumer has it")]
+
+
+def _nothing_left(observed: Observed, cursor: ShownFields | None) -> bool:
+    """Whether the cursor is before the last entry, but no ledger has any entry after it: they were deleted."""
+    mark = None if cursor is None else cursor.position("markDeletePosition")
+    last = observed.last_confirmed()
+    if mark is None or last is None or observed.ledgers is None:
+        return False
+    return mark < last and not _first(observed, cursor)
 
 
 def _of_topic(observed: Observed, found: Delivery, cursor: ShownFields | None) -> list[Verdict]:
@@ -326,6 +338,8 @@ def _shown(rate: DispatchRate) -> str:
 def _state(found: Delivery, consumers: list[ShownConsumer], owned: int) -> State:
     if found.backlog == 0:
         return "caught up"
+    if found.gone:
+        return "deleted"
     if not consumers:
         return "no consumers"
     delayed, again = found.delayed or 0, found.to_redeliver or 0
