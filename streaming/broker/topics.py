@@ -593,9 +593,17 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     # -- time -----------------------------------------------------------------------------------------------------
 
     def configured(self, names: Iterable[str]) -> None:
-        """The configuration or a policy of these topics is new. It decides when something is deleted that nobody uses."""
+        """The configuration of these topics is new. It decides when something is deleted that nobody uses."""
         for name in names:
             self._wake(self.load(name))
+
+    def policies_changed(self, names: Iterable[str]) -> None:
+        """A policy of these topics is new: producers may have to leave (docs/rules/producers.md §18), and see `configured`."""
+        for name in names:
+            topic = self.load(name)
+            if topic.producers:
+                registration.check_encryption(self._ctx, self._touch(name))
+            self._wake(topic)
 
     def is_unused(self, name: str) -> bool:
         """Has nobody used the topic for so long that it is deleted in this round? If not, its timer is set again. Silent producers of the

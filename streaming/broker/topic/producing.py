@@ -158,6 +158,11 @@ def quota_blocks(type_: str, policy: str, level: str, figures: str, slowest: str
     )
 
 
+def encryption() -> Verdict:
+    """encryptionRequired, or encryptionRequireOnProducer."""
+    return Verdict("encryptionRequired", False, "a new producer must declare that it encrypts")
+
+
 def max_producers(count: int, limit: int) -> Verdict:
     """maxProducersPerTopic."""
     text = f"{count} producers, the limit is {limit}"
