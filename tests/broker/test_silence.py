@@ -86,7 +86,7 @@ def folded(kind: type[Broker], log: list[Record]) -> tuple[list[Row], Any]:
     return rows, (counted(broker), awake(broker))
 
 
-def counted(broker: Broker) -> list[tuple[Any, ...]]:
+def counted(broker: Broker) -> list[Any]:
     """What metrics and rows of stats show of the topics before anything wakes them, without rates, which end by themselves."""
     topics = {
         each.name: (each.size_evictions, each.time_evictions, each.messages_in, each.backlog_size,
