@@ -518,7 +518,7 @@ class Broker:
                 topic = self._persistent.touch(each)
                 lifecycle.policies_changed(self._ctx, topic)
                 self._persistent.check_unacked(topic)
-            self._non_persistent.configured(
+            self._non_persistent.policies_changed(
                 [each for each in self._partitions(name) if is_non_persistent(each)]
             )
 
@@ -683,7 +683,7 @@ class Broker:
         for topic in self._touch_all(namespace):
             action(self._ctx, topic)
             self._persistent.check_unacked(topic)
-        self._non_persistent.configured(namespaces.topics_in(namespace, self._non_persistent.names()))
+        self._non_persistent.policies_changed(namespaces.topics_in(namespace, self._non_persistent.names()))
 
     def _touch_all(self, namespace: str) -> list[PersistentTopic]:
         """The open persistent topics of a namespace, to which something happens now."""
@@ -836,6 +836,8 @@ class Broker:
         if limit > 0:
             count = len(topic.producers) - len(topic.remote_producers)
             found.verdicts.append(producing.max_producers(count, limit))
+        if ctx.policies_of(topic).encryptionRequired:
+            found.verdicts.append(producing.encryption())
         state, reader = self.encode(), ctx.entries.reader
         for mode in producing.ACCESS_MODES:
             found.admissions.append(_admission(Broker.decode(state, reader), name, mode))
@@ -931,7 +933,7 @@ CALLS = Table(TOPIC, (Call("DELETE", "", Broker._delete, "one"),))
 
 
 def _admission(copy: Broker, topic: str, mode: c.AccessMode) -> Admission:
-    """What a new producer with an access mode gets on a copy of a broker."""
+    """What a new producer with an access mode, which encrypts, gets on a copy of a broker."""
     connection = "explain"
     while connection in copy.connections:
         connection += "'"

@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from schemas.metrics import TopicMetrics
 from streaming.broker import periodic_checks
 from streaming.broker.admin import partitioned_topics
@@ -229,9 +227,20 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def _settle(self, topic: PersistentTopic, block: TopicBlock, until: int) -> None:
         if 0 < block.settled < until:
-            if self._rounds.first_after(block.settled) <= until:
+            if self._was_skipped(block, until):
                 self._rounds.skipped(self._ctx, topic, block.settled, until)
             block.settled = until
+
+    def _was_skipped(self, block: TopicBlock, until: int) -> bool:
+        return block.settled > 0 and self._rounds.first_after(block.settled) <= until
+
+    def _look_at(self, name: str) -> PersistentTopic:
+        """A topic as it is with what skipped rounds would have left behind. That is a copy then, as to look must not change it."""
+        topic, block, now = self.load(name), self._state.topics[name], self._ctx.clock
+        if self._was_skipped(block, now):
+            topic = decode_topic(encode_topic(topic))
+            self._rounds.skipped(self._ctx, topic, block.settled, now)
+        return topic
 
     def _schedule(self, name: str, block: TopicBlock, at: int) -> None:
         at = at if at < NEVER else -1
@@ -531,20 +540,17 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def stats(self, name: str) -> dict[str, Any]:
         """The topic's stats and internal stats, by Pulsar's names."""
-        topic, block = self.load(name), self._state.topics[name]
-        if block.settled > 0:  # looking at a topic must not change it
-            topic, block = decode_topic(encode_topic(topic)), msgspec.structs.replace(block)
-            self._settle(topic, block, self._ctx.clock)
+        topic = self._look_at(name)
         internal = internal_stats(topic.ledger, topic.cursors)
         return {"stats": persistent_stats.topic_stats(topic, self._ctx.config), "internal": internal}
 
     def stats_rows(self, name: str) -> list[dict[str, Any]]:
         """The topic's row of stats, then one per subscription, by name."""
-        return persistent_stats.rows(self.load(name))
+        return persistent_stats.rows(self._look_at(name))
 
     def metrics(self, name: str) -> TopicMetrics:
         """The figures of a topic that a metrics endpoint shows."""
-        return persistent_stats.metrics(self.load(name), self._ctx)
+        return persistent_stats.metrics(self._look_at(name), self._ctx)
 
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):
@@ -587,9 +593,17 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     # -- time -----------------------------------------------------------------------------------------------------
 
     def configured(self, names: Iterable[str]) -> None:
-        """The configuration or a policy of these topics is new. It decides when something is deleted that nobody uses."""
+        """The configuration of these topics is new. It decides when something is deleted that nobody uses."""
         for name in names:
             self._wake(self.load(name))
+
+    def policies_changed(self, names: Iterable[str]) -> None:
+        """A policy of these topics is new: producers may have to leave (docs/rules/producers.md §18), and see `configured`."""
+        for name in names:
+            topic = self.load(name)
+            if topic.producers:
+                registration.check_encryption(self._ctx, self._touch(name))
+            self._wake(topic)
 
     def is_unused(self, name: str) -> bool:
         """Has nobody used the topic for so long that it is deleted in this round? If not, its timer is set again. Silent producers of the

@@ -8,6 +8,7 @@ import pytest
 
 from schemas.commands import Admin, CloseConsumer, to_json
 from schemas.effects import AdminResponse
+from streaming.answers.explain import advice
 from streaming.answers.explain.advice import of_delivery
 from streaming.answers.explain.stats.delivery import SINGLE_ACTIVE, explain_delivery
 from streaming.answers.explain.stats.observed import Observed, ShownFields
@@ -17,6 +18,7 @@ from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import namespace_of
+from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.cleanup.backlog_quota import Quotas
 from streaming.broker.persistent.cleanup.trimming import Retention
@@ -288,6 +290,26 @@ def test_an_age_of_the_last_check_and_a_throttled_topic_are_not_sure() -> None:
         == "perhaps held: publishing was throttled 7 times in the last interval of the stats"
     )
     assert "raise the publish rate" in found.to_do[0]
+
+
+def test_nobody_is_told_to_consume_or_delete_the_cursor_of_deduplication() -> None:
+    """From the state, and from stats."""
+    run = Run(managedLedgerMaxEntriesPerLedger=4, brokerDeduplicationEnabled=True)
+    for number in range(10):
+        run.publish(number)
+    hold = {"limitSize": 10, "policy": "producer_request_hold"}
+    run.namespace("POST", "backlogQuota", hold)
+    seen = observed(run.broker, TOPIC)
+    state = run.broker.encode()
+    own = [Broker.decode(state, NoEntries()) for _ in range(3)]
+    found = own[1].quotas(TOPIC)
+    for to_do in (
+        advice.of_producers(own[0].producing(TOPIC)), advice.of_quotas(TOPIC, found.quotas, found.slowest),
+        advice.of_retention(own[2].retention(TOPIC)),
+        explain_producers(seen).to_do, explain_quotas(seen).to_do, explain_retention(seen).to_do,
+    ):  # fmt: skip
+        assert to_do[0].startswith("Wait for the next snapshot of deduplication")
+        assert not any("pulsar.dedup" in each for each in to_do)
 
 
 def test_what_it_costs_does_not_grow_with_the_product_of_ledgers_and_cursors() -> None:

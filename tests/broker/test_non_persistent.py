@@ -216,7 +216,8 @@ def test_no_quota_keeps_a_producer_away(level: str, quota: dict[str, Any]) -> No
 
 
 def test_refusals_of_a_message() -> None:
-    run = producing(maxMessageSize=100)
+    run = NonPersistent(maxMessageSize=100)
+    run.create_producer(encrypted=True)
     run.call("POST", "/maxMessageSize", 60)
     run.send(0)  # small enough
     metadata = MessageMetadata("p", 1, run.now)

@@ -58,7 +58,7 @@ OF_BROKER: dict[str, Any] = {
 }  # fmt: skip
 SET: dict[str, tuple[Any, Any]] = {
     "messageTTL": (1, 0), "retention": (RetentionPolicies(1, 2), RetentionPolicies()), "deduplication": (True, False),
-    "encryptionRequired": (True, False), "inactiveTopicPolicies": (InactiveTopicPolicies("delete_when_no_subscriptions", 1, True),) * 2,
+    "encryptionRequired": (True, True), "inactiveTopicPolicies": (InactiveTopicPolicies("delete_when_no_subscriptions", 1, True),) * 2,
     "dispatchRate": (DispatchRate(1), DispatchRate(0, 2)), "subscriptionDispatchRate": (DispatchRate(1), DispatchRate(0, 2)),
     "publishRate": (PublishRate(1), PublishRate(0, 2)), "subscribeRate": (SubscribeRate(1, 2), SubscribeRate(3, 4)),
     "autoSubscriptionCreation": (AutoSubscriptionCreationOverride(True),) * 2, "schemaCompatibilityStrategy": ("FULL", "ALWAYS_COMPATIBLE"),
@@ -72,7 +72,7 @@ SET: dict[str, tuple[Any, Any]] = {
 NOT_SET: dict[str, Any] = {
     "messageTTL": -1, "dispatchRate": DispatchRate(), "subscriptionDispatchRate": DispatchRate(), "publishRate": PublishRate(),
     "subscribeRate": SubscribeRate(), "schemaCompatibilityStrategy": "UNDEFINED", "schemaValidationEnforced": False,
-    "subscriptionTypesEnabled": [],
+    "subscriptionTypesEnabled": [], "encryptionRequired": False,
 }  # fmt: skip
 """Values that count as none."""
 

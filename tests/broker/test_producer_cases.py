@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from schemas.commands import AccessMode, ConnectionLost
+from schemas.commands import AccessMode, ConnectionLost, MessageMetadata, Send
 from schemas.effect_fields import ProducerSuccessFields
 from schemas.effects import (
     CloseConnection,
@@ -26,7 +26,7 @@ from schemas.effects import (
 from streaming.broker.errors import BrokerError
 from streaming.broker.producer.producer import Producer
 from streaming.broker.topic import creation, registration
-from tests.broker.kit import BareTopic, Run, of, one
+from tests.broker.kit import START, TOPIC, BareTopic, Run, of, one
 
 EXCLUSIVE_MODES: list[AccessMode] = ["Exclusive", "ExclusiveWithFencing", "WaitForExclusive"]
 
@@ -264,12 +264,47 @@ def test_producer_case_11_messages_after_the_broker_closed_their_producer() -> N
 
 @pytest.mark.feature("B2")
 def test_producer_case_12_encryption_is_required() -> None:
-    run = Clients(encryptionRequireOnProducer=True)
+    run = Clients()
+    run.namespace("POST", "encryptionRequired", True)
     assert run.create("plain") == "MetadataError"
     assert run.create("p", encrypted=True) == "ready"
     assert one(run.send(0, connection="p"), SendError).error == "MetadataError"
     keys = [{"key": "k", "value": b""}]
     assert of(run.send(1, connection="p", encryption_keys=keys), SendReceipt)
+
+
+def plain_send(producer_id: int) -> Send:
+    return Send(
+        connection="client", producer_id=producer_id, sequence_id=0, metadata=MessageMetadata("p", 0, START)
+    )
+
+
+@pytest.mark.feature("B2")
+def test_the_broker_asks_producers_for_encryption_and_a_policy_their_messages() -> None:
+    for topic in (TOPIC, "non-persistent://public/default/t"):
+        run = Clients(encryptionRequireOnProducer=True)
+        run.namespace("POST", "encryptionRequired", False)
+        assert one(run.create_producer("plain", 1, topic=topic), Error).error == "MetadataError"
+        assert one(run.publish(0, topic=topic), SendError).error == "MetadataError"
+        one(run.create_producer("p", 2, topic=topic, encrypted=True), ProducerSuccess)
+        one(run.do(plain_send(2), topic), SendReceipt)
+
+
+@pytest.mark.feature("B2")
+def test_a_policy_that_requires_encryption_closes_producers_without_it() -> None:
+    for topic in (TOPIC, "non-persistent://public/default/t"):
+        run = Clients()
+        run.create_producer("plain", 1, topic=topic)
+        run.create_producer("p", 2, topic=topic, encrypted=True)
+        closed = one(run.namespace("POST", "encryptionRequired", True), CloseProducer)
+        assert (closed.producer_name, closed.cause) == ("plain", "encryption is required")
+        assert run.do(plain_send(1), topic) == []
+        assert of(run.namespace("POST", "messageTTL", 9), CloseProducer) == []
+    by_the_broker_alone = Clients()
+    by_the_broker_alone.create_producer("plain")
+    by_the_broker_alone.configure(encryptionRequireOnProducer=True)
+    assert of(by_the_broker_alone.namespace("POST", "messageTTL", 9), CloseProducer) == []
+    assert by_the_broker_alone.connected == ["plain"]
 
 
 @pytest.mark.feature("B1")

@@ -133,6 +133,23 @@ def test_a_quota_that_blocks_names_whose_backlog_it_is() -> None:
     assert of(answer(run), "Shared") == ("gets in", None)
 
 
+def test_deduplication_s_cursor_is_not_called_a_subscription() -> None:
+    run = Run(brokerDeduplicationEnabled=True)
+    run.fill(3)
+    run.namespace("POST", "backlogQuota", {"policy": "producer_exception", "limitSize": 100})
+    (blocks,) = [each for each in answer(run).verdicts if each.blocks]
+    assert blocks.text.endswith("; the slowest cursor is that of deduplication")
+
+
+def test_a_new_producer_must_encrypt() -> None:
+    run = Run(encryptionRequireOnProducer=True)
+    run.create_producer("p", encrypted=True)
+    assert [(each.text, each.blocks) for each in answer(run).verdicts] == [
+        ("a new producer must declare that it encrypts", False)
+    ]
+    assert of(answer(run), "Shared") == ("gets in", None)
+
+
 def test_a_full_topic_a_terminated_one_and_a_fenced_one() -> None:
     full = Run(maxProducersPerTopic=1)
     full.create_producer("p")

@@ -8,7 +8,7 @@ from tests.broker.kit import Run, of, one
 
 def test_what_concerns_producers_does_not_apply() -> None:
     run = Run(maxProducersPerTopic=1)
-    run.create_producer("x", producer_access_mode="Exclusive")
+    run.create_producer("x", producer_access_mode="Exclusive", encrypted=True)
     run.namespace("POST", "encryptionRequired", True)
     assert one(run.publish(1, "y"), SendError).error == "MetadataError"
     for name in ("x", "y"):

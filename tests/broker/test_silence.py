@@ -83,7 +83,17 @@ def folded(kind: type[Broker], log: list[Record]) -> tuple[list[Row], Any]:
         now += jump
         feed(broker, offset, now, topic, to_json(command))
         rows += broker.take()
-    return rows, awake(broker)
+    return rows, (counted(broker), awake(broker))
+
+
+def counted(broker: Broker) -> list[Any]:
+    """What metrics and rows of stats show of the topics before anything wakes them, without rates, which end by themselves."""
+    topics = {
+        each.name: (each.size_evictions, each.time_evictions, each.messages_in, each.backlog_size,
+                     [(sub.name, sub.expired, sub.times) for sub in each.subscriptions])
+        for each in broker.metrics(everything=True).topics
+    }  # fmt: skip
+    return [*sorted(topics.items()), *broker.stats()]
 
 
 # -- random lives -------------------------------------------------------------------------------------------------
@@ -177,7 +187,7 @@ def test_rates_vanish_alike(silence: int) -> None:
     log += [(silence, None, Tick()), (61_000, None, Tick())]
     whole, patient = folded(Broker, log), folded(Patient, log)
     assert whole == patient
-    assert (whole[1][topic].publish_rates == (0.0, 0.0)) == (silence > 17 * 3_600_000)
+    assert (whole[1][1][topic].publish_rates == (0.0, 0.0)) == (silence > 17 * 3_600_000)
 
 
 @given(lives(), st.data())
@@ -442,6 +452,21 @@ def test_stats_show_skipped_rounds_and_change_nothing() -> None:
         shown = run.broker.topic_stats(TOPIC)["stats"]["subscriptions"]["s"]
         assert shown["lastExpireTimestamp"] == run.now - (run.now - START) % 60_000
         assert run.broker.encode() == state
+
+
+def test_metrics_and_rows_of_stats_show_skipped_rounds_and_change_nothing() -> None:
+    """An eviction that can't evict counts in each round, though none ran, as GET of the stats shows."""
+    both = Both()
+    both.namespace("POST", "backlogQuota", {"limitSize": 10, "policy": EVICTION})
+    both.subscribe("s")
+    both.publish(0)
+    for _ in range(20):
+        both.wait(60)
+    states = [run.broker.encode() for run in both.runs]
+    skipping, patient = ([*run.broker.metrics(everything=True).topics] for run in both.runs)
+    assert [each.size_evictions for each in skipping] == [each.size_evictions for each in patient] == [20]
+    assert both.runs[0].broker.stats() == both.runs[1].broker.stats()
+    assert [run.broker.encode() for run in both.runs] == states
 
 
 def test_retries_that_send_something_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from streaming.broker.dispatch.verdict import LEFT_BY_READER
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.cleanup.backlog_quota import Quota
 from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import Delivery
@@ -58,10 +59,16 @@ _QUOTA = (
     "Its messages can be given up (pulsar-admin topics clear-backlog), or the quota raised."
 )
 
+_SNAPSHOT = (
+    "Wait for the next snapshot of deduplication, which moves its cursor: one follows brokerDeduplicationEntriesInterval entries, or "
+    "deduplicationSnapshotInterval (brokerDeduplicationSnapshotIntervalSeconds). Lower these, or switch deduplication off if nobody "
+    "needs it: pulsar-admin topics set-deduplication --disable {topic}"
+)
+"""Deduplication's cursor is no subscription: nobody can consume from it, or delete it (docs/rules/deduplication.md §11)."""
+
 _PRODUCERS = {
     "access mode": "Close the producer that has the access, let a new one wait for it (WaitForExclusive), or let it take the access "
     "(ExclusiveWithFencing).",
-    "backlogQuota": _QUOTA,
     "publishRate": "Publish less, or raise the publish rate of the topic, the namespace or the broker.",
     "maxProducersPerTopic": "Close producers, or raise the limit: pulsar-admin topics set-max-producers -p N {topic}",
     "fenced": "See the broker's log for the failed write, and whether the bookies take writes.",
@@ -96,10 +103,12 @@ def of_delivery(found: Delivery) -> list[str]:
 
 def of_producers(found: Producing) -> list[str]:
     """What to do if a producer does not get in."""
+    known = {decider: text.format(topic=quote(found.topic)) for decider, text in _PRODUCERS.items()}
+    known["backlogQuota"] = _of_quota(found.topic, found.slowest)
     return [
-        _PRODUCERS[each.decider].format(topic=quote(found.topic), subscription=_subscription(found.slowest))
+        known[each.decider]
         for each in found.verdicts
-        if (each.blocks or not each.sure) and each.decider in _PRODUCERS
+        if (each.blocks or not each.sure) and each.decider in known
     ][:MOST]
 
 
@@ -107,11 +116,14 @@ def of_quotas(topic: str, quotas: list[Quota], slowest: str | None) -> list[str]
     """What to do about a quota that is exceeded."""
     if not any(each.state == "exceeded" for each in quotas):
         return []
-    return [_QUOTA.format(topic=quote(topic), subscription=_subscription(slowest))]
+    return [_of_quota(topic, slowest)]
 
 
-def _subscription(name: str | None) -> str:
-    return "SUBSCRIPTION" if name is None else quote(name)
+def _of_quota(topic: str, slowest: str | None) -> str:
+    if slowest == DEDUP_CURSOR:
+        return _SNAPSHOT.format(topic=quote(topic)) + ". Or raise the quota."
+    subscription = "SUBSCRIPTION" if slowest is None else quote(slowest)
+    return _QUOTA.format(topic=quote(topic), subscription=subscription)
 
 
 def of_retention(found: Retention) -> list[str]:
@@ -119,7 +131,12 @@ def of_retention(found: Retention) -> list[str]:
     advice = []
     first = next((each for each in found.ledgers if each.reason == "cursor"), None)
     if first is not None:
-        advice.append(_LEDGER.format(topic=quote(found.topic), subscription=quote(first.cursors[0])))
+        topic = quote(found.topic)
+        subscription = next((each for each in first.cursors if each != DEDUP_CURSOR), None)
+        if subscription is not None:
+            advice.append(_LEDGER.format(topic=topic, subscription=quote(subscription)))
+        if DEDUP_CURSOR in first.cursors:
+            advice.append(_SNAPSHOT.format(topic=topic))
     if any(each.reason == "retention" for each in found.ledgers):
         advice.append("Lower the retention, if nobody reads consumed messages again.")
     if any(each.reason == "not checked yet" for each in found.ledgers):

@@ -16,7 +16,7 @@ from streaming.broker.policies.hierarchy import (
     effective,
 )
 
-_INTERNAL = {"throttled", "publish_throttled"}
+_INTERNAL = {"throttled", "publish_throttled", "messages_encrypted"}
 _QUOTAS = {"destination_storage_quota": "destination_storage", "message_age_quota": "message_age"}
 
 

@@ -249,8 +249,10 @@ _OF_SUBSCRIPTION = re.compile(r"/subscription/(?P<name>[^/]+)/(?P<call>propertie
 def _admin(ctx: Context, topic: NonPersistentTopic, command: c.Admin) -> None:
     """Policies, stats, unload, the deletion of a subscription. All other calls concern stored messages and are refused."""
     call = admin_requests.call_of(command)
-    if call_policy(ctx, topic, command, call) is not None:
+    if (changed := call_policy(ctx, topic, command, call)) is not None:
         topic.policies.backlogQuota = no_quota()
+        if changed:
+            registration.check_encryption(ctx, topic)
         return
     if admin_operations.CALLS.knows(call):
         admin_requests.answer(ctx, topic.name, command, lambda: _answer(ctx, topic, command, call))

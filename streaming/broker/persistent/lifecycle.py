@@ -102,9 +102,11 @@ def _wake_for_next(ctx: Context, topic: PersistentTopic) -> None:
 
 
 def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
-    """A policy change switches deduplication on or off, triggers an expiry check (docs/rules/deduplication.md §2,
-    docs/rules/ttl.md §1), and renews all permits of rate limits.
+    """A policy change disconnects producers that don't encrypt if it requires that (docs/rules/producers.md §18), switches
+    deduplication on or off, triggers an expiry check (docs/rules/deduplication.md §2, docs/rules/ttl.md §1), and renews all permits
+    of rate limits.
     """
+    registration.check_encryption(ctx, topic)
     rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
     message_expiry.check(ctx, topic)

@@ -222,6 +222,7 @@ def _take_over_consumer(
 def _take_over_producers(
     ctx: Context, topic: PersistentTopic, seen: list[c.MirroredProducer], carry_out: Carry
 ) -> None:
+    """Let in who produces on the source, which closes those that don't encrypt where they must: its stats don't say who does."""
     there = {each.connection for each in seen}
     for producer in list(topic.producers.values()):
         if producer.producer_id is not None and producer.connection not in there:
@@ -233,7 +234,7 @@ def _take_over_producers(
                 topic,
                 c.Producer(
                     connection=each.connection, producer_id=0, request_id=0, producer_name=each.name,
-                    user_provided_producer_name=True, producer_access_mode=each.access_mode,
+                    user_provided_producer_name=True, producer_access_mode=each.access_mode, encrypted=True,
                 ),
             )  # fmt: skip
 

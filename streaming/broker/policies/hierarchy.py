@@ -238,7 +238,9 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
 
     Units: `messageTTL` and `deduplicationSnapshotInterval` in seconds, `subscriptionExpirationTime` in minutes,
     `maxMessageSize` in bytes. A limit of 0 is off, and so is a rate that is None. `throttled`: a dispatch rate limits
-    some of the topic's subscriptions, at least. `publish_throttled`: a publish rate limits the topic.
+    some of the topic's subscriptions, at least. `publish_throttled`: a publish rate limits the topic. `encryptionRequired`: new
+    producers must encrypt; `messages_encrypted`: so must those that are connected, since a policy requires it, not only the broker
+    (mirrors `Topic.isEncryptionRequired`; docs/rules/batching.md §7).
     """
 
     messageTTL: Effective[int]
@@ -271,6 +273,7 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     persistence: PersistencePolicies
     throttled: bool
     publish_throttled: bool
+    messages_encrypted: bool
 
     def dispatch_rate_of(self, subscription: str) -> DispatchRate | None:
         """The dispatch rate of a subscription."""
@@ -338,7 +341,8 @@ LEVELS: dict[str, _Levels] = {
     "maxUnackedMessagesPerSubscription": _Levels(lambda c: c.maxUnackedMessagesPerSubscription, shown=True),
     "maxMessageSize": _Levels(lambda c: c.maxMessageSize),
     "maxTopicsPerNamespace": _Levels(lambda c: c.maxTopicsPerNamespace, of_topics=False),
-    "encryptionRequired": _Levels(lambda c: c.encryptionRequireOnProducer),
+    # A policy of false counts as not set (docs/rules/batching.md §7).
+    "encryptionRequired": _Levels(lambda c: c.encryptionRequireOnProducer, bool),
     "subscriptionExpirationTime": _Levels(lambda c: c.subscriptionExpirationTimeMinutes),
     "inactiveTopicPolicies": _Levels(lambda c: _default_inactive_topic_policies(c), shown=True),
     "dispatchRate": _Levels(
@@ -409,6 +413,7 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
             or broker_dispatch_rate(config)
         ),
         "publish_throttled": bool(rates["publishRate"] or broker_publish_rate(config)),
+        "messages_encrypted": found["encryptionRequired"].level != "broker",
     })  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from streaming.broker.names import REPLICATOR_PREFIX
 class Producer(msgspec.Struct, array_like=True, gc=False):
     """`producer_id` is None for a producer of the short form. `epoch` counts the client's attempts to connect.
     `topic_epoch`: the topic epoch in its request, which is that of its last exclusive access. `schema_version` in base64,
-    empty for none. `created` in ms.
+    empty for none. `created` in ms. `encrypted`: its request declares that it encrypts.
     """
 
     name: str
@@ -20,6 +20,7 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
     topic_epoch: int | None = None
     schema_version: str = ""
     created: int = 0
+    encrypted: bool = False
 
     @property
     def is_remote(self) -> bool:

@@ -29,7 +29,7 @@ def new_producer(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -
         mode = "Shared"
     return Producer(
         command.producer_name or _generated_name(ctx, topic.producers), command.connection, command.producer_id,
-        command.epoch, mode, command.topic_epoch, created=ctx.clock,
+        command.epoch, mode, command.topic_epoch, created=ctx.clock, encrypted=command.encrypted,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def check_max_producers(ctx: Context, topic: AbstractTopic, producer: Producer) 
 
 
 def check_encryption(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -> None:
-    """encryptionRequired. Raises `BrokerError`."""
+    """encryptionRequired, or encryptionRequireOnProducer. Raises `BrokerError`."""
     if not command.encrypted and ctx.policies_of(topic).encryptionRequired:
         raise BrokerError("MetadataError", f"Encryption is required in {topic.name}")
 

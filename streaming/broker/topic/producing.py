@@ -6,6 +6,7 @@ import msgspec
 
 from schemas.commands import AccessMode
 from streaming.broker.dispatch.verdict import Verdict
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.topic.abstract_topic import AbstractTopic
 
@@ -148,11 +149,18 @@ def access_of(owner: str | None, waiting: int, *, shared: bool) -> Verdict:
 
 
 def quota_blocks(type_: str, policy: str, level: str, figures: str, slowest: str | None) -> Verdict:
-    """A backlog quota that blocks producers is exceeded. `slowest`: the subscription whose backlog it is."""
-    whose = "" if slowest is None else f"; the slowest subscription is {slowest}"
+    """A backlog quota that blocks producers is exceeded. `slowest`: the cursor whose backlog it is."""
+    of_deduplication = slowest == DEDUP_CURSOR
+    found = "cursor is that of deduplication" if of_deduplication else f"subscription is {slowest}"
+    whose = "" if slowest is None else f"; the slowest {found}"
     return Verdict(
         "backlogQuota", True, f"the {type_} quota is exceeded ({policy}, {level}): {figures}{whose}"
     )
+
+
+def encryption() -> Verdict:
+    """encryptionRequired, or encryptionRequireOnProducer."""
+    return Verdict("encryptionRequired", False, "a new producer must declare that it encrypts")
 
 
 def max_producers(count: int, limit: int) -> Verdict:

@@ -57,7 +57,7 @@ def may_send(
         refuse(ctx, topic, write, "NotAllowedError", _SHADOW)
     elif write.producer.name in topic.closing_producers:
         refuse(ctx, topic, write, "PersistenceError", "Producer is closed")
-    elif not command.metadata.encryption_keys and policies.encryptionRequired:
+    elif not command.metadata.encryption_keys and policies.messages_encrypted:
         refuse(ctx, topic, write, "MetadataError", "Messages must be encrypted")
     else:
         return True

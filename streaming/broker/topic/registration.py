@@ -139,6 +139,16 @@ def connection_lost(ctx: Context, topic: AbstractTopic, connection: str) -> None
         _pass_access_on(ctx, topic)
 
 
+def check_encryption(ctx: Context, topic: AbstractTopic) -> None:
+    """A policy changed. If one requires encryption, disconnect the producers that have not declared it (mirrors
+    `Producer.checkEncryption`; §18). A waiting producer that gets the access of one of them is not checked.
+    """
+    if ctx.policies_of(topic).messages_encrypted:
+        for producer in list(topic.producers.values()):
+            if not producer.encrypted:
+                disconnect(ctx, topic, producer, "encryption is required")
+
+
 def disconnect_all(ctx: Context, topic: AbstractTopic, cause: str) -> None:
     """The topic closes, and is fenced by now: disconnect every producer, and keep only the topic epoch.
 
