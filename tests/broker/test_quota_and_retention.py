@@ -297,8 +297,12 @@ def test_the_check_of_quotas_is_turned_off() -> None:
 def test_the_ledgers_of_a_mirror_are_for_its_source_to_delete() -> None:
     run = Kept(retentionCheckIntervalInSeconds=120)
     run.admin("PUT", "", {SHADOW_SOURCE: f"{TOPIC}-source"})
-    mirror: dict[str, Any] = {"connection": "mirror"}
-    producer = {"command": "PRODUCER", "producer_id": 0, "request_id": 1, "producer_name": "pulsar.repl.m"}
+    producer: dict[str, Any] = {
+        "command": "PRODUCER",
+        "producer_id": 0,
+        "request_id": 1,
+        "producer_name": "pulsar.repl.m",
+    }
     seen = {
         "command": "MIRROR",
         "ledger_id": 1,
@@ -307,7 +311,7 @@ def test_the_ledgers_of_a_mirror_are_for_its_source_to_delete() -> None:
         "size": 0,
         "first_ledger": 1,
     }
-    sends = [
+    sends: list[dict[str, Any]] = [
         {
             "command": "SEND",
             "producer_id": 0,
@@ -319,7 +323,7 @@ def test_the_ledgers_of_a_mirror_are_for_its_source_to_delete() -> None:
         for ledger_id in (1, 2)
     ]
     for each in (producer, seen, *sends):
-        run.raw(json.dumps(each | mirror).encode())
+        run.raw(json.dumps({**each, "connection": "mirror"}).encode())
     run.wait(600)
     found, _ = answer(run)
     assert [each.reason for each in found.ledgers] == ["source", "open"]
