@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from schemas.commands import Admin, decode
 from streaming.answers.check import schedules
-from streaming.answers.check.scenario import ScenarioError, components, read_scenario, scenario_of
+from streaming.answers.check.scenario import START, ScenarioError, components, read_scenario, scenario_of
 from streaming.answers.check.schedules import Checked, World, check
 from streaming.answers.explain.delivery import to_json
 from streaming.broker.admin_requests import topic_of
@@ -23,6 +26,7 @@ from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
 from streaming.log.files import read_log
+from tests.examples import examples
 
 SUBSCRIBE = {"SUBSCRIBE": {"subscription": "s", "subType": "Shared"}}
 SCENARIOS = Path(__file__).parents[2] / "docs" / "scenarios"
@@ -228,6 +232,280 @@ def test_topics_that_have_nothing_in_common_are_explored_apart() -> None:
     )
     together = scenario_of({**document, "settings": {"maxUnackedMessagesPerBroker": 5}})
     assert len(components(together)) == 1
+
+
+def partitioned(*calls: Any) -> list[Any]:
+    """A partitioned topic with a subscription of partition 0."""
+    path = "/persistent/public/default/pt"
+    return [
+        {"ADMIN": {"method": "PUT", "path": f"{path}/partitions", "body": 2}},
+        *({"ADMIN": {"method": "POST", "path": f"{path}/{call}", "body": 1}} for call in calls),
+        {"SUBSCRIBE": {"topic": "pt-partition-0", "connection": "nobody", "subscription": "s", "subType": "Key_Shared"}},
+        {"CLOSE_CONSUMER": {"topic": "pt-partition-0", "connection": "nobody"}},
+    ]  # fmt: skip
+
+
+def of_partition(*steps: dict[str, Any]) -> list[Any]:
+    return [{name: {"topic": "pt-partition-0", **body}} for step in steps for name, body in step.items()]
+
+
+KEYS = {"subscription": "s", "subType": "Key_Shared"}
+ON_A_PARTITION = {
+    "p": of_partition({"PUBLISH": {"key": "b"}}),
+    "worker-1": of_partition({"SUBSCRIBE": KEYS}, {"CLOSE_CONSUMER": {}}),
+    "worker-2": of_partition({"SUBSCRIBE": KEYS}, {"FLOW": {"messagePermits": 5}}),
+}
+BESIDE = {"other": [{"PUBLISH": {"topic": "pt-partition-1"}}]}
+
+
+@pytest.mark.parametrize(
+    ("calls", "configured", "violated"),
+    [
+        ((), {}, {"starved"}),
+        (("maxConsumersPerSubscription",), {}, set()),
+        ((), {"allowAutoTopicCreation": False}, {"starved"}),
+    ],
+)
+def test_a_partitioned_topic_and_its_partitions_are_one_topic(
+    calls: tuple[str, ...], configured: Any, violated: set[str]
+) -> None:
+    for clients in (ON_A_PARTITION, {**ON_A_PARTITION, **BESIDE}):
+        document = {"settings": configured, "setup": partitioned(*calls), "clients": clients}
+        assert found(document).keys() == violated
+        assert len(components(scenario_of(document))) == 1
+
+
+LIMITED: dict[str, dict[str, Any]] = {
+    "a setting": {"settings": {"maxTopicsPerNamespace": 1}},
+    "a policy": {"setup": [{"ADMIN": {"method": "POST", "path": "/namespaces/public/default/maxTopicsPerNamespace", "body": 1}}]},
+    "a dynamic setting": {"setup": [{"ADMIN": {"method": "POST", "path": "/brokers/configuration/maxUnackedMessagesPerBroker/1"}}]},
+    "a policy that comes later": {
+        "faults": [{"ADMIN": {"method": "POST", "path": "/namespaces/public/default/maxTopicsPerNamespace", "body": 1}}],
+    },
+    "a client that restarts the broker": {"clients": {"r": [{"PUBLISH": {"topic": "x"}}, "RESTART"]}},
+    "all connections": {"faults": [{"CONNECTION_LOST": {"prefix": "p"}}]},
+    "a connection of the setup": {
+        "setup": [{"PRODUCER": {"connection": "both", "topic": topic}} for topic in ("x", "y")],
+        "faults": [{"CONNECTION_LOST": "both"}],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", LIMITED)
+def test_topics_that_a_limit_or_an_event_binds_together_are_explored_together(by: str) -> None:
+    document: dict[str, Any] = {**LIMITED[by]}
+    document["clients"] = {
+        "p": [{"PUBLISH": {"topic": "x"}}],
+        "q": [{"PUBLISH": {"topic": "y"}}],
+        **document.get("clients", {}),
+    }
+    assert len(components(scenario_of(document))) == 1
+
+
+def test_each_part_begins_in_the_state_that_the_whole_setup_leaves() -> None:
+    """Also if the setup does something on a topic that no client uses."""
+    setup = [{"PUBLISH": {"topic": topic}} for topic in ("x", "y", "z")]
+    clients = {"p": [{"PUBLISH": {"topic": "x"}}], "q": [{"PUBLISH": {"topic": "y"}}]}
+    whole = scenario_of({"setup": setup, "clients": clients})
+    parts = components(whole)
+    assert [part.setup for part in parts] == [whole.setup] * 2
+    assert [[actor.name for actor in part.actors] for part in parts] == [["p"], ["q"]]
+
+
+def violations(scenario: Any) -> set[tuple[str, str, str]]:
+    """What the parts of a scenario violate, also of the same invariant: each is explored alone."""
+    seen: set[tuple[str, str, str]] = set()
+    for part in components(scenario):
+        search = schedules._Search(part)
+        start, first = search.start()
+        seen |= {violation[:3] for violation, _ in first}
+        level = [start]
+        while level:
+            expanded = search.expand(level)
+            seen |= {violation[:3] for violation, _ in expanded.violations}
+            level = [*expanded.nodes.values()]
+    return seen
+
+
+def connected(random: Random) -> dict[str, Any]:
+    """A small scenario in which topics may have something in common."""
+    topics = random.choice([["pt-partition-0", "pt-partition-1"], ["x", "y"], ["x", "pt-partition-0"]])
+    type_ = random.choice(["Shared", "Key_Shared", "Exclusive"])
+    of = {"subscription": "s", "subType": type_}
+
+    def admin() -> dict[str, Any]:
+        topic = f"/persistent/public/default/{random.choice(['pt', *topics])}"
+        method, path, body = random.choice([
+            ("POST", f"{topic}/maxConsumersPerSubscription", 1),
+            ("DELETE", "/persistent/public/default/pt/partitions?force=true", None),
+            ("POST", "/namespaces/public/default/maxConsumersPerSubscription", 1),
+            ("POST", "/namespaces/public/default/maxTopicsPerNamespace", 1),
+            ("POST", "/brokers/configuration/maxUnackedMessagesPerBroker/1", None),
+            ("POST", "/brokers/configuration/maxConsumersPerSubscription/1", None),
+            ("PUT", f"{topic}/unload", None),
+        ])  # fmt: skip
+        return {"ADMIN": {"method": method, "path": path, "body": body}}
+
+    setup: list[Any] = [
+        {"ADMIN": {"method": "PUT", "path": "/persistent/public/default/pt/partitions", "body": 2}}
+    ]
+    setup += [admin() for _ in range(random.randrange(3))]
+    for number, topic in enumerate(topics):
+        connection = random.choice(["nobody", f"nobody-{number}"])
+        setup += [
+            {"SUBSCRIBE": {"topic": topic, "connection": connection, "consumer_id": number, **of}},
+            {"CLOSE_CONSUMER": {"topic": topic, "connection": connection, "consumer_id": number}},
+        ]
+    setup += [admin() for _ in range(random.randrange(2))]
+    first, second = topics
+    clients: dict[str, Any] = {
+        "p": [{"PUBLISH": {"topic": first, "key": "b"}}],
+        "worker-1": [{"SUBSCRIBE": {"topic": first, **of}}, {"CLOSE_CONSUMER": {"topic": first}}],
+        "worker-2": [{"SUBSCRIBE": {"topic": first, **of}}, {"FLOW": {"topic": first, "messagePermits": 5}}],
+        "q": [{"PUBLISH": {"topic": second}}],
+    }
+    if random.random() < 0.3:
+        clients["q"].append(admin())
+    faults = random.choice([[], [admin()], ["RESTART"], [{"CONNECTION_LOST": "worker-2"}]])
+    return {
+        "settings": {"allowAutoTopicCreation": random.random() < 0.7}, "setup": setup, "clients": clients,
+        "faults": faults, "time": random.choice([[], ["1s"]]),
+    }  # fmt: skip
+
+
+@given(random=st.randoms(use_true_random=False))
+@settings(max_examples=examples(40), deadline=None)
+def test_the_parts_of_a_scenario_violate_what_the_whole_violates(random: Random) -> None:
+    scenario = scenario_of(connected(random))
+    apart = violations(scenario)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "components", lambda whole: [whole])
+        assert violations(scenario) == apart
+
+
+def named(random: Random) -> dict[str, Any]:
+    """Two clients that do the same, and one whose steps may be about one of them."""
+    type_ = random.choice(["Shared", "Exclusive"])
+    subscribe: dict[str, Any] = {"SUBSCRIBE": {"subscription": "s", "subType": type_}}
+    which = random.choice(["w1", "w2", "w2"])
+    first = {"ACK": {"connection": which, "message_id": "newest"}}
+    unload = {"ADMIN": {"method": "PUT", "path": "{topic}/unload"}}
+
+    def step() -> Any:
+        ids = random.choice(["oldest", *[[{"ledgerId": 1, "entryId": entry}] for entry in (1, 2, 3)]])
+        return random.choice([
+            *[{"ACK": {"connection": which, "message_id": ids}}] * 9,
+            {"CONNECTION_LOST": which},
+            {"CONNECTION_LOST": {"connection": "", "prefix": which}},
+            {"CLOSE_CONSUMER": {"connection": which}},
+            {"REDELIVER_UNACKNOWLEDGED_MESSAGES": {"connection": which}},
+            {"PUBLISH": {"producer": which}},
+            unload,
+        ])  # fmt: skip
+
+    after = [
+        {name: {"connection": "w3", **body}}
+        for name, body in [*subscribe.items(), ("FLOW", {"messagePermits": 9})]
+    ]
+    worker = [subscribe, {"FLOW": {"messagePermits": random.choice([1, 9])}}]
+    return {
+        "settings": {"managedLedgerMaxUnackedRangesToPersist": random.choice([0, 10])},
+        "setup": [*setup("Shared"), {"PUBLISH": {"times": 5}}],
+        "clients": {"w1": worker, "w2": worker, "third": [first, *(step() for _ in range(random.randrange(1, 4))), unload, *after]},
+    }  # fmt: skip
+
+
+@given(seed=st.integers(0, 1 << 30))
+@example(seed=50)  # acks of the second worker by somebody else
+@settings(max_examples=examples(40), deadline=None)
+def test_symmetry_makes_no_difference_to_what_is_violated(seed: int) -> None:
+    document = named(Random(seed))
+    assert violations(scenario_of(document)) == violations(scenario_of({**document, "symmetry": False}))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"CONNECTION_LOST": "b"},
+        {"CONNECTION_LOST": {"connection": "", "prefix": "b"}},
+        {"CLOSE_CONSUMER": {"connection": "b"}},
+        {"PUBLISH": {"producer": "b"}},
+        {"SUBSCRIBE": {**SUBSCRIBE["SUBSCRIBE"], "consumer_name": "b"}},
+    ],
+)
+def test_a_client_that_another_one_names_is_not_like_any_other(step: Any) -> None:
+    def after(*steps: Any) -> Any:
+        clients = {"a": WORKER, "b": WORKER, "third": ["PUBLISH", *steps]}
+        return scenario_of({"clients": clients}).actors[1].after
+
+    assert after() == 0
+    assert after(step) is None
+
+
+def test_acks_that_name_one_of_two_workers() -> None:
+    subscribe, flow = {"subscription": "s", "subType": "Exclusive"}, {"messagePermits": 10}
+    ids: list[Any] = ["newest", *([{"ledgerId": 1, "entryId": entry}] for entry in (2, 1))]
+    worker = [{"SUBSCRIBE": subscribe}, {"FLOW": flow}]
+    acker = [
+        *({"ACK": {"connection": "w2", "message_id": each}} for each in ids),
+        {"ADMIN": {"method": "PUT", "path": "{topic}/unload"}},
+        {"SUBSCRIBE": {"connection": "w3", **subscribe}},
+        {"FLOW": {"connection": "w3", **flow}},
+    ]
+    document = {
+        "settings": {"managedLedgerMaxUnackedRangesToPersist": 0}, "setup": [*setup("Shared"), {"PUBLISH": {"times": 5}}],
+        "clients": {"w1": worker, "w2": worker, "acker": acker},
+    }  # fmt: skip
+    assert found(document).keys() == {"redelivered"}
+
+
+# ---- entries of deleted ledgers
+
+TRIMMED: dict[str, Any] = {
+    "settings": {"managedLedgerMaxEntriesPerLedger": 2, "managedLedgerMinLedgerRolloverTimeMinutes": 0},
+    "clients": {"p": [{"PUBLISH": {"times": 2}}], "r": [{"SUBSCRIBE": {**SUBSCRIBE["SUBSCRIBE"], "initialPosition": "Earliest"}}]},
+    "faults": ["RESTART", {"ADMIN": {"method": "GET", "path": "{topic}/stats"}}],
+}  # fmt: skip
+
+
+def test_what_is_deleted_before_a_subscription_exists_is_not_lost() -> None:
+    assert not found(TRIMMED)
+
+
+def test_what_is_deleted_before_a_subscription_goes_back_to_the_beginning_is_not_lost() -> None:
+    seek = {"SEEK": {"message_id": {"ledgerId": 0, "entryId": 0}}}
+    ack = {"ACK": {"ack_type": "Cumulative", "message_id": "newest"}}
+    subscribe = {"SUBSCRIBE": {"subscription": "s", "subType": "Exclusive", "initialPosition": "Earliest"}}
+    client = [subscribe, {"FLOW": {"messagePermits": 5}}, {"PUBLISH": {"times": 2}}, ack, seek]
+    assert not found(
+        {
+            **TRIMMED,
+            "clients": {"r": client},
+            "faults": [*TRIMMED["faults"], {"RUN_CHECK": {"check": "consumedLedgers"}}],
+        }
+    )
+
+
+# ---- steps that a log can't have
+
+
+@pytest.mark.parametrize(
+    ("client", "more", "said"),
+    [
+        ([{"PUBLISH": {"sequence_id": -7}}], {}, "a, step 1: PUBLISH: sequence_id is -7: expected at least 0"),
+        ([WORKER[0], {"FLOW": {"consumer_id": -1, "messagePermits": 1}}], {}, "a, step 2: FLOW: consumer_id is -1"),
+        ([{"PUBLISH": {"deliver_at_time": 2**63 - 1}}], {}, "a, step 1: PUBLISH: Expected `int`"),
+        # What the time makes too large.
+        ([{"PUBLISH": {"deliver_at_time": 2**63 - 1 - START}}], {"time": ["9999999d"]}, "a, step 1: PUBLISH: Expected"),
+        ([{"PUBLISH": {"deliver_at_time": 2**63 - 1 - START}}], {"time": ["999999999d"] * 240}, "a, step 1: PUBLISH: "),
+        (["PUBLISH"], {"setup": [{"PUBLISH": {"sequence_id": -1}}]}, "setup, step 1: PUBLISH: sequence_id is -1"),
+        (["PUBLISH"], {"faults": [{"PUBLISH": {"sequence_id": -1}}]}, "faults, step 1: PUBLISH: sequence_id is -1"),
+    ],
+)  # fmt: skip
+def test_a_step_that_the_gate_refuses_is_a_mistake(client: list[Any], more: Any, said: str) -> None:
+    with pytest.raises(ScenarioError) as failed:
+        scenario_of({"clients": {"a": client}, **more})
+    assert str(failed.value).startswith(said)
 
 
 def test_a_step_that_is_never_possible_is_named() -> None:

@@ -57,10 +57,13 @@ class Violation(NamedTuple):
 
 
 class _Stored(msgspec.Struct, array_like=True):
+    """An entry. `gone`: its ledger is deleted, so nobody can get it, and a later subscription can't lose it."""
+
     position: Position
     metadata: MessageMetadata
     size: int
     broker_timestamp: int | None
+    gone: bool = False
 
 
 _OfTopic = tuple[str, str, int]
@@ -280,7 +283,7 @@ class Monitor:
         subscription.taken.update(
             each.position
             for each in self._account.entries.get(move.topic, ())
-            if (reset or each.position > before) and each.position <= after
+            if each.gone or ((reset or each.position > before) and each.position <= after)
         )
         for consumer in self._account.consumers.values():
             if (consumer.topic, consumer.subscription) == (move.topic, move.subscription):
@@ -288,13 +291,18 @@ class Monitor:
         return reset
 
     def _delete(self, gone: e.LedgerDeleted) -> Iterator[Violation]:
-        entries = self._account.entries.get(gone.topic, ())
+        entries = [
+            each
+            for each in self._account.entries.get(gone.topic, ())
+            if each.position.ledger == gone.ledger_id
+        ]
+        for each in entries:
+            each.gone = True
         for name, subscription in self._account.subscriptions.get(gone.topic, {}).items():
             for each in entries:
                 position = each.position
                 if (
                     subscription.durable
-                    and position.ledger == gone.ledger_id
                     and position not in subscription.acked
                     and position not in subscription.taken
                 ):
@@ -319,7 +327,11 @@ class Monitor:
                 found = known[each] = _Subscription(
                     cursor.mark_delete,
                     subscription.durable,
-                    taken={entry.position for entry in entries if entry.position <= cursor.mark_delete},
+                    taken={
+                        entry.position
+                        for entry in entries
+                        if entry.gone or entry.position <= cursor.mark_delete
+                    },
                 )
             found.type = subscription.type
             before, found.mark_delete = found.mark_delete, cursor.mark_delete
@@ -426,7 +438,8 @@ class Monitor:
         for entry in entries:
             position, metadata = entry.position, entry.metadata
             if (
-                position in held
+                entry.gone
+                or position in held
                 or position in subscription.acked
                 or position in subscription.taken
                 or metadata.num_chunks_from_msg

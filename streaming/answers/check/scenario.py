@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from schemas import commands as c
-from schemas.commands import AnyCommand, MessageIdData, Publish
+from schemas.commands import AnyCommand, MessageIdData, Publish, Refused, to_json
 from schemas.errors import MagnetarError
 from streaming.broker import admin_requests
 from streaming.broker.config import LINES, BadSetting, configuration
-from streaming.broker.names import is_topic_name, why_not_topic_name
+from streaming.broker.names import is_topic_name, whole_of, why_not_topic_name
 from streaming.broker.position import Position
 from streaming.log.yaml_files import NotYaml, read_yaml
+from streaming.quality.gate import judge
 
 START = 1_767_225_600_000
 """When a scenario begins (ms): 2026-01-01 00:00 UTC."""
@@ -138,16 +139,14 @@ def scenario_of(document: Any) -> Scenario:
         )
         for name, steps in clients.items()
     }
-    named = {_named(step.command) for step in setup}
     actors = [Actor(name, steps) for name, steps in programs.items()]
     for number, each in enumerate(_list("faults", fields)):
-        for step in builder.steps(f"faults, step {number + 1}", None, each):
-            named.add(_named(step.command))
-            actors.append(Actor(GLOBAL, (step,)))
+        actors += [Actor(GLOBAL, (step,)) for step in builder.steps(f"faults, step {number + 1}", None, each)]
     waits = [_milliseconds(f"time, step {n + 1}", each) for n, each in enumerate(_list("time", fields))]
     if waits:
         actors.append(Actor("time", tuple(Step("TICK", None, c.Tick(), wait=each) for each in waits)))
     builder.check()
+    _pass_the_gate(builder.made, START + sum(waits))
     if "topic" in fields and not any(
         step.topic == builder.topic for steps in (setup, *(each.steps for each in actors)) for step in steps
     ):
@@ -157,7 +156,7 @@ def scenario_of(document: Any) -> Scenario:
     if not isinstance(symmetry := fields.get("symmetry", True), bool):
         raise ScenarioError(f"symmetry is {symmetry!r}: expected true or false")
     if symmetry:
-        actors = _symmetric(actors, {str(name): steps for name, steps in clients.items()}, named)
+        actors = _symmetric(setup, actors, [repr(steps) for steps in clients.values()])
     if not actors:
         raise ScenarioError("nothing happens: give clients, time or faults")
     if sum(len(actor.steps) for actor in actors) > _MOST_STEPS:
@@ -165,67 +164,143 @@ def scenario_of(document: Any) -> Scenario:
     return Scenario(str(fields.get("description", "")), config, setup, tuple(actors))
 
 
+def _pass_the_gate(made: list[tuple[str, Step]], latest: int) -> None:
+    """Refuse a step that the gate of a log refuses: a counterexample with it would not replay. Raises `ScenarioError`.
+
+    What a step says may depend on the time, so it is judged at the earliest one and the `latest` (ms).
+    """
+    some = [Position(1, 0)]
+    for now in {START, latest}:
+        values = []
+        for place, step in made:
+            command = step.at(now, some)
+            assert command is not None  # there is an entry
+            try:
+                values.append(to_json(command))
+            except OverflowError as error:
+                raise ScenarioError(f"{place}: {step.name}: {error}") from None
+        judged = judge([step.topic for _, step in made], values)
+        for (place, step), found in zip(made, judged, strict=True):
+            if isinstance(found, Refused):
+                raise ScenarioError(f"{place}: {step.name}: {found.cause}")
+
+
 _COMMON = (
     "maxUnackedMessagesPerBroker", "maxTopicsPerNamespace", "brokerPublisherThrottlingMaxMessageRate",
     "brokerPublisherThrottlingMaxByteRate", "dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte",
-    "maxConcurrentNonPersistentMessagePerConnection",
 )  # fmt: skip
 """Limits on several topics together."""
 
+_Names = frozenset[tuple[str, str]]
+"""What actors can meet at: ``topic`` or ``connection``, and the name of it."""
+
 
 def components(scenario: Scenario) -> list[Scenario]:
-    """The scenario as independent ones, if its clients use different topics and no limit is common to these.
+    """The scenario as independent ones. Together they violate what it violates.
 
-    What concerns the whole broker is in each of them.
+    Actors are in the same one if they, or the setup, use a topic or a connection of both. All are if anything concerns
+    more than its topic: a limit on several topics, or a call on a namespace or the broker. The whole setup is part of each
+    one, since all begin in the state that it leaves, and so is what concerns no topic, such as time and restarts.
     """
-    groups: list[tuple[set[str], set[str]]] = []  # topics, clients
-    for actor in scenario.actors:
-        topics, clients = _uses(actor)
-        if not topics and not clients:
-            continue
-        for group in [each for each in groups if each[0] & topics or each[1] & clients]:
-            groups.remove(group)
-            topics, clients = topics | group[0], clients | group[1]
-        groups.append((topics, clients))
-    if len(groups) < 2 or any(scenario.config.settings.get(name) for name in _COMMON):
+    config = configuration(scenario.config.profile, scenario.config.settings)
+    programs = [*((step,) for step in scenario.setup), *(actor.steps for actor in scenario.actors)]
+    if any(getattr(config, name) for name in _COMMON) or any(map(_concerns_all, programs)):
         return [scenario]
-    return [_component(scenario, *group) for group in groups]
-
-
-def _uses(actor: Actor) -> tuple[set[str], set[str]]:
-    """The topics and clients of an actor."""
-    clients = {_named(step.command) for step in actor.steps} - {""}
-    return {step.topic for step in actor.steps if step.topic is not None}, clients
-
-
-def _component(scenario: Scenario, topics: set[str], clients: set[str]) -> Scenario:
-    kept = []
-    for number, actor in enumerate(scenario.actors):
-        used = _uses(actor)
-        if used[0] <= topics and used[1] <= clients:
-            kept.append(number)
-    place = {number: at for at, number in enumerate(kept)}
-    actors = [scenario.actors[number] for number in kept]
-    return scenario._replace(
-        setup=tuple(step for step in scenario.setup if step.topic is None or step.topic in topics),
-        actors=tuple(
-            each._replace(after=None if each.after is None else place[each.after]) for each in actors
+    of_actors = [_uses(actor.steps) for actor in scenario.actors]
+    groups: list[_Names] = []
+    for names in (
+        *(_uses((step,)) for step in scenario.setup),
+        *of_actors,
+        *(  # an actor and the one that must have begun before
+            of_actors[actor.after] | names
+            for actor, names in zip(scenario.actors, of_actors, strict=True)
+            if actor.after is not None
         ),
+    ):
+        bound = [each for each in groups if each & names]
+        groups = [each for each in groups if each not in bound] + [names.union(*bound)]
+    groups = [group for group in groups if any(names & group for names in of_actors)]
+    if len(groups) < 2:
+        return [scenario]
+    return [
+        _component(scenario, [number for number, names in enumerate(of_actors) if names <= group])
+        for group in groups
+    ]
+
+
+def _concerns_all(steps: tuple[Step, ...]) -> bool:
+    """Do steps that are taken in this order concern more than their topics and connections?"""
+    return any(
+        (isinstance(step.command, c.Admin) and step.topic is None)
+        or _loses_many(step.command)
+        or (isinstance(step.command, c.Restart | c.RunCheck) and _uses(steps))
+        for step in steps
     )
 
 
-def _symmetric(actors: list[Actor], programs: Mapping[str, Any], named: set[str]) -> list[Actor]:
-    """Clients that do the same begin in the order of the file. Any other order is the same but for their names."""
+def _uses(steps: tuple[Step, ...]) -> _Names:
+    """The topics and connections of steps. A partitioned topic and its partitions, a topic and its schema count as one topic.
+
+    ADMIN calls are HTTP: they need no connection.
+    """
+    topics = {_family(step.topic) for step in steps if step.topic is not None}
+    connections = {_named(step.command) for step in steps if not isinstance(step.command, c.Admin)} - {""}
+    return frozenset([*(("topic", name) for name in topics), *(("connection", name) for name in connections)])
+
+
+def _family(topic: str) -> str:
+    """What a topic shares with all that its state may depend on: its name without domain and partition."""
+    name = topic.partition("://")[2]
+    while whole := whole_of(name):
+        name = whole
+    return name
+
+
+def _component(scenario: Scenario, kept: list[int]) -> Scenario:
+    place = {number: at for at, number in enumerate(kept)}
+    actors = [scenario.actors[number] for number in kept]
+    return scenario._replace(
+        actors=tuple(
+            each._replace(after=None if each.after is None else place[each.after]) for each in actors
+        )
+    )
+
+
+def _symmetric(setup: tuple[Step, ...], actors: list[Actor], programs: list[str]) -> list[Actor]:
+    """Clients that do the same begin in the order of the file. Any other order is the same but for their names.
+
+    That holds if nobody else names them: whoever does so does something to one of them alone. `programs`: those of the
+    clients, which are the first `actors`, as the file gives them.
+    """
+    steps = [setup, *(actor.steps for actor in actors)]
+    if any(_loses_many(step.command) for each in steps for step in each):
+        return actors
+    said = [{text for step in each for text in _texts(msgspec.to_builtins(step.command))} for each in steps]
     last: dict[str, int] = {}
-    found = []
-    for number, actor in enumerate(actors):
-        after = None
-        if actor.name in programs and actor.name not in named:
-            program = repr(programs[actor.name])
-            after = last.get(program)
+    found = actors.copy()
+    for number, program in enumerate(programs):
+        actor = actors[number]
+        if not any(actor.name in texts for by, texts in enumerate(said) if by != number + 1):
+            found[number] = actor._replace(after=last.get(program))
             last[program] = number
-        found.append(actor._replace(after=after))
     return found
+
+
+def _texts(given: Any) -> Iterator[str]:
+    """The texts in the fields of a command: any of them may be the name of a connection, a consumer or a producer."""
+    if isinstance(given, str):
+        yield given
+    elif isinstance(given, Mapping):
+        for each in given.values():
+            yield from _texts(each)
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from _texts(each)
+
+
+def _loses_many(command: AnyCommand | Publish) -> bool:
+    """Does a command end all connections whose names begin alike?"""
+    return isinstance(command, c.ConnectionLost) and command.prefix != ""
 
 
 def _named(command: AnyCommand | Publish) -> str:
@@ -243,6 +318,8 @@ class _Builder:
         self._producers: dict[tuple[str, int], str] = {}
         self._opened: set[str] = set()
         self._used: dict[str, str] = {}
+        self.made: list[tuple[str, Step]] = []
+        """All steps, each with its place in the file."""
 
     def check(self) -> None:
         """Whether each connection that a command uses is one on which something is opened. Raises `ScenarioError`."""
@@ -267,7 +344,8 @@ class _Builder:
         if not isinstance(times, int) or not 1 <= times <= _MOST_STEPS:
             raise ScenarioError(f"{place}: times is {times!r}, expected a number from 1 to {_MOST_STEPS}")
         for _ in range(times):
-            yield self._step(place, client, str(name), dict(fields))
+            self.made.append((place, self._step(place, client, str(name), dict(fields))))
+            yield self.made[-1][1]
 
     def _step(self, place: str, client: str | None, name: str, fields: dict[str, Any]) -> Step:
         if name != _SHORT_FORM and name not in _COMMANDS:

@@ -181,14 +181,16 @@ def check(
         scenario = read_scenario(scenario)
     parts = components(scenario)
     total = Checked(components=len(parts))
+    heard = Heard()
     for part in parts:
         search = _Search(part)
         with _pool(part, processes) as pool:
             _explore(search, total, pool, most_states, stop, progress)
         if not total.complete:
             break
-        if not total.counterexamples and (vacuous := search.heard.vacuous()) is not None:
-            raise ScenarioError(vacuous)
+        heard.update(search.heard)
+    if total.complete and not total.counterexamples and (vacuous := heard.vacuous()) is not None:
+        raise ScenarioError(vacuous)
     return total
 
 
