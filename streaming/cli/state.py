@@ -207,8 +207,10 @@ def move_command(
     If it is interrupted, run it again. The stopped query's topic, checkpoint and store do not change.
     """
     from sinks.base import INGRESS
+    from sinks.begun import Begun
     from sinks.lock import exclusive
     from sinks.storage import Storage
+    from streaming.kafka.ingress import partition_counts
     from streaming.kafka.topics import are_distinct
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
     from streaming.spark.checkpoint import BadCheckpoint, check, committed
@@ -230,9 +232,18 @@ def move_command(
             raise BadCheckpoint(f"{store} is not the --store of a query")
         folders = [store, to_store] if "://" in checkpoint else [checkpoint, store, to_store]
         with exclusive(folders, "magnetar state move") as held, progress() as bar:
-            if not last.is_last:
-                raise BadCheckpoint(
-                    f"the query of {checkpoint} ended in the middle of a micro-batch: {CATCH_UP}"
+            notes = []
+            if not last.is_last and Begun(store).may_have_begun(last.batch + 1):
+                first, count = partition_counts(old, store, config)
+                if first == count:
+                    raise BadCheckpoint(
+                        f"the query of {checkpoint} ended in the middle of a micro-batch: {CATCH_UP}. If it can't, see "
+                        "docs/operate/partitions.md#a-query-that-cant-catch-up"
+                    )
+                # It can't go on, as its topic got partitions, and the states of the last whole micro-batch have what they need.
+                notes.append(
+                    f"micro-batch {last.batch + 1} ended in the middle: the new query folds its records again, and what it wrote may also be in "
+                    f"the outputs of the old query: rows in {store}, responses, dead letters"
                 )
             SeedWriter(to_store).check_new()
             if old == new or not are_distinct([old, new], config):
@@ -256,7 +267,7 @@ def move_command(
                     task, description="sent", completed=done, total=total
                 ),
             )
-    _done(moved, to_ingress, to_store)
+    _done(moved._replace(notes=[*notes, *moved.notes]), to_ingress, to_store)
 
 
 def _header(last: Committed) -> Header:

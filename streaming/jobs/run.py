@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +20,7 @@ from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.ingress import TopicWatch, claim, ensure_ingress
 from streaming.kafka.retention import check_retention
 from streaming.kafka.topics import are_distinct, records_within, topic_offsets
+from streaming.kafka.unread import Unread
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.log.partition import PARTITIONS
 from streaming.runtime.clock import MAX_AHEAD_MS, FoldClock, RealClock
@@ -38,6 +39,9 @@ _NAME = "magnetar"
 
 FILES_SECONDS = 300.0
 """How often the files of open ledgers and of the checkpoint are counted for the metrics. Their number is bounded."""
+
+UNREAD_SECONDS = 5.0
+"""How often Kafka is asked where the topic ends. The query does not wait for the answer."""
 
 _A_TOPIC_EACH = "ingress, responses and dead letters need separate topics"
 
@@ -116,8 +120,8 @@ def run_query(
         max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of their micro-batch, instead of
             letting them take the clock along. If the machine's clock jumps ahead as far, no micro-batch folds until it is back. None:
             accept any time.
-        on_note: gets sentences about the topic's retention, see `streaming.kafka.retention`, and about a topic of responses or dead letters
-            that somebody deleted and recreated while the query runs.
+        on_note: gets sentences about the topic's retention, see `streaming.kafka.retention`, about a topic of responses or dead letters
+            that somebody deleted and recreated while the query runs, and about a transaction that holds records back for a minute.
         on_batch, on_start: called on the driver. on_progress: the same after the commit of a micro-batch, in another thread.
         metrics: gets the figures of the query and its topics after each micro-batch. Those of topics that a former run left are
             read from the checkpoint first.
@@ -162,6 +166,7 @@ def run_query(
             on_batch(batch)
 
     def done(batch: BatchProgress) -> None:
+        batch = batch._replace(behind=unread.after(batch.read, batch.behind))
         if metrics is not None:
             metrics.progress(batch)
         if on_progress is not None:
@@ -178,6 +183,15 @@ def run_query(
                 found.files({"segments": segments.count(storage), "checkpoint": files(checkpoint)})
             if ended.wait(FILES_SECONDS):
                 return
+
+    def count_unread(ended: threading.Event) -> None:
+        with closing(unread):
+            while True:
+                unread.look()
+                if metrics is not None and (behind := unread.count) is not None:
+                    metrics.unread(behind)
+                if ended.wait(UNREAD_SECONDS):
+                    return
 
     interval(trigger)
     if spark is None:
@@ -269,6 +283,7 @@ def run_query(
             metrics.known(partition_metrics([*before], broker=broker))
         arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
         watch = TopicWatch(url, outputs, store, config, on_note or (lambda _: None))
+        unread = Unread(url, config, on_note or (lambda _: None))
         watching = ExitStack()
         if metrics is not None or on_progress is not None:
             watching.enter_context(progress.listening(spark, _NAME, done))
@@ -304,6 +319,8 @@ def run_query(
             check_time=(lambda: None) if clock == "log" else TriggerClock(machine, stop, tell).check,
         )
         ended = threading.Event()
+        counting = threading.Thread(target=count_unread, args=(ended,), name="unread", daemon=True)
+        counting.start()
         if metrics is not None:
             threading.Thread(target=count_files, args=(metrics, ended), name="files", daemon=True).start()
         try:
@@ -316,6 +333,7 @@ def run_query(
             running.stop()
             arrivals.close()
             watch.close()
+            counting.join(UNREAD_SECONDS)
             watching.close()
             if metrics is not None:
                 metrics.stopped()

@@ -73,20 +73,35 @@ def ensure_ingress(
     Raises `IngressChanged`, `KafkaUnreachable`, and the store's `Damaged` and `NotStored`.
     """
     storage = Storage(store)
+    if _noted(storage) is None:
+        with administration(url, config) as admin:
+            create_topic(admin, url.topic, partitions)
+            now = _described(admin, url)
+        storage.write_json(INGRESS, msgspec.structs.replace(now, written=()))
+        return now.partitions
+    first, count = partition_counts(url, store, config)
+    _compare_partitions(first, count, url)
+    return count
+
+
+def partition_counts(url: KafkaUrl, store: str, config: KafkaConfig = PLAIN) -> tuple[int, int]:
+    """How many partitions the topic had when the query of `store` began, and how many it has now, which no query goes on with if they
+    differ. Of a store without a note, both are those of now.
+
+    Raises what `ensure_ingress` does if it is another topic.
+    """
+    storage = Storage(store)
     before = _noted(storage)
     if before is not None and before.topic != url.topic:
         raise IngressChanged(f"{storage.url} belongs to topic {before.topic!r}, not {url.topic!r}. {_ANEW}")
     with administration(url, config) as admin:
-        if before is None:
-            create_topic(admin, url.topic, partitions)
         now = _described(admin, url)
-    if before is None:
-        storage.write_json(INGRESS, msgspec.structs.replace(now, written=()))
-    elif not now.partitions:
+    if not now.partitions:
         raise IngressChanged(f"Kafka at {url.bootstrap} no longer has a topic {url.topic!r}. {_ANEW}")
-    else:
-        _compare(before, now, url)
-    return now.partitions
+    if before is None:
+        return now.partitions, now.partitions
+    _compare_ids(before, now, url)
+    return before.partitions, now.partitions
 
 
 def claim(topics: Sequence[KafkaUrl], store: str, partitions: int, config: KafkaConfig = PLAIN) -> None:
@@ -181,7 +196,8 @@ class TopicWatch:
             self.close()
             return
         if now.partitions:
-            _compare(self._before, now, self._url)
+            _compare_ids(self._before, now, self._url)
+            _compare_partitions(self._before.partitions, now.partitions, self._url)
         known = self._before.written or ()
         anew = {
             topic.id: topic.topic
@@ -236,17 +252,21 @@ def _ids(admin: KafkaAdminClient, url: KafkaUrl) -> list[str]:
     return [f"{place}/{url.topic}" for place in places if place]
 
 
-def _compare(before: Ingress, now: Ingress, url: KafkaUrl) -> None:
-    """Raises `IngressChanged` if two topics that exist differ."""
-    if before.id != now.id and before.id is not None:
+def _compare_ids(before: Ingress, now: Ingress, url: KafkaUrl) -> None:
+    """Raises `IngressChanged` if a topic that exists is another one than before. Kafka takes no partition away, and may have no ids."""
+    if (before.id != now.id and before.id is not None) or now.partitions < before.partitions:
         raise IngressChanged(
             f"Kafka's topic {url.topic!r} was deleted and recreated since this query began. Nothing is "
             "skipped silently: give the query a new checkpoint and a new store, and it starts with what "
             "the topic has now"
         )
-    if before.partitions != now.partitions:
+
+
+def _compare_partitions(before: int, now: int, url: KafkaUrl) -> None:
+    """Raises `IngressChanged` if a topic got partitions."""
+    if now > before:
         raise IngressChanged(
-            f"Kafka's topic {url.topic!r} has {now.partitions} partitions, and had {before.partitions} when this query "
-            f"began: the commands of one Pulsar topic may now be in two of them. Copy the log to a new topic (magnetar produce "
-            f"kafka://{url.bootstrap}/{url.topic} --ingress kafka://…), for a query with a new checkpoint and a new store"
+            f"Kafka's topic {url.topic!r} has {now} partitions, and had {before} when this query began: the commands of one Pulsar topic "
+            "may now be in two of them. Stop its writers at once, and move the states to a new topic (magnetar state move): see "
+            "docs/operate/partitions.md#partitions-that-were-added"
         )

@@ -170,14 +170,19 @@ def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -
             if empty == _EMPTY_POLLS:
                 committed = consumer.end_offsets([*ends], PATIENCE_MS)  # of what is committed
                 if all(consumer.position(part) >= min(end, committed[part]) for part, end in ends.items()):
-                    raise LogError(
-                        f"topic {url.topic} has records of a transaction that is open: wait until its writer, such as a server, ends it, or "
-                        "Kafka does because that is gone (transaction.timeout.ms), and start again"
-                    )
+                    raise open_transaction(url.topic)
                 raise KafkaUnreachable(
                     f"Kafka at {url.bootstrap} has returned no record of topic {url.topic} for {_EMPTY_POLLS} s, though some "
                     "are left: check that all its brokers are up"
                 )
+
+
+def open_transaction(topic: str) -> LogError:
+    """The error of a topic that can't be read to its end now."""
+    return LogError(
+        f"topic {topic} has records of a transaction that is open: wait until its writer, such as a server, ends it, or Kafka does because "
+        "that is gone (transaction.timeout.ms), and start again"
+    )
 
 
 def _other_choice(log: TopicLog) -> list[str]:

@@ -153,8 +153,19 @@ def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int
     return max(1, records * size // stored) if records and stored else None
 
 
+def committed_ends(admin: KafkaAdminClient, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Up to which offset the partitions can be read as a query reads them. Where a transaction is open, that is its first record, and
+    otherwise the end."""
+    from kafka import IsolationLevel, TopicPartition
+    from kafka.admin import OffsetSpec
+
+    latest = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions}
+    found = admin.list_partition_offsets(latest, IsolationLevel.READ_COMMITTED) if latest else {}
+    return {part.partition: each.offset for part, each in found.items()}
+
+
 def topic_offsets(admin: KafkaAdminClient, topic: str) -> Offsets:
-    """What the partitions of the topic hold; empty if there is no such topic."""
+    """What the partitions of the topic hold, also of transactions that are open; empty if there is no such topic."""
     from kafka import TopicPartition
     from kafka.admin import OffsetSpec
 

@@ -28,7 +28,8 @@ class BatchProgress(NamedTuple):
     """What Spark says about a micro-batch that is done.
 
     `time` = when it began (ms since the epoch). `seconds` by phase, with Spark's names: ``triggerExecution`` is the whole.
-    `behind`: the records of the topic that it did not read, None: unknown. `state_memory` in bytes.
+    `behind`: the records that it did not read in the partition of which these are most, None: unknown. `state_memory` in bytes. `read`:
+    up to which offset it read, by partition of the topic.
     """
 
     batch_id: int
@@ -38,6 +39,7 @@ class BatchProgress(NamedTuple):
     records_per_second: float
     behind: int | None
     state_memory: int
+    read: Mapping[int, int]
 
 
 class QueryMetrics(Collector):
@@ -56,6 +58,7 @@ class QueryMetrics(Collector):
         self._writes = Durations(WRITE_BUCKETS)
         self._records = 0
         self._last: BatchProgress | None = None
+        self._behind: int | None = None
         self._stopped = False
         self._clock_ahead, self._clock_followed = 0.0, True
         self._files: dict[str, int] = {}
@@ -81,10 +84,20 @@ class QueryMetrics(Collector):
         """A micro-batch is done."""
         with self._lock:
             self._last = done
+            self._behind = done.behind
             self._records += done.records
             for phase, took in done.seconds.items():
                 self._phases[phase] = self._phases.get(phase, 0.0) + took
             self._batches.add(done.seconds.get("triggerExecution", 0.0))
+
+    def unread(self, behind: int) -> None:
+        """`BatchProgress.behind` as it is now: without micro-batches, it grows while a transaction holds records back."""
+        self._behind = behind
+
+    @property
+    def behind(self) -> int | None:
+        """`BatchProgress.behind`, as it was last known."""
+        return self._behind
 
     def files(self, counts: Mapping[str, int]) -> None:
         """How many files there are of something, by what they are. What is not named is as it was."""
@@ -164,6 +177,9 @@ class QueryMetrics(Collector):
         )
         if self._last is not None:
             yield from _of_last(self._last)
+        if self._behind is not None:
+            text = "Records of the furthest-behind partition that were not read yet, also those that an open transaction holds back."
+            yield GaugeMetricFamily("magnetar_records_behind", text, value=self._behind)
         if self._time_passes:
             text = "How far the machine's clock is ahead of the time that passed. While it is too far, no micro-batch folds."
             yield GaugeMetricFamily("magnetar_clock_ahead_seconds", text, value=self._clock_ahead)
@@ -203,12 +219,6 @@ def _of_last(last: BatchProgress) -> Iterator[Metric]:
         ("magnetar_state_store_memory_bytes", "What Spark's state stores hold in memory.", last.state_memory),
     ):
         yield GaugeMetricFamily(name, text, value=value)
-    if last.behind is not None:
-        yield GaugeMetricFamily(
-            "magnetar_records_behind",
-            "Records of the furthest-behind partition that were not read yet.",
-            value=last.behind,
-        )
 
 
 def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

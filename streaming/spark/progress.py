@@ -65,7 +65,7 @@ class _Fast(JStreamingQueryListener):
 
 
 def parsed(progress: dict[str, Any]) -> BatchProgress:
-    """Spark's progress of a micro-batch, as it prints it."""
+    """Spark's progress of a micro-batch, as it prints it. Its `behind` ends where a transaction is open."""
     behind = [
         int(source["metrics"]["maxOffsetsBehindLatest"])
         for source in progress["sources"]
@@ -80,4 +80,10 @@ def parsed(progress: dict[str, Any]) -> BatchProgress:
         progress.get("processedRowsPerSecond") or 0.0,
         max(behind, default=None),
         sum(each["memoryUsedBytes"] for each in progress["stateOperators"]),
+        {
+            int(partition): offset
+            for source in progress["sources"]
+            for offsets in (source.get("endOffset") or {}).values()
+            for partition, offset in offsets.items()
+        },
     )

@@ -24,8 +24,8 @@ The data
     `Seed`          written last: the number of partitions, and where to read from
 
 In order (`move_states`)
-    1. Check: the old topic belongs to the old store, Kafka still has the records that were not folded, the new topic and
-       store are empty. Note the `Origin`.
+    1. Check: the old topic belongs to the old store, Kafka still has the records that were not folded, no transaction is
+       open, partitions that were added since are empty, and so are the new topic and store. Note the `Origin`.
     2. Take each old state apart by topic, one after the other, and put the pieces into the new store.
     3. Make each new partition's state of its pieces; copy or link its closed ledgers, and write the entries of open ones
        as one segment.
@@ -73,10 +73,10 @@ from streaming.broker.state.codec import PartitionState, TopicBlock, decode_stat
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.copies import send_rest
-from streaming.kafka.ingress import DATAFRAME, ensure_ingress, noted_topic
+from streaming.kafka.ingress import DATAFRAME, ensure_ingress, noted_topic, partition_counts
 from streaming.kafka.produce import produce_log
-from streaming.kafka.repartition import read_records
-from streaming.kafka.topics import Offsets, ensure_topic, holds_records, topic_offsets
+from streaming.kafka.repartition import open_transaction, read_records
+from streaming.kafka.topics import Offsets, committed_ends, ensure_topic, holds_records, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import (
     for_partition,
@@ -150,8 +150,8 @@ def move_states(
     writer.check_new()
     ends = None
     if states.ingress is not None:
-        ensure_ingress(states.ingress, states.entries, config=config)
-        ends = _unfolded(states.ingress, states.offsets, config)
+        first, _ = partition_counts(states.ingress, states.entries, config)
+        ends = _unfolded(states.ingress, first, states.offsets, config)
     if not writer.is_begun:
         _check_new(ingress, config)
     count = ensure_topic(ingress, partitions, config)
@@ -309,16 +309,30 @@ class _Tail(NamedTuple):
     notes: list[str]
 
 
-def _unfolded(url: KafkaUrl, offsets: Mapping[int, int], config: KafkaConfig) -> Offsets:
-    """The offsets that the query has not folded, which Kafka must still have. Raises `LogError`."""
+def _unfolded(url: KafkaUrl, first: int, offsets: Mapping[int, int], config: KafkaConfig) -> Offsets:
+    """The offsets that the query has not folded, which Kafka must still have, of the `first` partitions, with which it began.
+
+    An open transaction is refused here, before the `Origin` is noted: its end moves that of the topic. Raises `LogError`.
+    """
     with administration(url, config) as admin:
         held = topic_offsets(admin, url.topic)
-    for partition, (first, end) in held.items():
+        committed = committed_ends(admin, url.topic, held)
+    if any(committed[partition] < end for partition, (_, end) in held.items()):
+        raise open_transaction(url.topic)
+    if written := sum(end for partition, (_, end) in held.items() if partition >= first):
+        raise LogError(
+            f"topic {url.topic} had {first} partitions when the query began, and has {written:,} records in those that were added since: the "
+            "commands of one Pulsar topic may be in two of them, and their order is lost. To go on without all that the query has not "
+            "folded, use magnetar state export and magnetar state import: see docs/operate/partitions.md#partitions-that-were-added"
+        )
+    held = {partition: each for partition, each in held.items() if partition < first}
+    for partition, (begin, end) in held.items():
         at = offsets.get(partition, 0)
-        if at < first:
+        if at < begin:
             raise LogError(
                 f"topic {url.topic}, partition {partition}: the query has folded the records up to offset {at - 1}, and Kafka has "
-                f"deleted those before {first}: what was in between is lost"
+                f"deleted those before {begin}: what was in between is lost. To go on without it, use magnetar state export and magnetar "
+                "state import: see docs/operate/partitions.md#a-query-that-cant-catch-up"
             )
         if at > end:
             raise LogError(
@@ -326,7 +340,7 @@ def _unfolded(url: KafkaUrl, offsets: Mapping[int, int], config: KafkaConfig) ->
                 f"{at - 1}, and the partition ends at {end - 1}: it is a different topic of the same name"
             )
     unfolded = {partition: (offsets.get(partition, 0), end) for partition, (_, end) in held.items()}
-    if (behind := sum(end - first for first, end in unfolded.values())) > MOST_UNFOLDED:
+    if (behind := sum(end - at for at, end in unfolded.values())) > MOST_UNFOLDED:
         raise LogError(f"the query has not folded {behind:,} records of topic {url.topic}: {CATCH_UP}")
     return unfolded
 
@@ -370,7 +384,7 @@ def _check_commands_for_all(records: pa.Table, homes: set[int]) -> None:
 def _check_end(url: KafkaUrl, ends: Offsets, config: KafkaConfig) -> None:
     with administration(url, config) as admin:
         now = topic_offsets(admin, url.topic)
-    if more := sum(end - ends[partition][1] for partition, (_, end) in now.items()):
+    if more := sum(end for _, end in now.values()) - sum(end for _, end in ends.values()):
         raise LogError(
             f"topic {url.topic} got {more} more records meanwhile, which the copy lacks: stop its "
             "writers, and start again with another topic and another store"

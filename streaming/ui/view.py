@@ -99,7 +99,7 @@ class RunView:
             found |= {
                 "batch": last.batch_id,
                 "time": last.time,
-                "behind": last.behind,
+                "behind": self._metrics.behind,
                 "recordsPerSecond": last.records_per_second,
                 "stateBytes": sum(each.state_bytes for each in partitions.values()),
                 "clockLag": max(lags, default=None),

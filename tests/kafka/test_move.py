@@ -14,6 +14,7 @@ from schemas.commands import ConnectionLost, RunCheck, Tick, to_json
 from schemas.effects import KINDS, SendReceipt
 from schemas.entries import EntryNotFound
 from sinks.base import Sink
+from sinks.begun import Begun, Planned
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
 from sinks.tables import TABLES, TableSink, read_table
@@ -73,14 +74,18 @@ class Query:
 
     def fold(self, records: pa.Table, batches: int) -> None:
         for part in slices(records, batches):
-            for sink in self._sinks:
-                sink.begin(self._batch)
-            for partition, rows in self._fold.apply(part):
-                for sink in self._sinks:
-                    sink.write(self._batch, partition, rows)
+            self.write(part)
             self._batch += 1
         for sink in self._sinks:
             sink.begin(self._batch)
+
+    def write(self, records: pa.Table) -> None:
+        """A micro-batch that is not committed."""
+        for sink in self._sinks:
+            sink.begin(self._batch)
+        for partition, rows in self._fold.apply(records):
+            for sink in self._sinks:
+                sink.write(self._batch, partition, rows)
 
     def offsets(self) -> Offsets:
         with administration(self.url) as admin:
@@ -218,9 +223,7 @@ def test_a_move_that_was_interrupted_goes_on(
 
             patch.setattr(owner, method, partly)
         elif step == "finish":
-            patch.setattr(
-                move, "ensure_ingress", interrupted
-            )  # the second call: the first is about the old topic
+            patch.setattr(move, "ensure_ingress", interrupt)
         progress = interrupted if step == "first transaction" else None
         check = interrupted if step == "check" else lambda: None
         with pytest.raises(Interrupted):
@@ -272,6 +275,145 @@ def test_the_commands_go_on_after_an_interruption(
         assert ran.exit_code == 0, ran.output
         assert read_seed(str(store)) is not None
     assert moved_on(kafka, old, "commands-new", tmp_path) == undisturbed(5, tmp_path / "whole")
+
+
+def checkpointed(
+    query: Query, states: States, folder: Path, monkeypatch: pytest.MonkeyPatch, *, planned: int
+) -> Path:
+    """The checkpoint of a query whose last whole micro-batch was 0, with `planned` as the last one that it planned."""
+    checkpoint = folder / "checkpoint"
+    last = json.dumps({query.url.topic: {str(each): at for each, at in states.offsets.items()}})
+    files = {f"offsets/{each}": f"v1\n{{}}\n{last}" for each in range(planned + 1)}
+    for name, text in {"metadata": "{}", "commits/0": "v1\n{}", **files}.items():
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(text)
+    monkeypatch.setattr(
+        "streaming.cli.state._states",
+        lambda *_: iter([StateRow(part, 0, 0, 0, 0, None, each) for part, each in enumerate(states.encoded)]),
+    )
+    return checkpoint
+
+
+def add_partitions(query: Query, count: int) -> None:
+    with administration(query.url) as admin:
+        admin.create_partitions({query.url.topic: count})
+
+
+def test_states_move_from_a_topic_that_got_partitions(kafka: LocalKafka, tmp_path: Path) -> None:
+    """Kafka has deleted the log's beginning, so the states are all that there is."""
+    old, states = stopped(kafka, "grown", tmp_path)
+    unfolded = read_unfolded(old, states)
+    ensure_ingress(old.url, old.store)
+    add_partitions(old, 3)
+    with pytest.raises(IngressChanged, match=r"has 3 partitions, and had 2 .* \(magnetar state move\)"):
+        ensure_ingress(old.url, old.store)
+    done = move_states(
+        states, KafkaUrl(kafka.bootstrap, "grown-new"), str(tmp_path / "grown-new"), partitions=3
+    )
+    assert done.copied == len(unfolded)
+    assert moved_on(kafka, old, "grown-new", tmp_path) == undisturbed(3, tmp_path / "whole")
+
+
+def test_partitions_that_get_records_during_a_move(kafka: LocalKafka, tmp_path: Path) -> None:
+    old, states = stopped(kafka, "grown-busy", tmp_path)
+    ensure_ingress(old.url, old.store)
+    add_partitions(old, 3)
+
+    def meanwhile(sent: int, total: int) -> None:
+        write(kafka, old.url.topic, 2)
+
+    with pytest.raises(LogError, match="topic grown-busy got 1 more records meanwhile"):
+        move_states(
+            states,
+            KafkaUrl(kafka.bootstrap, "grown-busy-new"),
+            str(tmp_path / "new"),
+            partitions=3,
+            progress=meanwhile,
+        )
+
+
+def write(kafka: LocalKafka, topic: str, partition: int) -> None:
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    producer.send(
+        topic, to_json(Tick()), partition=partition, timestamp_ms=LOG["timestamp"][-1].as_py()
+    ).get()
+    producer.close()
+
+
+def test_from_added_partitions_with_records_a_dump_leads_on(
+    kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without what the query has not folded: the way that docs/operate/partitions.md names."""
+    old, states = stopped(kafka, "cut", tmp_path)
+    ensure_ingress(old.url, old.store)
+    add_partitions(old, 3)
+    write(kafka, "cut", 2)
+    new, store, dump = f"kafka://{kafka.bootstrap}/cut-new", tmp_path / "cut-new", tmp_path / "dump"
+    with pytest.raises(
+        LogError, match="had 2 partitions when .* 1 records in those .* export and magnetar state import"
+    ):
+        move_states(states, KafkaUrl.parse(new), str(store), partitions=3)
+    assert not store.exists()
+    checkpoint = checkpointed(old, states, tmp_path, monkeypatch, planned=1)
+    assert magnetar("state", "export", checkpoint, "--store", old.store, "--out", dump).exit_code == 0
+    ran = magnetar(
+        "state", "import", dump, "--ingress", new, "--entries", old.store, "--store", store, "--partitions", 3
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    seed = read_seed(str(store))
+    assert seed is not None
+    assert len(Query(kafka, "cut-new", tmp_path, seed.states()).rows()) == 3
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_query_whose_topic_got_partitions_during_a_micro_batch(
+    began: bool, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was planned, or it had written already. The query can't repeat it, and the states before it lead on."""
+    name = f"planned-{began}".lower()
+    old, states = stopped(kafka, name, tmp_path)
+    ensure_ingress(old.url, old.store)
+    Begun(old.store).begin(Planned(0, 0, "0"), None)
+    if began:
+        Begun(old.store).begin(Planned(1, 1, "1"), Planned(0, 0, "0"))
+        ends = {part: (states.offsets[part], end) for part, (_, end) in old.offsets().items()}
+        old.write(pa.concat_tables(read_records(old.url, ends)))
+    checkpoint = checkpointed(old, states, tmp_path, monkeypatch, planned=1)
+    command = (
+        "state", "move", checkpoint, "--ingress", old.address, "--store", old.store, "--partitions", 3,
+        "--to-ingress", f"kafka://{kafka.bootstrap}/{name}-new", "--to-store", tmp_path / f"{name}-new",
+    )  # fmt: skip
+    if began:
+        ran = magnetar(*command)
+        assert ran.exit_code == 2
+        assert "in the middle of a micro-batch: start the query again" in ran.stderr
+    add_partitions(old, 3)
+    ran = magnetar(*command)
+    assert ran.exit_code == 0, ran.output
+    assert ("micro-batch 1 ended in the middle" in ran.stderr) == began
+    found, expected = moved_on(kafka, old, f"{name}-new", tmp_path), undisturbed(3, tmp_path / "whole")
+    if not began:  # otherwise both queries have the rows of the micro-batch
+        assert found == expected
+    for topic in TOPICS:
+        assert found[topic]["entries"] == expected[topic]["entries"]
+
+
+def test_an_open_transaction_does_not_use_up_the_new_store(kafka: LocalKafka, tmp_path: Path) -> None:
+    """Its end moves that of the old topic, so a move that had noted that would be another one when it is started again."""
+    old, states = stopped(kafka, "open", tmp_path)
+    new, store = KafkaUrl(kafka.bootstrap, "open-new"), str(tmp_path / "open-new")
+    writer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id="open")
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.send("open", to_json(Tick()), partition=0, timestamp_ms=LOG["timestamp"][CUT].as_py()).get()
+    with pytest.raises(
+        LogError, match="topic open has records of a transaction that is open: wait until its writer"
+    ):
+        move_states(states, new, store, partitions=5)
+    writer.abort_transaction()
+    writer.close()
+    move_states(states, new, store, partitions=5)
+    assert moved_on(kafka, old, "open-new", tmp_path) == undisturbed(5, tmp_path / "whole")
 
 
 def test_the_old_query_goes_on_as_if_nothing_had_been_moved(kafka: LocalKafka, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ PROGRESS = BatchProgress(
     records_per_second=50.0,
     behind=7,
     state_memory=1000,
+    read={0: 40, 1: 20},
 )
 
 
@@ -118,10 +119,19 @@ def test_progress_of_spark() -> None:
         "processedRowsPerSecond": 50.0,
         "durationMs": {"addBatch": 300, "triggerExecution": 400},
         "stateOperators": [{"memoryUsedBytes": 400}, {"memoryUsedBytes": 600}],
-        "sources": [{"metrics": {"maxOffsetsBehindLatest": "7"}}],
+        "sources": [{"metrics": {"maxOffsetsBehindLatest": "7"}, "endOffset": {"t": {"0": 40, "1": 20}}}],
     }
     assert parsed(said) == PROGRESS
-    assert parsed({**said, "sources": [{}]}).behind is None
+    without = parsed({**said, "sources": [{}]})
+    assert (without.behind, without.read) == (None, {})
+
+
+def test_records_that_a_transaction_holds_back_are_behind_also_without_micro_batches() -> None:
+    metrics = QueryMetrics()
+    metrics.progress(PROGRESS)
+    metrics.unread(51)
+    found = {each.name: each for each in metrics.collect()}
+    assert [each.value for each in found["magnetar_records_behind"].samples] == [51]
 
 
 def test_no_more_connections_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def scrape() -> str:
             records_per_second=10.0,
             behind=0,
             state_memory=1000,
+            read={},
         )
     )
     return generate_latest(registry(metrics)).decode()

@@ -127,12 +127,15 @@ def test_a_move_takes_the_states_of_partitions_without_records(
     assert taken == states
 
 
-def test_a_query_that_ended_in_the_middle_of_a_micro_batch(tmp_path: Path) -> None:
+def test_a_query_that_ended_in_the_middle_of_a_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint, store = ended(tmp_path)
     (checkpoint / "offsets" / "1").write_text((checkpoint / "offsets" / "0").read_text())
+    monkeypatch.setattr("streaming.kafka.ingress.partition_counts", lambda *_: (1, 1))
     ran = move(checkpoint, store, tmp_path / "new")
     assert ran.exit_code == 2
     assert (
-        "ended in the middle of a micro-batch: start the query again, and stop it when it has caught up"
-        in ran.stderr
-    )
+        "ended in the middle of a micro-batch: start the query again, and stop it when it has caught up. If it can't, see docs/operate/"
+        "partitions.md#a-query-that-cant-catch-up"
+    ) in ran.stderr

@@ -477,7 +477,7 @@ def test_a_store_without_its_checkpoint(replayed: Path) -> None:
 # -- a running query
 
 
-PROGRESS = BatchProgress(7, START, 20, {"triggerExecution": 0.4, "addBatch": 0.3}, 50.0, 3, 1000)
+PROGRESS = BatchProgress(7, START, 20, {"triggerExecution": 0.4, "addBatch": 0.3}, 50.0, 3, 1000, {})
 
 
 def running(tmp_path: Path) -> tuple[RunView, QueryMetrics]:
