@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -10,6 +10,7 @@ from schemas.commands import Admin, CloseConsumer, to_json
 from schemas.effects import AdminResponse
 from streaming.answers.explain import advice
 from streaming.answers.explain.advice import of_delivery
+from streaming.answers.explain.stats.answers import _HARMLESS, TROUBLE
 from streaming.answers.explain.stats.delivery import SINGLE_ACTIVE, explain_delivery
 from streaming.answers.explain.stats.observed import Observed, ShownFields
 from streaming.answers.explain.stats.producing import explain_producers
@@ -22,7 +23,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.cleanup.backlog_quota import Quotas
 from streaming.broker.persistent.cleanup.trimming import Retention
-from streaming.broker.persistent.delivery import Delivery
+from streaming.broker.persistent.delivery import Delivery, State
 from streaming.broker.policies.hierarchy import (
     NO_POLICIES,
     BacklogQuota,
@@ -30,7 +31,7 @@ from streaming.broker.policies.hierarchy import (
     QuotaType,
     RetentionPolicies,
 )
-from streaming.cli.explained import producers_headline
+from streaming.cli.explained import _STATES, producers_headline
 from tests.broker.kit import TOPIC, Run, Stored, feed
 from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
@@ -343,3 +344,9 @@ def test_a_backlog_of_what_was_deleted_before_the_subscription_is_nothing_to_wai
     ours = explain_delivery(shown(run), "s")
     assert (ours.state, ours.first, ours.backlog) == ("deleted", [], 2)
     assert ours.to_do == of_delivery(truth)
+
+
+def test_each_state_has_its_place_and_its_sentence() -> None:
+    states = [*get_args(State)]
+    assert sorted((*TROUBLE, *_HARMLESS)) == sorted(states)
+    assert sorted(_STATES) == sorted(states)

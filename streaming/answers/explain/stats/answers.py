@@ -19,7 +19,7 @@ from streaming.broker.topic.producing import Producing
 TROUBLE: tuple[State, ...] = ("lost", "held back", "not triggered", "no consumers", "in flight")
 """The states in which a subscription that has a backlog may need somebody, the worst first."""
 
-_HARMLESS: tuple[State, ...] = ("receiving", "waiting for a time", "caught up")
+_HARMLESS: tuple[State, ...] = ("receiving", "waiting for a time", "deleted", "caught up")
 
 
 class Questions(msgspec.Struct, frozen=True):
