@@ -575,6 +575,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     does (3.0)."""
     nonPersistentSubscriptionsStay: bool = False
     """A durable non-persistent subscription stays when its last consumer leaves (3.0). If false, it goes with the last one (4.0)."""
+    retentionKeepsEmptyTopics: bool = False
+    """An inactive topic is kept for its retention time even if it has no entries (3.0). If false, only while it has some (4.0)."""
     readsByLedgerSizes: bool = True
     """How many entries a read returns at most for dispatcherMaxReadSizeBytes: by the average entry of each ledger (4.0). If false, by the
     average of the entries published in the last interval of stats, else of those that the cursor has read, else one (3.0)."""
@@ -682,6 +684,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "turnsCountMessages": True,
     "readsByLedgerSizes": False,
     "nonPersistentSubscriptionsStay": True,
+    "retentionKeepsEmptyTopics": True,
     "subscriptionKeySharedUseClassicPersistentImplementation": True,
     "keepOldestPositionWhenUnknown": False,
     "backlogQuotaSkipByFactor": True,

@@ -13,7 +13,7 @@ from streaming.broker.admin import partitioned_topics
 from streaming.broker.context import NEVER, Context
 from streaming.broker.names import DEDUP_CURSOR, whole_of
 from streaming.broker.non_persistent import commands as non_persistent_commands
-from streaming.broker.non_persistent import inactivity
+from streaming.broker.non_persistent import inactive_subscriptions, inactivity
 from streaming.broker.non_persistent import stats as non_persistent_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
@@ -554,8 +554,8 @@ class PersistentTopics(Topics[PersistentTopic]):
 
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):
-    """Topics that store nothing. They have one timer, for the round of a check in which an unused topic is deleted, or producers
-    of the short form leave."""
+    """Topics that store nothing. They have one timer, for the round of a check in which an unused topic or subscription is deleted,
+    or producers of the short form leave."""
 
     def names(self) -> list[str]:
         """The names of the topics, sorted."""
@@ -585,10 +585,15 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
             topic.update_rates(ctx)
         if block.closed:
             block.closed, topic.last_active = False, ctx.clock
-        elif inactivity.is_used(topic) and (interval := inactive_topics.interval(ctx.config)):
-            rounds = (ctx.clock - self._state.origin) // interval
-            topic.last_active = max(topic.last_active, self._state.origin + rounds * interval)
+        else:
+            self._note_use(topic)
         return topic
+
+    def _note_use(self, topic: NonPersistentTopic) -> None:
+        """A topic that is in use was so in the last round, too."""
+        if inactivity.is_used(topic) and (interval := inactive_topics.interval(self._ctx.config)):
+            rounds = (self._ctx.clock - self._state.origin) // interval
+            topic.last_active = max(topic.last_active, self._state.origin + rounds * interval)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -607,11 +612,15 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
 
     def is_unused(self, name: str) -> bool:
         """Has nobody used the topic for so long that it is deleted in this round? If not, its timer is set again. Silent producers of the
-        short form leave."""
+        short form leave, and unused subscriptions expire."""
         topic, now = self.load(name), self._ctx.clock
         if self._purged_at(topic, now) == now:
             topic.update_rates(self._ctx)
             registration.leave_silent(self._ctx, topic, inactive_producers.inactive_before(self._ctx))
+        if self._expired_at(topic, now) == now:
+            self._note_use(topic)
+            topic.update_rates(self._ctx)
+            inactive_subscriptions.check(self._ctx, topic)
         if self._deleted_at(topic, now) == now:
             return True
         self._wake(topic)
@@ -624,10 +633,12 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     def _due(self, topic: NonPersistentTopic) -> int:
         """The next round that has an effect on the topic if nothing happens until then (ms). −1: there is none."""
         after = self._ctx.clock + 1
-        return min(
-            [at for at in (self._deleted_at(topic, after), self._purged_at(topic, after)) if at >= 0],
-            default=-1,
+        rounds = (
+            self._deleted_at(topic, after),
+            self._purged_at(topic, after),
+            self._expired_at(topic, after),
         )
+        return min((at for at in rounds if at >= 0), default=-1)
 
     def _purged_at(self, topic: NonPersistentTopic, since: int) -> int:
         """The first round from `since` on in which a producer of the short form leaves (ms). −1: there is none."""
@@ -635,6 +646,12 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         if silent is None or interval == 0:
             return -1
         return self._round(max(inactive_producers.goes_at(self._ctx, silent), since), interval)
+
+    def _expired_at(self, topic: NonPersistentTopic, since: int) -> int:
+        """The first round from `since` on in which a subscription expires (ms). −1: there is none."""
+        interval = int(CHECKS["inactiveSubscriptions"].interval(self._ctx.config))
+        at = inactive_subscriptions.next_effect(self._ctx, topic)
+        return -1 if at == NEVER or interval == 0 else self._round(max(at, since), interval)
 
     def _deleted_at(self, topic: NonPersistentTopic, since: int) -> int:
         """The first round from `since` on in which the topic is deleted if nobody uses it until then (ms). −1: there is none."""

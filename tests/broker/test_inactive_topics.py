@@ -199,6 +199,19 @@ def test_retention_keeps_a_topic_with_messages(minutes: int, expected: int | Non
 
 
 @pytest.mark.parametrize(
+    ("minutes", "expected"), [(0, 20), (1, 60), (-1, None)], ids=["none", "a minute", "for ever"]
+)
+def test_retention_may_keep_an_empty_topic_too(minutes: int, expected: int | None) -> None:
+    run = run_with(
+        retentionKeepsEmptyTopics=True,
+        defaultRetentionTimeInMinutes=minutes,
+        defaultRetentionSizeInMB=minutes,
+    )
+    run.admin("PUT", "")
+    assert seconds_until_deleted(run) == expected
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "public/default/__change_events",

@@ -41,6 +41,7 @@ from schemas.effects import (
     SendReceipt,
     SubscriptionEvent,
     Success,
+    TopicEvent,
     Unsupported,
 )
 from schemas.effects import CloseConsumer as ConsumerClosed
@@ -390,6 +391,38 @@ def test_a_subscription_goes_with_its_last_consumer() -> None:
     assert found["subscriptions"]["s"]["msgOutCounter"] == 1
     assert not found["subscriptions"]["s"]["isDurable"]
     assert "deduplicationStatus" not in found
+
+
+def test_a_subscription_that_stays_expires() -> None:
+    """The check runs every minute from the first record on; as a real 2.10.5 and 3.0.7."""
+    run = NonPersistent(
+        nonPersistentSubscriptionsStay=True, subscriptionExpiryCheckIntervalInMinutes=1, brokerDeleteInactiveTopicsEnabled=True,
+        brokerDeleteInactiveTopicsFrequencySeconds=20,
+    )  # fmt: skip
+    run.create_producer()
+    run.subscribe("s", permits=10)
+    run.subscribe("used", permits=10)
+    run.send(0)
+    run.close_producer()
+    run.do(CloseConsumer(connection="s", consumer_id=1, request_id=5))
+    assert of(run.wait(200), SubscriptionEvent) == []  # no policy
+    run.namespace("POST", "subscriptionExpirationTime", 1)
+    run.subscribe("s", permits=10)
+    run.wait(30)
+    run.do(CloseConsumer(connection="s", consumer_id=1, request_id=6))  # at 230 s
+    assert of(run.wait(69), SubscriptionEvent) == []  # the round at 240 s was too early
+    assert of(run.wait(1), SubscriptionEvent) == [SubscriptionEvent(NAME, "s", "deleted: unused for 1 min")]
+    assert list(run.stats()["subscriptions"]) == ["used"]
+    assert run.stats()["msgOutCounter"] == 2  # what it was sent still counts
+    run.do(CloseConsumer(connection="used", consumer_id=1, request_id=7))  # at 300 s
+    effects = run.wait(119)
+    assert of(effects, SubscriptionEvent) == []  # in the round at 360 s, it was not longer than a minute
+    assert of(effects, TopicEvent) == []
+    effects = run.wait(41)
+    assert of(effects, SubscriptionEvent) == [SubscriptionEvent(NAME, "used", "deleted: unused for 1 min")]
+    assert (
+        one(effects, TopicEvent).cause == "deleted because nobody used it"
+    )  # it had been in use until 420 s
 
 
 def subscribed(run: NonPersistent, *args: Any, **fields: Any) -> str | None:

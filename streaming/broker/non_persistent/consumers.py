@@ -94,6 +94,7 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
         ctx.emit(SubscriptionEvent(topic.name, name, "created, not durable"))
     elif not subscription.consumers:
         subscription.type, subscription.dispatcher = command.subType, dispatcher
+    subscription.last_active = ctx.clock
     topic.add_handle(ctx, topic.consumer_handles, consumer.handle, name)
     dispatcher.add_consumer(ctx, topic.name, subscription.consumers, consumer)
 
@@ -106,6 +107,7 @@ def detach(
 ) -> None:
     """Consumers leave, for whatever reason. The last one takes its subscription with it, unless that stays."""
     leaving = {consumer.handle for consumer in consumers}
+    subscription.last_active = ctx.clock
     for consumer in consumers:
         topic.remove_handle(ctx, topic.consumer_handles, consumer.handle)
     subscription.consumers[:] = [each for each in subscription.consumers if each.handle not in leaving]

@@ -11,7 +11,7 @@ from streaming.broker.subscription.subscription import FilterCounts
 class NonPersistentSubscription(msgspec.Struct, array_like=True):
     """It has no cursor, and lives as long as it has consumers, or longer if it is `durable` (nonPersistentSubscriptionsStay).
 
-    `messages_out` in messages, `bytes_out` in bytes, `dispatched` in entries.
+    `messages_out` in messages, `bytes_out` in bytes, `dispatched` in entries. `last_active`: when a consumer last joined or left (ms).
     """
 
     name: str
@@ -24,6 +24,7 @@ class NonPersistentSubscription(msgspec.Struct, array_like=True):
     dispatched: int = 0
     filtered: FilterCounts = msgspec.field(default_factory=FilterCounts)
     durable: bool = False
+    last_active: int = 0
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""

@@ -28,7 +28,7 @@ def deletes(ctx: Context, topic: PersistentTopic) -> bool:
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When the topic has been unused for long enough, and is deleted.
 
-    quirk: of its retention only the time counts, not the size, and only if it has entries.
+    quirk: of its retention only the time counts, not the size, and only if it has entries (or `retentionKeepsEmptyTopics`).
     """
     if topic.producers:  # replicators do not make it active, but only an unused topic is deleted
         return NEVER
@@ -38,7 +38,7 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     if found is None or found.inactiveTopicDeleteMode is None or _in_use(topic, found):
         return NEVER
     seconds = found.maxInactiveDurationSeconds
-    if topic.ledger.number_of_entries:
+    if topic.ledger.number_of_entries or ctx.config.retentionKeepsEmptyTopics:
         minutes = ctx.policies_of(topic).retention.value.retentionTimeInMinutes
         if minutes < 0:
             return NEVER
