@@ -584,8 +584,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """A read on a terminated topic that has no ledger left tells consumers that they have reached the end (4.2). If false, it fails without
     a word where `readsByLedgerSizes` is true (4.0); where that is false, it tells them (3.0)."""
     trimMovesToNextLedger: bool = False
-    """A cursor in a ledger that is trimmed moves to before the first entry of the next one (2.10). If false, to the last entry of the
-    ledgers that are trimmed (3.0)."""
+    """A cursor in a ledger that is trimmed moves to before the first entry of the next one, if that has entries or when the topic is
+    loaded (2.10). If false, to the last entry of the ledgers that are trimmed (3.0)."""
     messageExpiryPassesClosedLedgers: bool = True
     """Expiry by age, through each subscription's cursor, first passes the ledgers that closed before the time (3.0). If false, it only
     searches (2.10)."""

@@ -180,6 +180,16 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         ],
         "4.0", "4.2", {"open_loop_baseline": "nothing"},
     ),
+    # Nobody uses the topic, which is empty, for longer than a minute, but not for as long as its retention.
+    "retentionKeepsEmptyTopics": (
+        [
+            (0, None, {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/retention",
+                       "body": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 10}}),
+            (0, T, {"command": "ADMIN", "method": "PUT", "path": "/persistent/a/b/t"}),
+            (300, "persistent://a/b/other", {"producer": "p", "sequence_id": 0, "payload": "x"}),
+        ],
+        "3.0", "4.0", {"other_stats": "internal, stats"},
+    ),
     # The mark-delete position is in the middle of the messages, or before them.
     "readerStartsAtItsPosition": (
         [

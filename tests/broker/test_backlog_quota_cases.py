@@ -3,13 +3,16 @@
 All of them are here. Case 2 is told of a Key_Shared subscription; here it is Shared, which keeps the same pending acks.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.effects import CloseProducer, Error, Evicted, SendError, SendReceipt
 from streaming.broker.names import DEDUP_CURSOR
-from streaming.broker.persistent.cleanup.backlog_quota import over_age
+from streaming.broker.persistent.cleanup.backlog_quota import _Slowest, over_age
 from streaming.broker.policies.hierarchy import default_quota
 from streaming.broker.position import Position
 from tests.broker.kit import BareTopic, Run, of, one
@@ -224,6 +227,31 @@ def test_backlog_quota_case_12_one_cursor_goes_down_to_nine_tenths(entries: int,
     run.fill(entries)
     assert one(check(run), Evicted).entries == skipped
     assert backlog_size(run) == 9216
+
+
+class Moving:
+    """As much of a cursor as eviction needs to find the slowest one."""
+
+    def __init__(self, key: int, *, durable: bool) -> None:
+        self.key, self.durable = key, durable
+
+
+@given(
+    cursors=st.lists(st.builds(Moving, st.integers(0, 4), durable=st.sampled_from([True, True, False])), max_size=9),
+    moves=st.lists(st.integers(0, 4), max_size=12),
+)  # fmt: skip
+def test_the_slowest_of_cursors_that_move(cursors: list[Moving], moves: list[int]) -> None:
+    topic: Any = SimpleNamespace(cursors=dict(enumerate(cursors)))
+    durable = [cursor for cursor in cursors if cursor.durable]
+    slowest = _Slowest(topic)
+    found: Any = slowest.first()
+    assert found is min(durable, key=lambda cursor: cursor.key, default=None)  # the oldest one of equals
+    for move in moves if durable else []:
+        moved = found
+        moved.key += move
+        found = slowest.first()
+        assert found.key == min(cursor.key for cursor in durable)
+        assert (found is moved) == (moved.key == found.key)
 
 
 @pytest.mark.feature("G3")

@@ -139,10 +139,11 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             name, False, start if keeps_start else ledger.previous(read), read, ledger.entries_added - unread
         )
 
-    def recover(self, ledger: ManagedLedger, most_runs: int = 10000) -> None:
+    def recover(self, ledger: ManagedLedger, most_runs: int = 10000, *, leaves_gone: bool = False) -> None:
         """Reopen the cursor after an unload, in its last written state. Everything unacked is read again.
 
         Only the first runs of individual acks are stored. quirk: `most_runs` (managedLedgerMaxUnackedRangesToPersist) and one more.
+        `leaves_gone`: it leaves a ledger that is gone for the next one also if it was behind an entry (`trimMovesToNextLedger`).
         """
         if self.persisted is not None:
             saved, self.persisted = self.persisted, None
@@ -152,7 +153,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         self.next_ledger = self.read_entries = self.read_bytes = 0
         self.read_to = EARLIEST
         mark_delete = self.mark_delete
-        if mark_delete.entry == -1 and mark_delete.ledger not in ledger.ledgers:
+        if (leaves_gone or mark_delete.entry == -1) and mark_delete.ledger not in ledger.ledgers:
             following = ledger.next_ledger(mark_delete.ledger)
             mark_delete = Position(following, -1) if following is not None else mark_delete
         self.mark_delete = min(mark_delete, ledger.last_confirmed)

@@ -233,7 +233,11 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     ctx.wake(topic.name, rollover_due(ctx, topic))
     for cursor in topic.cursors.values():
         mark_delete = cursor.mark_delete
-        cursor.recover(ledger, ctx.config.managedLedgerMaxUnackedRangesToPersist)
+        cursor.recover(
+            ledger,
+            ctx.config.managedLedgerMaxUnackedRangesToPersist,
+            leaves_gone=ctx.config.trimMovesToNextLedger,
+        )
         if ctx.acks is not None:
             acked = [
                 Position(low.ledger, entry)

@@ -1,7 +1,6 @@
 """Backlog quotas: what happens when a backlog is too large or too old (mirrors `BacklogQuotaManager`;
 docs/rules/quotas.md §1–§8), and why nothing happens."""
 
-import heapq
 from typing import Literal
 
 import msgspec
@@ -288,20 +287,40 @@ def _evict_by_size(ctx: Context, topic: PersistentTopic, limit: int, policy: str
 
 
 class _Slowest:
-    """The slowest cursor of a topic, while its cursors only move forward: for eviction, which moves one after the other."""
+    """The slowest cursor of a topic, for eviction, which moves one after the other forward (mirrors `ManagedCursorContainer`).
+
+    quirk: of cursors at the same position it is the one at the top of Pulsar's heap. So one that was moved to where others are stays
+    the slowest, and eviction ends. Before anything moves, it is the oldest one, as for `PersistentTopic.slowest_cursor`.
+    """
 
     def __init__(self, topic: PersistentTopic) -> None:
-        self._heap = [
-            (cursor.key, age, cursor) for age, cursor in enumerate(topic.cursors.values()) if cursor.durable
-        ]
-        heapq.heapify(self._heap)
+        self._heap: list[ManagedCursor] = []
+        for cursor in topic.cursors.values():
+            if cursor.durable:
+                self._add(cursor)
 
     def first(self) -> ManagedCursor | None:
-        """What `PersistentTopic.slowest_cursor` gives."""
+        """The slowest cursor. Only the one that this gave before may have moved since."""
+        self._sift_down()
+        return self._heap[0] if self._heap else None
+
+    def _add(self, cursor: ManagedCursor) -> None:
         heap = self._heap
-        while heap and (key := heap[0][2].key) != heap[0][0]:
-            heapq.heapreplace(heap, (key, *heap[0][1:]))
-        return heap[0][2] if heap else None
+        at = len(heap)
+        heap.append(cursor)
+        while at > 0 and cursor.key < heap[parent := (at - 1) // 2].key:
+            heap[at], at = heap[parent], parent
+        heap[at] = cursor
+
+    def _sift_down(self) -> None:
+        heap, at = self._heap, 0
+        while (left := 2 * at + 1) < len(heap):
+            right = min(left + 1, len(heap) - 1)
+            lower = left if heap[left].key < heap[right].key or heap[at].key <= heap[right].key else right
+            if heap[at].key <= heap[lower].key:
+                return
+            heap[at], heap[lower] = heap[lower], heap[at]
+            at = lower
 
 
 def _over_size(

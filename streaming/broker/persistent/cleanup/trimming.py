@@ -187,8 +187,7 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
     last = doomed[-1][0]
     end = Position(last, ledger.ledgers[last].entries - 1)
     if ctx.config.trimMovesToNextLedger and (following := ledger.next_ledger(last)) is not None:
-        # Pulsar leaves a cursor behind where nothing follows yet. It then fails to read what the cursor still has.
-        end = max(end, min(Position(following, -1), ledger.last_confirmed))
+        end = Position(following, -1)  # where nothing follows yet, a cursor is left behind
     for cursor in topic.cursors.values():
         if cursor.mark_delete < end <= ledger.last_confirmed:
             reason = Reason(CursorMoved, "ledger trimmed", policy)
