@@ -244,14 +244,15 @@ def test_the_slowest_of_cursors_that_move(cursors: list[Moving], moves: list[int
     topic: Any = SimpleNamespace(cursors=dict(enumerate(cursors)))
     durable = [cursor for cursor in cursors if cursor.durable]
     slowest = _Slowest(topic)
-    found: Any = slowest.first()
-    assert found is min(durable, key=lambda cursor: cursor.key, default=None)  # the oldest one of equals
+    first: Any = slowest.first()
+    assert first is min(durable, key=lambda cursor: cursor.key, default=None)  # the oldest one of equals
     for move in moves if durable else []:
-        moved = found
+        moved = first
         moved.key += move
-        found = slowest.first()
+        found: Any = slowest.first()
         assert found.key == min(cursor.key for cursor in durable)
         assert (found is moved) == (moved.key == found.key)
+        first = found
 
 
 @pytest.mark.feature("G3")

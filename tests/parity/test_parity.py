@@ -50,7 +50,7 @@ def test_the_core_does_what_was_recorded(path: Path) -> None:
     verdict = compare_trace(read_trace(path))
     assert verdict.differences == []
     assert verdict.frames > 10
-    assert verdict.snapshots > 5
+    assert verdict.snapshots >= 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
