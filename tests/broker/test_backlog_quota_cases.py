@@ -245,7 +245,8 @@ def test_the_slowest_of_cursors_that_move(cursors: list[Moving], moves: list[int
     durable = [cursor for cursor in cursors if cursor.durable]
     slowest = _Slowest(topic)
     first: Any = slowest.first()
-    assert first is min(durable, key=lambda cursor: cursor.key, default=None)  # the oldest one of equals
+    oldest: Any = min(durable, key=lambda cursor: cursor.key, default=None)
+    assert first is oldest
     for move in moves if durable else []:
         moved = first
         moved.key += move
