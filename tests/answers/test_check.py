@@ -374,7 +374,7 @@ def connected(random: Random) -> dict[str, Any]:
 
 
 @given(random=st.randoms(use_true_random=False))
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 def test_the_parts_of_a_scenario_violate_what_the_whole_violates(random: Random) -> None:
     scenario = scenario_of(connected(random))
     apart = violations(scenario)
