@@ -13,6 +13,7 @@ from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
 from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.policies.hierarchy import Effective, RetentionPolicies
 from streaming.broker.position import Position
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 
 P = ParamSpec("P")
 
@@ -185,13 +186,24 @@ def _retained_until(info: LedgerInfo, retention: RetentionPolicies) -> int:
 def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]], policy: str | None) -> None:
     ledger = topic.ledger
     last = doomed[-1][0]
-    end = Position(last, ledger.ledgers[last].entries - 1)
+    end = to = Position(last, ledger.ledgers[last].entries - 1)
     if ctx.config.trimMovesToNextLedger and (following := ledger.next_ledger(last)) is not None:
-        end = Position(following, -1)  # where nothing follows yet, a cursor is left behind
+        to = Position(following, -1)
+    reason = Reason(CursorMoved, "ledger trimmed", policy)
     for cursor in topic.cursors.values():
-        if cursor.mark_delete < end <= ledger.last_confirmed:
-            reason = Reason(CursorMoved, "ledger trimmed", policy)
-            topic.record_move(ctx, cursor, reason, cursor.move, ledger, end, None)
+        if cursor.mark_delete < to <= ledger.last_confirmed:
+            topic.record_move(ctx, cursor, reason, cursor.move, ledger, to, None)
+        elif cursor.mark_delete < end <= ledger.last_confirmed:  # `to` is behind all entries
+            subscription = topic.subscriptions.get(cursor.name)
+            if subscription is not None and subscription.type in INDIVIDUAL_TYPES:
+                # Pulsar leaves it behind, too. It then fails for ever to send again what is deleted.
+                topic.record_move(ctx, cursor, reason, cursor.move, ledger, end, None)
+            elif lost := cursor.live(ledger, cursor.mark_delete, end):  # it is left behind
+                ctx.emit(
+                    CursorMoved(
+                        topic.name, cursor.name, *cursor.mark_delete, *end, lost, reason.cause, policy
+                    )
+                )
     for id_, cause in doomed:
         info = ledger.ledgers.pop(id_)
         ledger.number_of_entries -= info.entries
