@@ -39,7 +39,7 @@ RECORDINGS = {
     "missingAdminCalls": ("2.10.5", "retention_infinite", "3.0", 0),
     "moveCursorOverConsumedLedger": ("2.10.5", "dedup_unload", "4.2", 0),
     "nonPersistentSubscriptionsStay": ("2.10.5", "np_basic", "4.0", 0),
-    "opensLedgerAtOnce": ("2.10.5", "q_reader", "3.0", 24),
+    "opensLedgerAtOnce": ("2.10.5", "q_reader", "3.0", 14),
     "passedEntriesStayPending": ("4.2.4", "ttl_unacked", "3.0", 2),
     "readsByLedgerSizes": ("3.0.7", "rnd_ledger5_1", "4.0", 3),
     "readsOnInClosedLedger": ("2.10.5", "dedup_unload", "3.0", 0),
