@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from streaming.answers.fates import CHANGES
 from streaming.answers.whatif.answer import BASELINE, WhatIf, to_json
+from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.report import report
 from streaming.broker.config import LINES
@@ -509,6 +510,29 @@ def test_a_write_that_a_closed_topic_lost_is_not_the_next_one_of_its_sequence_id
         (40, None, {"command": "RUN_CHECK", "check": "messageExpiry"}),
     ]
     assert differences(ask(table(log, messageExpiryCheckIntervalInMinutes=0), proposed=ttl(30))) == []
+
+
+@pytest.mark.parametrize("clients", [None, ClientSettings()], ids=["recorded", "reactive"])
+def test_a_message_sent_again_while_its_write_waits_has_an_answer_of_its_own(clients: Any) -> None:
+    """Deduplication can't tell, and refuses the second one. The first one is stored, sent, and expires."""
+    log = [
+        subscribe(), flow(0, 10), publish(1, 0),
+        (2, T, {"command": "FAULT", "fault": "DelayWrites", "count": 2}),
+        publish(3, 1), publish(3, 2), publish(4, 1),
+        (5, T, {"command": "FAULT", "fault": "CompleteWrites"}),
+        publish(6, 3), tick(100),
+    ]  # fmt: skip
+    found = whatif(
+        table(log, brokerDeduplicationEnabled=True),
+        [PolicySet("proposed", ttl(50))],
+        partitions=1,
+        clients=clients,
+    )
+    of_topic = next(
+        row for row in found.summary.to_pylist() if (row["policies"], row["topic"], row["subscription"]) == ("baseline", T, None)
+    )  # fmt: skip
+    assert (of_topic["published"], of_topic["stored"], of_topic["refused"]) == (5, 4, 1)
+    assert [taken for *_, taken in differences(found)] == ["delivered"] * 4
 
 
 def test_the_storage_of_a_topic_that_came_again() -> None:

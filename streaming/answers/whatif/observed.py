@@ -569,7 +569,7 @@ class Observer:
 
     def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
         """Which publish an answer is for: the record's own, or one whose write a fault put off."""
-        number = self._put_off.answered(effect)
+        number = self._put_off.answered(effect, self.broker)
         return self.numbers.get(offset) if number is None else number
 
     def plain(self, topic: str, number: int, ledger: int, entry: int, size: int) -> None:

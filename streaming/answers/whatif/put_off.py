@@ -5,12 +5,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from schemas import effects as e
+from streaming.broker.broker import Broker
 from streaming.broker.topic.abstract_topic import PendingWrite
 
 
 class _PutOff(NamedTuple):
     write: PendingWrite
     number: int
+
+
+def pending_writes(broker: Broker, topic: str) -> Sequence[PendingWrite]:
+    """The writes of a topic that wait, oldest first."""
+    try:
+        return broker.topic(topic).pending
+    except KeyError:
+        return ()
 
 
 class PutOffWrites:
@@ -27,14 +36,16 @@ class PutOffWrites:
         waiting.append(_PutOff(pending[-1], number))
         return True
 
-    def answered(self, effect: e.SendReceipt | e.SendError) -> int | None:
-        """The number of the publish that an answer is for; None: of none that waits."""
+    def answered(self, effect: e.SendReceipt | e.SendError, broker: Broker) -> int | None:
+        """The number of the publish that an answer is for; None: of none that waited. A message that is sent again meanwhile has the same
+        sequence id, and an answer of its own."""
         lowest = effect.sequence_id
         if isinstance(effect, e.SendError) and effect.lowest_sequence_id is not None:
             lowest = effect.lowest_sequence_id
         waiting = self._waiting.get(effect.topic, [])
         for place, (write, number) in enumerate(waiting):
-            if (write.producer.name, write.sequence_id) == (effect.producer_name, lowest):
+            same = (write.producer.name, write.sequence_id) == (effect.producer_name, lowest)
+            if same and not any(write is each for each in pending_writes(broker, effect.topic)):
                 del waiting[place]
                 return number
         return None

@@ -20,6 +20,7 @@ from schemas.commands import Decoded, Line
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.observed import Ints, Observer, OfTopic, Seen, SharedEntries, TopicPublishes
 from streaming.answers.whatif.projection import Start
+from streaming.answers.whatif.put_off import pending_writes
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
@@ -89,11 +90,7 @@ class ObservedBroker(Broker):
         """Count a publish. If a fault puts its write off, a later record answers it."""
         of = self._observer.of(topic)
         of.written.publishes = number + 1
-        try:
-            pending = self.topic(topic).pending
-        except KeyError:
-            return
-        if pending:
+        if pending := pending_writes(self, topic):
             self.flush()
             if not of.answer.between(number, number + 1)[0]:
                 self._observer.unanswered(topic, pending, number)

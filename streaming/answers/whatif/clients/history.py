@@ -18,7 +18,7 @@ from schemas import commands as c
 from schemas import effects as e
 from schemas.commands import Decoded, Line
 from streaming.answers.fates import deletes, loses_writes
-from streaming.answers.whatif.put_off import PutOffWrites
+from streaming.answers.whatif.put_off import PutOffWrites, pending_writes
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
@@ -229,8 +229,9 @@ class PublishNumbers:
     """Which publish an answer is for: the record's own, or an earlier one whose write a fault put off. `unstored`: messages that were sent
     and are not stored, as far as whoever uses this notes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.unstored: set[MessageKey] = set()
+        self._broker = broker
         self._own: tuple[str, int] | None = None
         self._put_off = PutOffWrites()
 
@@ -240,7 +241,7 @@ class PublishNumbers:
 
     def answered(self, effect: e.SendReceipt | e.SendError) -> int | None:
         """The number of the publish that an answer is for."""
-        number = self._put_off.answered(effect)
+        number = self._put_off.answered(effect, self._broker)
         if number is not None:
             return number
         own, self._own = self._own, None
@@ -253,17 +254,13 @@ class PublishNumbers:
         if deletes(effect.cause):  # sequence ids begin again
             self.unstored = {each for each in self.unstored if each[0] != effect.topic}
 
-    def end(self, broker: Broker) -> bool:
+    def end(self) -> bool:
         """The record is done. Does its publish wait?"""
         own, self._own = self._own, None
         if own is None:
             return False
         topic, number = own
-        try:
-            pending = broker.topic(topic).pending
-        except KeyError:
-            return False
-        return self._put_off.note(topic, pending, number)
+        return self._put_off.note(topic, pending_writes(self._broker, topic), number)
 
 
 class History:
@@ -287,8 +284,8 @@ class History:
         self.repeats: set[int] = set()
         self.repeated: set[MessageKey] = set()
         self._requests: dict[tuple[str, str, int], int] = {}
-        self._numbers = PublishNumbers()
         self._broker = Broker(partition, NoEntries())
+        self._numbers = PublishNumbers(self._broker)
         for record in decoded(records):
             self._fold(record)
         for of in self.topics.values():
@@ -315,7 +312,7 @@ class History:
             self._command(topic, record.offset, inner, now)
         for row in rows[before:]:
             self._row(row, record.offset)
-        self._numbers.end(self._broker)
+        self._numbers.end()
 
     def _publish(self, topic: str, offset: int, command: c.Publish | c.Send) -> None:
         of = self.topics[topic]

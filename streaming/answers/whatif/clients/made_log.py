@@ -70,7 +70,7 @@ class MadeLog:
         self.offsets: Ints = records["offset"].to_numpy()
         self.first = int(self.offsets[0]) if len(self.offsets) else 0
         self.broker = Broker(partition, NoEntries())
-        self.numbers = PublishNumbers()
+        self.numbers = PublishNumbers(self.broker)
         self.topics: dict[str, MessagePositions] = defaultdict(MessagePositions)
         self.moved_topics: set[str] = set()
         self.requests: dict[tuple[str, str, int], object] = {}
@@ -136,7 +136,7 @@ class MadeLog:
                 self.numbers.unstored.add(message)
         self.broker.apply(offset, timestamp, topic, command, encoded)
         self._see()
-        waits = self.numbers.end(self.broker)
+        waits = self.numbers.end()
         if number >= 0 and topic is not None and not waits and self.topics[topic].position_of(number) is None:
             self._compare_entry(topic, number, None)
 
