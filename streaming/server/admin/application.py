@@ -391,9 +391,13 @@ class _Api:
         self, topic: str, index: int, partitions: int, command: Publish, version: int
     ) -> dict[str, Any]:
         """Publish a message to a topic or to one of its partitions (−1: it has none). What became of it."""
-        if not (0 if partitions else -1) <= index < partitions:
-            cause = f"Topic {partition_of(topic, index)} not found"
+
+        def failed(cause: str) -> dict[str, Any]:
+            # quirk: the id of a message that was not stored is its partition
             return {"errorMsg": cause, "messageId": str(index), "errorCode": 2, "schemaVersion": version}
+
+        if not (0 if partitions else -1) <= index < partitions:
+            return failed(f"Topic {partition_of(topic, index)} not found")
         name = topic if index < 0 else partition_of(topic, index)
         rows = [row.effect for row in await self._engine.submit(name, command)]
         for effect in rows:
@@ -402,7 +406,7 @@ class _Api:
                 return {"messageId": id_, "errorCode": 0, "schemaVersion": version}
         causes = [effect.cause for effect in rows if isinstance(effect, SendError | Quarantined)]
         cause = causes[0] if causes and causes[0] else "the message was not stored"
-        return {"errorMsg": cause, "messageId": "", "errorCode": 2, "schemaVersion": version}
+        return failed(cause)
 
     # -- calls without state
 
