@@ -75,6 +75,18 @@ def _parsed(address: str, option: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
+_VERSIONS = frozenset({"version=0.0.1", "version=0.0.4", "version=1.0.0"})
+
+
+def known_types(accept: str) -> str:
+    """An Accept header without the types whose versions no format of metrics has. `prometheus_client` fails on a version that is no number,
+    and shows others in its answers."""
+    return ",".join(
+        kind for kind in accept.split(",")
+        if _VERSIONS.issuperset(part for each in kind.split(";") if (part := each.strip()).startswith("version="))
+    )  # fmt: skip
+
+
 class _Status(NamedTuple):
     status: str
     text: str
@@ -100,7 +112,8 @@ def application(metrics: QueryMetrics) -> WsgiApplication:
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/metrics":
-            exposed: Iterable[bytes] = expose(environ, start_response)
+            accept = known_types(environ.get("HTTP_ACCEPT", ""))
+            exposed: Iterable[bytes] = expose({**environ, "HTTP_ACCEPT": accept}, start_response)
             return exposed
         found = probe(environ["PATH_INFO"])
         body = f"{found.text}\n".encode()

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streaming.broker.config import PROTOCOL_VERSION
 from streaming.metrics.browsers import is_loopback, refusal
-from streaming.metrics.endpoint import registry
+from streaming.metrics.endpoint import known_types, registry
 from streaming.metrics.server import ServerMetrics
 from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
@@ -338,7 +338,7 @@ class Page:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
-        encode, type_ = choose_encoder(Headers(scope=scope).get("accept", ""))
+        encode, type_ = choose_encoder(known_types(Headers(scope=scope).get("accept", "")))
         now = time.monotonic()
         page, until = self._made.get(type_, (b"", now))
         if now >= until:

@@ -748,7 +748,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Unknown paths, other methods, and bad bodies."""
     assert isinstance(error, HTTPException)
     reason = {
-        404: f"{request.method} {request.url.path} is not supported",
+        404: f"{request.method} {request.scope['path']} is not supported",
         405: f"{request.method} is not allowed here",
     }
     found = _reason(error.status_code, reason.get(error.status_code, error.detail))
