@@ -521,7 +521,8 @@ class _Api:
         if listener:
             return _reason(500, f"the broker do not have {listener} listener")
         url = self._service_url
-        found = {f"brokerUrl{self._tls}": url, f"httpUrl{self._tls}": self._admin_url}
+        # brokerUrl is there under TLS, too: the C++ client crashes without it.
+        found = {"brokerUrl": "", f"brokerUrl{self._tls}": url, f"httpUrl{self._tls}": self._admin_url}
         return _json(200, {**found, "nativeUrl": url, "brokerUrlSsl": ""})
 
     async def _lookup_bundle(self, request: Request) -> Response:
