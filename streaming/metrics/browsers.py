@@ -10,7 +10,7 @@ from contextlib import suppress
 _OF_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """The types of a body that a page may send anywhere without asking before."""
 
-_READING = ("GET", "HEAD", "OPTIONS")
+READING = ("GET", "HEAD", "OPTIONS")
 
 
 def is_loopback(host: str) -> bool:
@@ -35,11 +35,11 @@ def refusal(method: str, headers: Mapping[str, str], own: str | None = None) -> 
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
     if origin is not None and origin.partition("://")[2] != host:
         return f"Origin {origin}: without tokens, pages of other sites may not use this"
-    is_visit = method in _READING and headers.get("sec-fetch-mode") == "navigate"
+    is_visit = method in READING and headers.get("sec-fetch-mode") == "navigate"
     if site not in ("none", "same-origin") and not is_visit:
         return f"Sec-Fetch-Site {site}: without tokens, pages of other sites may not use this"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if method not in _READING and kind in _OF_FORMS:
+    if method not in READING and kind in _OF_FORMS:
         return f"Content-Type {kind}: without tokens, send application/json"
     return None
 

@@ -11,7 +11,7 @@ from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from streaming.metrics.browsers import is_loopback
+from streaming.metrics.browsers import READING, is_loopback
 from streaming.metrics.query import QueryMetrics
 
 LOOPBACK = "127.0.0.1"
@@ -116,6 +116,8 @@ def application(metrics: QueryMetrics) -> WsgiApplication:
             exposed: Iterable[bytes] = expose({**environ, "HTTP_ACCEPT": accept}, start_response)
             return exposed
         found = probe(environ["PATH_INFO"])
+        if environ["REQUEST_METHOD"] not in READING:
+            found = _Status("405 Method Not Allowed", "only GET is supported")
         body = f"{found.text}\n".encode()
         start_response(
             found.status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]

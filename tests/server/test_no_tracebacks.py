@@ -458,6 +458,32 @@ def test_headers_of_any_value(name: str, tmp_path: Path) -> None:
                     assert 100 < int(status.split()[1]) < 500, asked
 
 
+def asked(port: int, line: str, headers: str = "Host: localhost\r\n") -> int:
+    """The status of the answer to a request."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(f"{line} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n".encode())
+        return int(client.makefile("rb").readline().split()[1])
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/v2/clusters", "/metrics", "/healthz", f"{CONTROL}/clock", "/admin/v2/tenants?x=http://y"]
+)
+def test_a_target_may_name_the_server(path: str) -> None:
+    """RFC 9112 §3.2.2. Its name counts, and not that in Host."""
+    with on_a_loop(lambda stack: _serve(stack, HeldClock(NOW))) as port:
+        assert asked(port, f"GET http://localhost:{port}{path}") == 200
+        assert asked(port, f"GET http://evil.example{path}") == 403
+        assert asked(port, f"GET http://localhost{path}", "Host: evil.example\r\n") == 200
+
+
+@pytest.mark.parametrize("name", ["serve", "metrics"])
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+def test_what_only_shows_something_takes_nothing_else(name: str, path: str, tmp_path: Path) -> None:
+    with _surface(name, tmp_path) as port:
+        assert asked(port, f"GET {path}") in (200, 503)
+        assert {asked(port, f"{method} {path}") for method in ("POST", "PUT", "DELETE", "PATCH")} == {405}
+
+
 def test_a_recording_proxy_asks_its_broker_alone(tmp_path: Path) -> None:
     """A target without a slash, after the broker's address, would be that of another host."""
     with (
