@@ -12,6 +12,7 @@ from schemas.records import RECORD
 from streaming.broker.admin import namespace_policies
 from streaming.broker.config import PROFILE_OF, WITHOUT_EFFECT, ServiceConfiguration
 from streaming.broker.policies import topic_policies
+from streaming.broker.policies.admin_calls import OTHER_FIELDS
 from streaming.broker.policies.hierarchy import Policies
 from streaming.log.policy_files import POLICIES
 from tools.descriptions import fields
@@ -82,13 +83,19 @@ def policies_schema() -> dict[str, Any]:
         definition = definitions[struct.__name__]
         definition.pop("description", None)
         definition.pop("required", None)
-        definition["additionalProperties"] = False
         for field in fields(struct):
             text = f"{field.description} Unit: {field.unit}." if field.unit else field.description
             definition["properties"][field.name] = {
                 "description": text,
                 **definition["properties"][field.name],
             }
+    for definition in definitions.values():
+        if "properties" in definition:
+            definition["additionalProperties"] = False  # a misspelled field would have no effect
+    for struct, others in OTHER_FIELDS.items():
+        definitions[struct.__name__]["properties"] |= {
+            name: {"description": text} for name, text in others.items()
+        }
     of_policies = definitions["Policies"]["properties"]
     names = sorted((namespace_policies.NAMES | topic_policies.NAMES).difference(POLICIES))
     definitions["Policies"]["properties"] = {name: of_policies[name] for name in POLICIES} | {

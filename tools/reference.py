@@ -270,7 +270,8 @@ def _admin_calls() -> str:
 ## Admin calls
 
 The paths of [ADMIN](#admin) are those of Pulsar's admin REST API below `/admin/v2`. A call that Magnetar does not know is
-answered with 404 and becomes an output row of the kind [UNSUPPORTED](outputs.md#unsupported).
+answered with 404 and becomes an output row of the kind [UNSUPPORTED](outputs.md#unsupported). As in Pulsar, a field of a body that the
+call does not know is ignored. In a [file of policies](../operate/policies.md), it is a mistake.
 
 ### Policies
 

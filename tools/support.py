@@ -248,7 +248,7 @@ def _admin_calls() -> Iterator[str]:
         "JVM.\n"
         "\nMessages can be published with `POST /topics/{domain}/{tenant}/{namespace}/{topic}` and `…/partitions/{partition}`, on the "
         "embedded engine: of the schema types STRING, JSON, BOOLEAN and of numbers; a key is text. No producer joins the topic "
-        "for them ([producers.md](../rules/producers.md) §19). Paths and topic names of Pulsar 1, which have a cluster between tenant and namespace, are taken, too.\n"
+        "for them, and they fail while deduplication is enabled ([producers.md](../rules/producers.md) §19). Paths and topic names of Pulsar 1, which have a cluster between tenant and namespace, are taken, too.\n"
     )
 
 

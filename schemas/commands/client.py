@@ -48,7 +48,7 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc
     """The earliest time of delivery. Only Shared and Key_Shared subscriptions observe it; others deliver immediately."""
     rest: bool = False
     """True: published as ``POST /topics/…`` does (`TopicsBase`). No producer joins the topic, so nothing that concerns producers
-    applies: their number, access modes, encryption, or a quota that holds them back."""
+    applies: their number, access modes, encryption, or a quota that holds them back. A persistent topic with deduplication refuses it."""
 
     def __post_init__(self) -> None:
         if self.payload and self.payload_bytes:

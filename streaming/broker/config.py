@@ -802,6 +802,7 @@ ONLY: dict[str, tuple[str, str]] = {
     "strictlyVerifySubscriptionName": ("false", "stricter names of subscriptions are"),
     "maxTenants": ("0", "limits of tenants are"),
     "brokerInterceptors": ("", "broker interceptors are"),
+    "httpRequestsFailOnUnknownPropertiesEnabled": ("false", "admin calls that fail because of unknown fields are"),
     "brokerEntryPayloadProcessors": ("", "payload processors are"),
 }  # fmt: skip
 """Settings without effect that change what a broker does if they have another value than this, and what is not supported then."""

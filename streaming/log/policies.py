@@ -32,7 +32,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import BadSetting, configuration, is_known, is_without_effect
 from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
-from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of
+from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of, unknown_fields
 from streaming.broker.policies.kept import KEPT
 from streaming.log.broker_settings import nearest_setting, sort_out
 from streaming.log.dump_files import NO_EFFECT
@@ -188,6 +188,8 @@ def _mistakes(policy: PolicyCommand, log: _Log) -> Iterator[str]:
         topic is not None and not admin_requests.creates_topic(command)
     ):
         yield _no_policy(call)
+    elif policy_of(call, path) is not None and (fields := unknown_fields(call, command.body)):
+        yield f"unknown field `{fields[0]}`, which a broker ignores: it has no effect"
 
 
 def _no_topic(topic: str, topics: set[str]) -> str:

@@ -6,12 +6,11 @@ A browser lets every page send requests to any address. It says where the page i
 import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 _OF_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """The types of a body that a page may send anywhere without asking before."""
 
-_READING = ("GET", "HEAD", "OPTIONS")
+READING = ("GET", "HEAD", "OPTIONS")
 
 
 def is_loopback(host: str) -> bool:
@@ -34,13 +33,13 @@ def refusal(method: str, headers: Mapping[str, str], own: str | None = None) -> 
     if (name := name_of(host)) != (own and own.lower()) and not is_loopback(name):
         return f"Host {host}: without tokens, this is only for localhost"
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and origin.partition("://")[2] != host:
         return f"Origin {origin}: without tokens, pages of other sites may not use this"
-    is_visit = method in _READING and headers.get("sec-fetch-mode") == "navigate"
+    is_visit = method in READING and headers.get("sec-fetch-mode") == "navigate"
     if site not in ("none", "same-origin") and not is_visit:
         return f"Sec-Fetch-Site {site}: without tokens, pages of other sites may not use this"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if method not in _READING and kind in _OF_FORMS:
+    if method not in READING and kind in _OF_FORMS:
         return f"Content-Type {kind}: without tokens, send application/json"
     return None
 

@@ -11,7 +11,7 @@ from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from streaming.metrics.browsers import is_loopback
+from streaming.metrics.browsers import READING, is_loopback
 from streaming.metrics.query import QueryMetrics
 
 LOOPBACK = "127.0.0.1"
@@ -75,6 +75,18 @@ def _parsed(address: str, option: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
+_VERSIONS = frozenset({"version=0.0.1", "version=0.0.4", "version=1.0.0"})
+
+
+def known_types(accept: str) -> str:
+    """An Accept header without the types whose versions no format of metrics has. `prometheus_client` fails on a version that is no number,
+    and shows others in its answers."""
+    return ",".join(
+        kind for kind in accept.split(",")
+        if _VERSIONS.issuperset(part for each in kind.split(";") if (part := each.strip()).startswith("version="))
+    )  # fmt: skip
+
+
 class _Status(NamedTuple):
     status: str
     text: str
@@ -100,9 +112,12 @@ def application(metrics: QueryMetrics) -> WsgiApplication:
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/metrics":
-            exposed: Iterable[bytes] = expose(environ, start_response)
+            accept = known_types(environ.get("HTTP_ACCEPT", ""))
+            exposed: Iterable[bytes] = expose({**environ, "HTTP_ACCEPT": accept}, start_response)
             return exposed
         found = probe(environ["PATH_INFO"])
+        if environ["REQUEST_METHOD"] not in READING:
+            found = _Status("405 Method Not Allowed", "only GET is supported")
         body = f"{found.text}\n".encode()
         start_response(
             found.status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]

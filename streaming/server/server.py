@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -26,8 +27,8 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streaming.broker.config import PROTOCOL_VERSION
-from streaming.metrics.browsers import is_loopback, refusal
-from streaming.metrics.endpoint import registry
+from streaming.metrics.browsers import READING, is_loopback, refusal
+from streaming.metrics.endpoint import known_types, registry
 from streaming.metrics.server import ServerMetrics
 from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
@@ -245,7 +246,7 @@ class Server:
             app = _with_health(app, engine)  # probes have no token
             if security.authentication is None and not security.insecure:
                 app = _not_for_pages(app, advertised)
-            self._http = HttpServer(app, admin_listener, security.tls)
+            self._http = HttpServer(_with_paths(app), admin_listener, security.tls)
             self._listeners = (listener, admin_listener)
 
     async def __aenter__(self) -> "Server":
@@ -279,6 +280,25 @@ class Server:
         if self._server is not None:
             self._server.close()
         self.binary.close()
+
+
+def _with_paths(app: ASGIApp) -> ASGIApp:
+    """`app`, which gets a target that names the server, too, as a path and a Host (RFC 9112 §3.2.2)."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["raw_path"].startswith((b"http://", b"https://")):
+            host, _, path = scope["raw_path"].partition(b"://")[2].partition(b"/")
+            headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+            raw = b"/" + path
+            scope = {
+                **scope,
+                "raw_path": raw,
+                "path": unquote(raw.decode()),
+                "headers": [(b"host", host), *headers],
+            }
+        await app(scope, receive, send)
+
+    return call
 
 
 def _not_for_pages(app: ASGIApp, advertised: str | None) -> ASGIApp:
@@ -322,7 +342,10 @@ def _beside(app: ASGIApp, others: Mapping[str, ASGIApp]) -> ASGIApp:
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].rstrip("/") if scope["type"] == "http" else ""
-        await others.get(path, app)(scope, receive, send)
+        found = others.get(path, app)
+        if path in others and scope["method"] not in READING:
+            found = PlainTextResponse("only GET is supported\n", 405, {"allow": ", ".join(READING)})
+        await found(scope, receive, send)
 
     return either
 
@@ -338,7 +361,7 @@ class Page:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
-        encode, type_ = choose_encoder(Headers(scope=scope).get("accept", ""))
+        encode, type_ = choose_encoder(known_types(Headers(scope=scope).get("accept", "")))
         now = time.monotonic()
         page, until = self._made.get(type_, (b"", now))
         if now >= until:

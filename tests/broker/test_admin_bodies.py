@@ -2,12 +2,15 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from schemas.commands import Admin
 from schemas.effects import AdminResponse, Quarantined
 from streaming.broker import broker
 from streaming.broker.admin_calls import CALLS
+from streaming.broker.admin_requests import topic_of
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from tests.broker.kit import TOPIC, Run
@@ -49,10 +52,43 @@ def paths() -> list[tuple[str, str]]:
     return sorted(found)
 
 
+OBJECTS: tuple[dict[str, Any], ...] = (
+    {}, {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5}, {"limitSize": 5, "limitTime": 5, "policy": "producer_exception"}, {"limit": 5},
+    {"dispatchThrottlingRateInMsg": 5, "ratePeriodInSecond": 1}, {"publishThrottlingRateInMsg": 5}, {"subscribeThrottlingRatePerConsumer": 5},
+    {"active": True, "tickTime": 5}, {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2},
+    {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 2}, {"allowAutoSubscriptionCreation": True},
+    {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 5, "deleteWhileInactive": True},
+    {"adminRoles": ["a"], "allowedClusters": ["standalone"]}, {"serviceUrl": "http://a:1"}, {"numBundles": 2}, {"partitions": 2, "properties": {}},
+    {"type": "STRING", "schema": "", "properties": {}}, {"ledgerId": 1, "entryId": 0}, {"publishRateInMsgs": 5}, {"msgRateIn": 5.0},
+    {"bookkeeperAffinityGroupPrimary": "a"}, {"entryFilterNames": "a"}, {"managedLedgerOffloadDriver": "filesystem"},
+    {"message_ttl_in_seconds": 5, "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 5}},
+)  # fmt: skip
+"""Bodies that are right for some call. Together, they have what each call takes."""
+MAPS = re.compile(
+    r"/(propert\w+|failureDomains/a|namespaceIsolationPolicies/a|racks-info/b|offloadPolicies)$|^/clusters/[^/]+$|/property"
+)
+"""Calls whose bodies have names of the caller's choice."""
+
+
 def begun() -> Run:
     run = Run()
     run.subscribe("s", "Shared")
     return run
+
+
+@pytest.mark.parametrize("body", OBJECTS, ids=str)
+def test_unknown_fields_are_ignored(body: dict[str, Any]) -> None:
+    """As in Pulsar (httpRequestsFailOnUnknownPropertiesEnabled is false): the call does what it does without them."""
+    plain, more = begun(), begun()
+    for method, path in paths():
+        topic = topic_of(path)
+        given = body if MAPS.search(path) else {**body, "unknown": 1, "Retention": {"a": [None]}}
+        answers = [
+            run.do(Admin(method=method, path=path, body=each), topic)  # type: ignore[arg-type]
+            for run, each in ((plain, body), (more, given))
+        ]
+        assert answers[0] == answers[1], (method, path)
+        assert plain.broker.encode() == more.broker.encode(), (method, path)
 
 
 @pytest.mark.parametrize("value", VALUES)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from schemas.commands import Admin
 from schemas.effects import SendError, SendReceipt
-from tests.broker.kit import Run, of, one
+from tests.broker.kit import TOPIC, Run, of, one
 
 
 def test_what_concerns_producers_does_not_apply() -> None:
@@ -35,13 +36,33 @@ def test_a_topic_that_takes_no_messages_refuses_them() -> None:
     assert one(run.publish(2, rest=True), SendError).error == "TopicTerminatedError"
 
 
-def test_deduplication_knows_them_by_their_name_and_forgets_it() -> None:
-    run = Run(brokerDeduplicationEnabled=True)
-    receipts = [one(run.publish(number, rest=True), SendReceipt).entry_id for number in (5, 5, 6)]
-    assert receipts == [0, -1, 1]
+@pytest.mark.parametrize(
+    "call", ["/namespaces/public/default/deduplication", "/persistent/public/default/t/deduplicationEnabled"]
+)
+def test_deduplication_takes_none_of_them(call: str) -> None:
+    """A real 4.0.7 stores none either, whatever their names and ids are, and takes them again without deduplication."""
+    run = Run()
+    topic = TOPIC if call.startswith("/persistent") else None
+    run.publish(1, rest=True)
+    run.do(Admin(method="POST", path=call, body=True), topic)
+    run.publish(5)
+    for name, id_ in (("p", 5), ("p", 6), ("p", 6), ("other", 0), ("RestProducer", 0)):
+        refused = run.publish(id_, name, rest=True)
+        assert "deduplication" in (one(refused, SendError).cause or "")
+        assert not of(refused, SendReceipt)
+    assert run.topic.dedup.persisted == {"p": 5}
+    non_persistent = "non-persistent://public/default/t"
+    assert one(run.publish(5, "p", non_persistent, rest=True), SendReceipt).cause is None
+    run.do(Admin(method="POST", path=call, body=False), topic)
+    assert [one(run.publish(5, rest=True), SendReceipt).entry_id for _ in range(2)] == [2, 3]
+
+
+def test_deduplication_forgets_one_that_waited_when_it_was_enabled() -> None:
+    run = Run()
+    run.publish(1, "x")
     run.fault("DelayWrites", 1)
     assert not of(run.publish(7, rest=True), SendReceipt)
-    run.wait(9 * 3600)
+    run.namespace("POST", "deduplication", True)
     run.fault("CompleteWrites")
     assert [*run.topic.dedup.inactive_short_form] == ["p"]
     run.wait(9 * 3600)

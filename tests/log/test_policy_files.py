@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,7 @@ from streaming.broker import setting_names
 from streaming.broker.broker import Broker
 from streaming.broker.config import WITHOUT_EFFECT, NotSupported, ServiceConfiguration, configuration
 from streaming.broker.entries import NoEntries
+from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.setting_names import RELEASED
 from streaming.cli.app import app
@@ -601,6 +602,34 @@ def test_mistakes_are_named(content: Any, about: str, says: str, file: Any) -> N
         read_policies(f"{about}{path}", records, judge)
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+OF_OBJECTS = [
+    name for name, (_, type_) in POLICY_CALLS.items() if any(hasattr(each, "__struct_fields__") for each in (type_, *get_args(type_)))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", [*OF_OBJECTS, "backlogQuota", "s/dispatchRate"])
+def test_a_misspelled_field_is_a_mistake(policy: str, file: Any) -> None:
+    """A broker ignores it, so the policy would lack what it means."""
+    call = admin(f"/persistent/{NAMESPACE}/t/{policy}", {"oops": 1}) | {"topic": T, "timestamp": 0}
+    table = file(json.dumps(call), "a.jsonl")
+    with pytest.raises(PolicyError, match="unknown field `oops`"):
+        read_policies(table, recorded(), judge)
+
+
+def test_fields_that_pulsar_has_are_no_mistake(file: Any) -> None:
+    quota, persistence = (
+        {"limit": 5, "policy": "producer_exception"},
+        {"managedLedgerStorageClassName": "a", "bookkeeperEnsemble": 2},
+    )
+    found = namespace(
+        file(
+            f"namespaces: {{{NAMESPACE}: {{backlogQuota: {{destination_storage: {json.dumps(quota)}}}, persistence: {json.dumps(persistence)}}}}}",
+            "a.yaml",
+        )
+    )
+    assert found.backlogQuota["destination_storage"].limitSize == 5
 
 
 def test_other_encodings(tmp_path: Path) -> None:

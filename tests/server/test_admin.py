@@ -1087,8 +1087,33 @@ def test_messages_that_the_broker_refuses_say_why() -> None:
         return (await _produced(api, "t", {"messages": [{"payload": "x"}]}))[1]["messagePublishResults"]
 
     (refused,) = on_api(publish)
-    assert refused["errorCode"] == 2
+    assert (refused["errorCode"], refused["messageId"]) == (2, "-1")
     assert "terminated" in refused["errorMsg"]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("names", [({}, {}), ({"producerName": "p"}, {"sequenceId": 5})])
+def test_no_message_is_a_success_that_deduplication_refuses(
+    partitions: int, names: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    """As 4.0.7 answers: with 200, each result with an error, and with its partition as an id."""
+    of_all, of_each = names
+
+    async def publish(api: Api) -> None:
+        await api.call("PUT", f"{PATH}/partitions" if partitions else PATH, partitions or None)
+        await api.call("POST", "/namespaces/public/n/deduplication", True)
+        body = {"messages": [{"payload": "x", **of_each}] * 3, **of_all}
+        calls = {"t": [0, 1, 0], "t/partitions/1": [1] * 3} if partitions else {"t": [-1] * 3}
+        for call, ids in calls.items():
+            status, found = await _produced(api, call, body)
+            results = found["messagePublishResults"]
+            assert (status, [each["errorCode"] for each in results]) == (200, [2] * 3)
+            assert [each["messageId"] for each in results] == [str(each) for each in ids]
+            assert all("deduplication" in each["errorMsg"] for each in results)
+        stored = f"{PATH}-partition-0" if partitions else PATH
+        assert (await api.call("GET", f"{stored}/internalStats")).body["numberOfEntries"] == 0
+
+    on_api(publish)
 
 
 def test_an_engine_without_all_rows_publishes_nothing_through_http(monkeypatch: pytest.MonkeyPatch) -> None:

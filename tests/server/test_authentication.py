@@ -5,6 +5,8 @@ import gc
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import time
 import tracemalloc
 import urllib.error
@@ -84,8 +86,25 @@ def test_the_official_client_over_tls_with_a_token(tmp_path: Path) -> None:
         path = f"/lookup/v2/topic/{TOPIC.replace('://', '/')}"
         status, found = get(broker, path, f"Bearer {token()}", context)
         assert (status, found["brokerUrlTls"]) == (200, broker.server.service_url)
-        assert found["httpUrlTls"] == broker.server.admin_url
+        assert (found["brokerUrl"], found["httpUrlTls"]) == ("", broker.server.admin_url)
         assert get(broker, path, None, context)[0] == 401
+
+
+def test_the_official_client_looks_up_over_https(tmp_path: Path) -> None:
+    """pulsar-client 3.13.0 ends its process with a segmentation fault if the answer has no brokerUrl."""
+    own = tmp_path / "server.pem"
+    own.write_bytes(Certificate("server").pem(with_key=True))
+    with running(security=Security(tls_context(own, own), insecure=True)) as broker:
+        source = f"""
+import pulsar
+client = pulsar.Client({broker.server.admin_url!r}, tls_trust_certs_file_path={str(own)!r}, operation_timeout_seconds=20)
+consumer = client.subscribe({TOPIC!r}, "s")
+client.create_producer({TOPIC!r}).send(b"x")
+assert consumer.receive(20_000).data() == b"x"
+client.close()
+"""
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("admin", [False, True])

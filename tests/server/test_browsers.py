@@ -19,6 +19,10 @@ ATTACKS = [
     ("POST", {**OWN, "origin": "https://evil.example"}),
     ("POST", {**OWN, "origin": "null"}),
     ("POST", {**OWN, "origin": "http://127.0.0.1:3000"}),
+    *[
+        ("GET", {**OWN, "origin": origin})
+        for origin in ("http://[", "http://[::1", "http://a]b", "", "127.0.0.1:8080")
+    ],
     ("DELETE", {**OWN, "sec-fetch-site": "cross-site"}),
     ("GET", {**OWN, "sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}),
     ("POST", {**OWN, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}),

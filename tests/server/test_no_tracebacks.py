@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ from streaming.server.admin.http import HttpServer
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
-from streaming.server.server import CONTROL, Address, Server, bound
+from streaming.server.server import CONTROL, OPEN, Address, Security, Server, bound
 from streaming.ui.application import application as page
 from tests.server.test_limits import COMMANDS, TOPIC, Wire, opened, rest, run
 
@@ -302,11 +303,12 @@ def on_a_loop(enter: Callable[[AsyncExitStack], Awaitable[int]]) -> Iterator[int
         loop.close()
 
 
-async def _serve(stack: AsyncExitStack, clock: HeldClock | None) -> int:
+async def _serve(stack: AsyncExitStack, clock: HeldClock | None, security: Security = OPEN) -> int:
     engine = EmbeddedEngine(clock=clock, begins_with=STANDALONE, checkpoints=False)
     sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
     await stack.enter_async_context(engine)
-    await stack.enter_async_context(Server(engine, sockets[0], admin_listener=sockets[1], clock=clock))
+    server = Server(engine, sockets[0], admin_listener=sockets[1], clock=clock, security=security)
+    await stack.enter_async_context(server)
     port: int = sockets[1].getsockname()[1]
     return port
 
@@ -345,6 +347,7 @@ def _surface(name: str, folder: Path) -> AbstractContextManager[int]:
     metrics = QueryMetrics()
     surfaces: dict[str, Callable[[], AbstractContextManager[int]]] = {
         "serve": lambda: on_a_loop(lambda stack: _serve(stack, None)),
+        "insecure": lambda: on_a_loop(lambda stack: _serve(stack, None, Security(insecure=True))),
         "double": lambda: on_a_loop(lambda stack: _serve(stack, HeldClock(NOW))),
         "record": lambda: on_a_loop(lambda stack: _record(stack, folder)),
         "metrics": lambda: _threads(endpoint.application(metrics)),
@@ -391,6 +394,94 @@ def test_http_clients_that_misbehave(
             connection.close()
             # The line of a client that is gone may come a little later.
             assert len(caplog.records) - before <= done, what
+
+
+_BEGINNINGS = {
+    "Host": ("", "127.0.0.1", "["), "Origin": ("", "http://", "http://127.0.0.1"), "Referer": ("", "http://"), "Content-Type": ("", "text/plain;"),
+    "Accept": ("", "text/plain;version=", "application/openmetrics-text;version="), "Accept-Encoding": ("", "gzip;"), "Authorization": ("", "Bearer "),
+    "Range": ("", "bytes="), "Upgrade": ("", "websocket"),
+    **dict.fromkeys(("Sec-Fetch-Site", "Sec-Fetch-Mode", "Cookie", "Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "If-None-Match",
+                     "User-Agent"), ("",)),
+}  # fmt: skip
+"""Headers that something may parse, and how what it parses begins."""
+_PIECES = (
+    "http://",
+    "[",
+    "]",
+    "::1",
+    "a",
+    ":",
+    "80",
+    "@",
+    "/",
+    "?",
+    "%zz",
+    ";",
+    ",",
+    "=",
+    "\t",
+    '"',
+    "\xff",
+    "-1",
+    "9" * 30,
+    "null",
+    "1.0.0",
+    ".",
+    "x",
+    "q=",
+)
+_TARGETS = (
+    "/metrics",
+    "/healthz",
+    "/",
+    "/nowhere",
+    "/admin/v2/tenants",
+    "/lookup/v2/topic/persistent/public/default/t",
+)
+
+
+@pytest.mark.parametrize("name", ["serve", "insecure", "double", "record", "metrics", "page"])
+def test_headers_of_any_value(name: str, tmp_path: Path) -> None:
+    """They are no error of the server's."""
+    targets = _TARGETS[:-1] if name == "record" else _TARGETS  # that proxy has no address for lookups
+    chance = Random(name)
+    with _surface(name, tmp_path) as port:
+        for header, beginnings in _BEGINNINGS.items():
+            for beginning in beginnings:
+                for target in targets * 5:
+                    value = beginning + "".join(chance.choices(_PIECES, k=chance.randrange(4)))
+                    lines = {"Host": "localhost", header: value, "Connection": "close"}
+                    asked = f"GET {target} HTTP/1.1\r\n" + "".join(f"{a}: {b}\r\n" for a, b in lines.items())
+                    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+                        client.sendall(f"{asked}\r\n".encode("latin-1"))
+                        status = client.makefile("rb").readline()
+                    assert 100 < int(status.split()[1]) < 500, asked
+
+
+def asked(port: int, line: str, headers: str = "Host: localhost\r\n") -> int:
+    """The status of the answer to a request."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(f"{line} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n".encode())
+        return int(client.makefile("rb").readline().split()[1])
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/v2/clusters", "/metrics", "/healthz", f"{CONTROL}/clock", "/admin/v2/tenants?x=http://y"]
+)
+def test_a_target_may_name_the_server(path: str) -> None:
+    """RFC 9112 §3.2.2. Its name counts, and not that in Host."""
+    with on_a_loop(lambda stack: _serve(stack, HeldClock(NOW))) as port:
+        assert asked(port, f"GET http://localhost:{port}{path}") == 200
+        assert asked(port, f"GET http://evil.example{path}") == 403
+        assert asked(port, f"GET http://localhost{path}", "Host: evil.example\r\n") == 200
+
+
+@pytest.mark.parametrize("name", ["serve", "metrics"])
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+def test_what_only_shows_something_takes_nothing_else(name: str, path: str, tmp_path: Path) -> None:
+    with _surface(name, tmp_path) as port:
+        assert asked(port, f"GET {path}") in (200, 503)
+        assert {asked(port, f"{method} {path}") for method in ("POST", "PUT", "DELETE", "PATCH")} == {405}
 
 
 def test_a_recording_proxy_asks_its_broker_alone(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def read(body: Any, namespace: str) -> Policies:
             kept[_KEPT[name]] = _kept(name, value)
         elif name == _QUOTAS:
             policies.backlogQuota = {
-                type_: convert(_known(with_limit_size(quota), BacklogQuota), BacklogQuota)
+                type_: convert(with_limit_size(quota), BacklogQuota)
                 for type_, quota in convert(value, dict[QuotaType, Any]).items()
             }
         elif name in _FIELDS:
@@ -201,12 +201,12 @@ def read(body: Any, namespace: str) -> Policies:
             rate = convert(value, dict[str, Any]).get(CLUSTER)
             field, type_ = POLICY_CALLS[_RATES.get(name, "dispatchRate")]
             if rate is not None and (name != _OLD_RATE or policies.dispatchRate is None):
-                setattr(policies, field, convert(_known(rate, type_), type_))
+                setattr(policies, field, convert(rate, type_))
         elif name == "replicatorDispatchRate":
             rate = convert(value, dict[str, Any]).get(CLUSTER)
             type_ = KEPT[name].type
             if rate is not None:
-                kept[name] = msgspec.to_builtins(convert(_known(rate, type_), type_))
+                kept[name] = msgspec.to_builtins(convert(rate, type_))
         elif name == "replication_clusters":
             if foreign := [cluster for cluster in convert(value, list[str]) if cluster != CLUSTER]:
                 raise AdminError(
@@ -231,7 +231,7 @@ def _read_policy(name: str, value: Any) -> tuple[str, Any]:
         value = [each for each in value if each in get_args(SubType)] or value  # quirk: Pulsar takes any text
     if field == "schemaCompatibilityStrategy" and value not in get_args(SchemaCompatibilityStrategy):
         value = "UNDEFINED"  # quirk: Pulsar takes any other text for this
-    found = convert(_known(value, type_), type_)
+    found = convert(value, type_)
     if field == "messageTTL" and found < 0:
         raise AdminError(412, "Invalid value for message TTL")
     if field == "retention":
@@ -241,14 +241,6 @@ def _read_policy(name: str, value: Any) -> tuple[str, Any]:
     if field == "autoTopicCreation" and (found.defaultNumPartitions or 0) > MOST_PARTITIONS:
         raise AdminError(406, f"Number of partitions should be less than or equal to {MOST_PARTITIONS}")
     return field, found
-
-
-def _known(value: Any, type_: Any) -> Any:
-    """A value without the fields that its type lacks: Pulsar ignores them."""
-    fields = getattr(type_, "__struct_fields__", None)
-    if fields is None or not isinstance(value, dict):
-        return value
-    return {name: each for name, each in value.items() if name in fields}
 
 
 def _kept(name: str, value: Any) -> Any:

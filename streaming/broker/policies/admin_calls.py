@@ -109,6 +109,22 @@ def policy_of(call: str, path: str) -> str | None:
     return POLICY_CALLS[call][0] if call in POLICY_CALLS else None
 
 
+OTHER_FIELDS: dict[Any, dict[str, str]] = {
+    BacklogQuota: {"limit": "What older clients call `limitSize`."},
+    PersistencePolicies: {"managedLedgerStorageClassName": "No effect here."},
+}
+"""Fields that Pulsar's objects have besides those of a policy's type, and what they are."""
+
+
+def unknown_fields(call: str, body: Any) -> list[str]:
+    """The fields of the body of a call on a policy that no release of Pulsar has. A broker ignores them."""
+    quota_or_rate = BacklogQuota if call == "backlogQuota" else DispatchRate
+    type_ = POLICY_CALLS[call][1] if call in POLICY_CALLS else quota_or_rate
+    types = [each for each in (type_, *get_args(type_)) if getattr(each, "__struct_fields__", ())]
+    known = [name for each in types for name in (*each.__struct_fields__, *OTHER_FIELDS.get(each, {}))]
+    return [name for name in body if name not in known] if known and isinstance(body, dict) else []
+
+
 def is_policy(call: str) -> bool:
     """Whether a path below a namespace is that of a policy."""
     return call in POLICY_CALLS or call in KEPT or call in ("backlogQuota", "backlogQuotaMap")

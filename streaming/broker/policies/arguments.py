@@ -13,7 +13,8 @@ _SHOWN = 30
 
 
 def convert(body: Any, type_: Any) -> Any:
-    """A body as `type_`. Texts are numbers where those are expected, as in Pulsar. Raises `AdminError`."""
+    """A body as `type_`. Texts are numbers where those are expected, and fields that the type lacks are ignored, as in Pulsar. Raises
+    `AdminError`."""
     try:
         found = msgspec.convert(body, type_, strict=False)
     except msgspec.ValidationError as error:

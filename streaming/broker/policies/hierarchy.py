@@ -23,7 +23,7 @@ Level = Literal["topic", "namespace", "broker"]
 T = TypeVar("T")
 
 
-class RetentionPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RetentionPolicies(msgspec.Struct, frozen=True):
     """How much is kept of what every subscription has acknowledged. Both 0: nothing; both must be 0 or neither."""
 
     retentionTimeInMinutes: Annotated[Int32, unit("min")] = 0
@@ -32,7 +32,7 @@ class RetentionPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """How much. −1: everything."""
 
 
-class BacklogQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BacklogQuota(msgspec.Struct, frozen=True):
     """The limit of a backlog, and what happens beyond it."""
 
     limitSize: Annotated[Int64, unit("bytes")] = -1
@@ -44,7 +44,7 @@ class BacklogQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consumer_backlog_eviction: the oldest messages leave the backlog."""
 
 
-class DispatchRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DispatchRate(msgspec.Struct, frozen=True):
     """How fast messages are sent to consumers. Both rates 0 or less: as if not set."""
 
     dispatchThrottlingRateInMsg: Annotated[Int32, unit("messages")] = 0
@@ -62,7 +62,7 @@ class DispatchRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.dispatchThrottlingRateInMsg > 0 or self.dispatchThrottlingRateInByte > 0
 
 
-class PublishRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublishRate(msgspec.Struct, frozen=True):
     """How fast a topic may be published to. Both rates 0 or less: as if not set."""
 
     publishThrottlingRateInMsg: Annotated[Int32, unit("messages")] = -1
@@ -76,7 +76,7 @@ class PublishRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.publishThrottlingRateInMsg > 0 or self.publishThrottlingRateInByte > 0
 
 
-class SubscribeRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SubscribeRate(msgspec.Struct, frozen=True):
     """How often a consumer may subscribe. A rate or a period of 0 or less: as if not set."""
 
     subscribeThrottlingRatePerConsumer: Annotated[Int32, unit("times")] = -1

@@ -391,9 +391,13 @@ class _Api:
         self, topic: str, index: int, partitions: int, command: Publish, version: int
     ) -> dict[str, Any]:
         """Publish a message to a topic or to one of its partitions (−1: it has none). What became of it."""
-        if not (0 if partitions else -1) <= index < partitions:
-            cause = f"Topic {partition_of(topic, index)} not found"
+
+        def failed(cause: str) -> dict[str, Any]:
+            # quirk: the id of a message that was not stored is its partition
             return {"errorMsg": cause, "messageId": str(index), "errorCode": 2, "schemaVersion": version}
+
+        if not (0 if partitions else -1) <= index < partitions:
+            return failed(f"Topic {partition_of(topic, index)} not found")
         name = topic if index < 0 else partition_of(topic, index)
         rows = [row.effect for row in await self._engine.submit(name, command)]
         for effect in rows:
@@ -402,7 +406,7 @@ class _Api:
                 return {"messageId": id_, "errorCode": 0, "schemaVersion": version}
         causes = [effect.cause for effect in rows if isinstance(effect, SendError | Quarantined)]
         cause = causes[0] if causes and causes[0] else "the message was not stored"
-        return {"errorMsg": cause, "messageId": "", "errorCode": 2, "schemaVersion": version}
+        return failed(cause)
 
     # -- calls without state
 
@@ -517,7 +521,8 @@ class _Api:
         if listener:
             return _reason(500, f"the broker do not have {listener} listener")
         url = self._service_url
-        found = {f"brokerUrl{self._tls}": url, f"httpUrl{self._tls}": self._admin_url}
+        # brokerUrl is there under TLS, too: the C++ client crashes without it.
+        found = {"brokerUrl": "", f"brokerUrl{self._tls}": url, f"httpUrl{self._tls}": self._admin_url}
         return _json(200, {**found, "nativeUrl": url, "brokerUrlSsl": ""})
 
     async def _lookup_bundle(self, request: Request) -> Response:
@@ -744,7 +749,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Unknown paths, other methods, and bad bodies."""
     assert isinstance(error, HTTPException)
     reason = {
-        404: f"{request.method} {request.url.path} is not supported",
+        404: f"{request.method} {request.scope['path']} is not supported",
         405: f"{request.method} is not allowed here",
     }
     found = _reason(error.status_code, reason.get(error.status_code, error.detail))

@@ -56,8 +56,7 @@ def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
 
 
 def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> None:
-    """The short form. Its producer is registered with its first message, but for one that came through REST. Deduplication knows that
-    one, too, and forgets it like one that has left. In Pulsar, such a message fails if deduplication is enabled."""
+    """The short form. Its producer is registered with its first message, but for one that came through REST."""
     policies = ctx.policies_of(topic)
     write = from_short_form(ctx, topic, command)
     if not may_publish(ctx, topic, policies, write, rest=command.rest):
@@ -66,6 +65,7 @@ def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> No
     try:
         if command.rest:
             registration.check_open(topic)
+            _check_no_deduplication(topic)
         elif producer.name not in topic.producers:
             creation.check_max_producers(ctx, topic, producer)
             backlog_quota.check_producer_creation(ctx, topic)
@@ -74,7 +74,14 @@ def handle_publish(ctx: Context, topic: PersistentTopic, command: Publish) -> No
         refuse(ctx, topic, write, error.code, error.cause)
         return
     _publish(ctx, topic, policies, write, 1)
-    _note_absent(ctx, topic, producer)
+
+
+def _check_no_deduplication(topic: PersistentTopic) -> None:
+    """quirk: deduplication knows messages by their producers, and one through REST has none. In Pulsar, that is a NullPointerException.
+    Raises `BrokerError`."""
+    if topic.dedup.status == "Enabled":
+        cause = "deduplication is enabled: it takes no messages through REST, which have no producer"
+        raise BrokerError("UnknownError", cause)
 
 
 def _note_absent(ctx: Context, topic: PersistentTopic, producer: Producer) -> None:
