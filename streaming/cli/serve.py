@@ -226,6 +226,7 @@ def serve_command(
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
     from streaming.server.logs import logging_in_background
+    from streaming.server.protection import check_protection
     from streaming.server.server import (
         ListenError,
         Security,
@@ -272,6 +273,8 @@ def serve_command(
         except BadSetting as error:
             near = [known for name in settings if not is_known(name) and (known := nearest_setting(name))]
             raise BadSetting(f"{error}{f' (perhaps {near[0]})' if near else ''}") from None
+        has_tokens = token_secret_key is not None or token_public_key is not None
+        check_protection(settings, tokens=has_tokens, tls=tls_cert is not None)
         bounds = bounds.for_messages_of(config.maxMessageSize)
         bounds = structs.replace(bounds, connections=allow_connections(bounds.connections))
         give_back_memory()
