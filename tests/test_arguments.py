@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from streaming.cli.app import app
 from streaming.cli.outputs import USES, Use, use
 from streaming.jobs.replay import replay_in_process
+from streaming.server.data_folder import COMMANDS, TEST_DOUBLE, segment_name
 from streaming.state.dump import Header, write_dump
 from streaming.state.saved import read_states
 
@@ -302,7 +303,15 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         SERVE, "--advertised-address", ("broker:6650", "without a port"), ("", "expected a host name"), ("a b", "expected a host name")
     ),
     ("serve", "data"): others(
-        SERVE, "--data", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written")
+        SERVE, "--data", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
+        ("{w}/double", "has the log of a test double, whose clock tests move: choose another folder"),
+    ) + others(
+        (*SERVE, "--test-double"), "--data",
+        ("{w}/broker", "has a log that no test double began, and tests would move its time: choose an empty folder"),
+        ("{w}/full", "it has thesis.txt, and no command log: choose another folder"),
+    ) + others(
+        (*SERVE, *QUERY, "--engine", "spark"), "--data",
+        ("{w}/broker", "has the log of the embedded engine"), ("{w}/double", "has the log of the embedded engine"),
     ),
     ("serve", "engine"): [
         *others(SERVE, "--engine", ("steam", "steam"), ("spark", "needs both --ingress and --responses")),
@@ -593,6 +602,11 @@ def folder(path: Path) -> Path:
         write_dump(
             file, Header(ingress="t", partitions=1, offsets={"0": 1}), [each.broker for each in states]
         )
+    for name in ("broker", "double"):
+        log = path / name / COMMANDS / segment_name(0)
+        log.parent.mkdir(parents=True)
+        log.touch()
+    (path / "double" / TEST_DOUBLE).touch()
     (path / "full").mkdir()
     (path / "full" / "thesis.txt").touch()
     return path

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+from schemas.commands import Tick
 from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import new_file
@@ -30,6 +31,7 @@ from streaming.log.table import digest, slices
 from streaming.quarantine.store import Quarantine
 from streaming.server import data_folder
 from streaming.server.clock import HeldClock
+from streaming.server.data_folder import TEST_DOUBLE, BadData
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.state.dump import Header, read_dump, write_dump
 from streaming.state.saved import read_states
@@ -63,6 +65,26 @@ def _engine(folder: Path, work: Callable[[EmbeddedEngine], Any] | None = None) -
             return sorted(state.namespaces), sorted(state.topics)
 
     return asyncio.run(main())
+
+
+def _double(folder: Path) -> None:
+    """A double, which never leaves a log without its mark."""
+    data = folder / "data"
+
+    async def main() -> None:
+        async with EmbeddedEngine(
+            data, clock=HeldClock(START), begins_with=STANDALONE, test_double=True
+        ) as engine:
+            await engine.submit(None, Tick())
+
+    assert (data / TEST_DOUBLE).exists() or not any(data.rglob("*.jsonl"))
+    asyncio.run(main())
+
+
+def _is_doubles(folder: Path) -> None:
+    with pytest.raises(BadData, match="has the log of a test double"):
+        _engine(folder)
+    _double(folder)
 
 
 def _often(folder: Path) -> None:
@@ -205,6 +227,7 @@ WORKS: dict[str, Work] = {
     "serve, first start": Work(_engine, _engine),
     "serve, restart": Work(_engine, _engine, lambda folder: _engine(folder, lambda engine: publish(engine, 1, 2))),
     "serve, checkpoints": Work(_often, lambda folder: _engine(folder)[0]),
+    "serve --test-double": Work(_double, _is_doubles),
     "replay": Work(_replay, _replayed),
     "replay --overwrite": Work(_replay, _replayed, _with_replay),
     "snapshots of a log": Work(_timeline, _timeline),

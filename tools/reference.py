@@ -59,6 +59,7 @@ from streaming.broker.policies.hierarchy import (
 )
 from streaming.broker.policies.kept import KEPT
 from streaming.broker.schema import schema_registry
+from streaming.server.protection import NOTHING, OPTIONS
 from tools import example
 from tools.descriptions import Field, descriptions, doc, fields, first_sentence, sections
 from tools.json_schema import command_schema, policies_schema
@@ -743,6 +744,9 @@ def settings() -> str:
                 "the like. So is any name that begins with "
                 + ", ".join(f"`{each}`" for each in PASSED_ON[:-1]) + f" or `{PASSED_ON[-1]}`. "
                 "Any other name is refused.\n\n"
+                "`magnetar serve` refuses the settings among them that protect a broker ("
+                + ", ".join(f"`{name}`" for name in (*OPTIONS, *NOTHING))
+                + "), unless its [options](../operate/security.md#clients-of-magnetar-serve) do what they ask for.\n\n"
                 "Some of these settings change what a broker does unless they have a certain value. Another value is refused:\n\n")  # fmt: skip
     rows = [(f"`{name}`", f"`{allowed}`" if allowed else "empty") for name, (allowed, _) in ONLY.items()]
     page.append(table(["setting", "value"], rows))

@@ -158,7 +158,7 @@ def serve_command(
             "--test-double",
             help="Run as a broker for tests: its clock stands still until a call under /magnetar/v1 "
             "moves it, and other calls inject faults and return to snapshots. --data gets only the "
-            "log.",
+            "log, and is an empty folder or that of an earlier --test-double.",
         ),
     ] = False,
     tls_cert: Annotated[
@@ -226,6 +226,7 @@ def serve_command(
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
     from streaming.server.logs import logging_in_background
+    from streaming.server.protection import check_protection
     from streaming.server.server import (
         ListenError,
         Security,
@@ -272,6 +273,8 @@ def serve_command(
         except BadSetting as error:
             near = [known for name in settings if not is_known(name) and (known := nearest_setting(name))]
             raise BadSetting(f"{error}{f' (perhaps {near[0]})' if near else ''}") from None
+        has_tokens = token_secret_key is not None or token_public_key is not None
+        check_protection(settings, tokens=has_tokens, tls=tls_cert is not None)
         bounds = bounds.for_messages_of(config.maxMessageSize)
         bounds = structs.replace(bounds, connections=allow_connections(bounds.connections))
         give_back_memory()
@@ -333,6 +336,13 @@ def _topics(
         raise typer.BadParameter("--test-double is only for the embedded engine")
     if engine is EngineType.spark and data is None:
         raise typer.BadParameter("--engine spark needs --data, a folder for the query's checkpoint and store")
+    if engine is EngineType.spark and data is not None:
+        from streaming.log.files import is_data_folder
+
+        if is_data_folder(data):
+            raise typer.BadParameter(
+                f"--data: {data} has the log of the embedded engine: choose another folder"
+            )
     if engine is EngineType.embedded and data is not None:
         raise typer.BadParameter(
             "--data: a query that runs elsewhere has its own folders; to run it here, add --engine spark"
@@ -378,7 +388,7 @@ def _serve_embedded(
             clock=clock or machine,
             profile=broker.profile,
             settings=broker.settings if test_double else {"maxEffectsPerCommand": 10_000} | broker.settings,
-            checkpoints=not test_double,
+            test_double=test_double,
             fsync=fsync,
             begins_with=STANDALONE,
             set_aside=set_aside_by_name(aside[0], map(TopicAside, aside[1])),

@@ -48,7 +48,7 @@ class Control:
 
     def __init__(self, engine: EmbeddedEngine, server: BinaryServer, clock: HeldClock) -> None:
         self._engine, self._server, self._clock = engine, server, clock
-        self._snapshots: list[Snapshot] = [engine.snapshot()]
+        self._snapshots: list[Snapshot] = []
         self._bodies = Bodies()
         server.sets_times = True
 
@@ -161,32 +161,32 @@ class Control:
 
     async def snapshot(self, request: Request) -> Any:
         """Remember the broker as it is now."""
-        if len(self._snapshots) > MOST_SNAPSHOTS:
+        if len(self._snapshots) >= MOST_SNAPSHOTS:
             raise BadCall(f"there are {MOST_SNAPSHOTS:,} snapshots: go back to one of them, or reset")
         self._snapshots.append(self._engine.snapshot())
-        return {"id": len(self._snapshots) - 1}
+        return {"id": len(self._snapshots)}
 
     async def restore(self, request: Request) -> Any:
         """Go back to a snapshot. All connections are closed, and the faults are gone."""
         id_ = _id(request)
-        if id_ >= len(self._snapshots):
+        if not 0 < id_ <= len(self._snapshots):
             raise BadCall("there is no such snapshot")
-        await self._restore(self._snapshots[id_])
-        del self._snapshots[id_ + 1 :]
+        self._leave()
+        await self._engine.restore(self._snapshots[id_ - 1])
+        del self._snapshots[id_:]
         return {"now": self._clock.now()}
 
     async def reset(self, request: Request) -> Any:
-        """Be as after the start: nothing in it, and no fault. The clock is held, at the machine's time."""
-        await self._restore(self._snapshots[0])
-        del self._snapshots[1:]
+        """Be as after a start with an empty folder: nothing in it, and no fault. The clock is held, at the machine's time."""
+        self._leave()
+        self._snapshots.clear()
         self._clock.mode = "held"
-        self._clock.set_back(self._clock.now() - self._clock.ahead)
+        await self._engine.reset(self._clock.now() - self._clock.ahead)
         return {"now": self._clock.now()}
 
-    async def _restore(self, snapshot: Snapshot) -> None:
+    def _leave(self) -> None:
         self._server.faults.clear()
         self._server.forget_connections()
-        await self._engine.restore(snapshot)
 
 
 def _answered(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:

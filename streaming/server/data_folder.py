@@ -5,6 +5,7 @@
     <data>/commands/<first offset>.jsonl    the log, see `streaming.log.files`: one segment per checkpoint
     <data>/store                            the entries as of the checkpoint, see `sinks.ledger_store`
     <data>/checkpoint                       the broker's state at the end of a segment
+    <data>/test-double                      the folder is that of a test double, see `TEST_DOUBLE`
 
 A restart folds the segments that begin after the checkpoint. It needs no earlier ones: they are what `magnetar replay`
 folds, and may be deleted.
@@ -46,6 +47,13 @@ PARTITION = 0
 """The ingress partition."""
 
 COMMANDS, STORE, CHECKPOINT = "commands", "store", "checkpoint"
+
+TEST_DOUBLE = "test-double"
+"""What a test double writes first into an empty folder. A double goes on in no other folder, whose time it would move, and no other server
+goes on in this one, whose time is what tests made of it."""
+_NOTE = (
+    b"The log in this folder is that of a test double (magnetar serve --test-double): tests move its clock.\n"
+)
 
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_RECORDS = 50_000
@@ -114,9 +122,9 @@ class DataFolder:
     Checkpoints are written in a thread: the loop only encodes the state. Methods raise `OSError` and what the store raises.
     """
 
-    def __init__(self, folder: Path, *, fsync: bool) -> None:
+    def __init__(self, folder: Path, *, fsync: bool, test_double: bool = False) -> None:
         """`fsync`: whether `sync` waits for the disk."""
-        self._folder, self.fsync = folder, fsync
+        self._folder, self.fsync, self._test_double = folder, fsync, test_double
         self._commands = folder / COMMANDS
         self._store = LedgerStore(str(folder / STORE))
         self.say: Say = log.info
@@ -132,15 +140,29 @@ class DataFolder:
         self._rows: list[Row] = []
 
     def __enter__(self) -> "DataFolder":
-        self._check_ours()
+        mark = self._folder / TEST_DOUBLE
+        if not mark.is_file():
+            self._check_ours()
+            if self._test_double:
+                with new_file(mark, durable=True) as file:
+                    file.write(_NOTE)
+        elif not self._test_double:
+            raise BadData(
+                f"{self._folder} has the log of a test double, whose clock tests move: choose another folder, or add --test-double"
+            )
         self._commands.mkdir(exist_ok=True)
         return self
 
     def _check_ours(self) -> None:
         """Raises `BadData` if the folder has files, but no log. They belong to somebody else, such as the entries of a replay, of which
-        the store's files have the names.
+        the store's files have the names. Or if it has a log, and this is a test double.
         """
         if next(self._segments(), None) is not None:
+            if self._test_double:
+                raise BadData(
+                    f"{self._folder} has a log that no test double began, and tests would move its time: choose an empty folder, or "
+                    "start without --test-double"
+                )
             return
         theirs = (
             each.name

@@ -93,9 +93,10 @@ STANDALONE = (
 
 
 class Snapshot(NamedTuple):
-    """An engine as it was: `length` of its log in bytes, its last `offset`, and the time on its clock (ms)."""
+    """An engine as it was: `length` of its log in bytes, its last `offset`, and the time on its clock (ms). `state`: None before the first
+    record."""
 
-    state: StateRow
+    state: StateRow | None
     entries: RecentEntries
     length: int
     offset: int
@@ -118,20 +119,20 @@ class EmbeddedEngine:
         clock: Clock | None = None,
         profile: str = "4.x",
         settings: Mapping[str, bool | int | float | str | None] | None = None,
-        checkpoints: bool = True,
+        test_double: bool = False,
         fsync: bool = True,
         begins_with: Sequence[AnyCommand] = (),
         set_aside: SetAside | None = None,
         say: Say | None = None,
     ) -> None:
-        """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG. Without `checkpoints`,
-        the folder has the log alone, without fsync, and the entries are in memory. `fsync`: rows leave when their commands are on the disk, and not
+        """`data`: None keeps everything in memory. `settings`: by Pulsar's names, as in BROKER_CONFIG. `test_double`: it can
+        go back, and its folder has the log alone, without fsync, with the entries in memory. `fsync`: rows leave when their commands are on the disk, and not
         only in the log. `begins_with`: commands that follow the configuration in a new log. `set_aside`: see `PartitionFold`. `say`: is
         told how far the fold of the log has come when the engine is entered."""
         self._data = data
         self.clock = clock or RealClock()
         self._config = BrokerConfig(profile=profile, settings=dict(settings or {}))  # type: ignore[arg-type]
-        self._checkpoints, self._fsync = checkpoints, fsync and checkpoints
+        self._test_double, self._fsync = test_double, fsync and not test_double
         self._begins_with, self._say = begins_with, say
         self._set_aside = set_aside
         self._deliver: Deliver = _nobody
@@ -167,7 +168,9 @@ class EmbeddedEngine:
             else:
                 stack.enter_context(exclusive([str(self._data)], "magnetar serve"))
                 try:
-                    self._log = stack.enter_context(DataFolder(self._data, fsync=self._fsync))
+                    self._log = stack.enter_context(
+                        DataFolder(self._data, fsync=self._fsync, test_double=self._test_double)
+                    )
                     self._log.say = self._say or self._log.say
                     self._entries, self._fold, self._offset = self._log.recover(
                         self._set_aside, first=1 + len(self._begins_with)
@@ -177,20 +180,24 @@ class EmbeddedEngine:
             self._resources = stack.pop_all()
         self._life = self._offset + 1
         self.clock.go_on(self._fold.broker.clock)
-        first: list[AnyCommand] = (
-            [self._config, *self._begins_with] if self._offset < 0 else [Restart(), self._config]
-        )
         try:
-            for command in first:
-                await self.submit(None, command)
+            await self._begin()
         except EngineStopped:
             self._resources.close()
             self.failed.result()  # says more
             raise
-        if self._set_aside and self._log is not None and self._checkpoints:
+        if self._set_aside and self._log is not None and not self._test_double:
             # From now on, the state says what is set aside, and the next start needs no option.
             self._log.checkpoint(self._fold, self._entries)
         return self
+
+    async def _begin(self) -> None:
+        first: list[AnyCommand] = (
+            [self._config, *self._begins_with] if self._offset < 0 else [Restart(), self._config]
+        )
+        done = [self._submitted(None, command) for command in first]
+        self._round()  # before any client's command
+        await asyncio.gather(*done)
 
     async def __aexit__(self, *_: object) -> None:
         if self._stopped is None:
@@ -202,7 +209,7 @@ class EmbeddedEngine:
             if self._stopped is None:
                 self._stop("the engine is closed")
                 self._give_up(EngineStopped("the engine is closed"))
-                if self._log is not None and self._checkpoints:
+                if self._log is not None and not self._test_double:
                     self._log.checkpoint(self._fold, self._entries)
                     self._log.finish(self._entries, wait=True)
 
@@ -212,9 +219,14 @@ class EmbeddedEngine:
         self, topic: str | None, command: AnyCommand | Publish, connection: str | None = None
     ) -> list[Row]:
         """See `Engine.submit`."""
+        return await self._submitted(topic, command, connection)
+
+    def _submitted(
+        self, topic: str | None, command: AnyCommand | Publish, connection: str | None = None
+    ) -> asyncio.Future[list[Row]]:
         done: asyncio.Future[list[Row]] = self._loop.create_future()
         self._append(connection, _Pending(topic, [to_json(command)], None, done, None))
-        return await done
+        return done
 
     def post(
         self,
@@ -329,9 +341,9 @@ class EmbeddedEngine:
     async def restore(self, snapshot: "Snapshot") -> None:
         """Go back: the log ends where it ended then, and the clock shows what it showed. All connections are lost.
 
-        An engine that makes checkpoints can't go back, and only a clock that is held can.
+        Only a test double can go back, and only a clock that is held.
         """
-        assert not self._checkpoints
+        assert self._test_double
         assert isinstance(self.clock, HeldClock)
         self._round()
         self.clock.set_back(snapshot.now)
@@ -343,6 +355,11 @@ class EmbeddedEngine:
         for connection in self._fold.broker.connections:
             self.post(connection, None, to_json(ConnectionLost(connection=connection)))
         self._round()
+
+    async def reset(self, now: int) -> None:
+        """Be as after a start at this time with an empty folder, see `restore`."""
+        await self.restore(Snapshot(None, RecentEntries(), 0, -1, now))
+        await self._begin()
 
     # -- rounds
 
@@ -443,7 +460,7 @@ class EmbeddedEngine:
             self._sync()
         if self._log is not None:
             self._log.spent(took)
-            if self._checkpoints:
+            if not self._test_double:
                 self._log.note(rows)
                 self._log.finish(self._entries)
                 if self._log.is_due():

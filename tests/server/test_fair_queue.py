@@ -180,7 +180,7 @@ def test_a_publish_waits_for_little(
 
     async def work() -> None:
         folder = tmp_path if durable else None
-        engine = EmbeddedEngine(folder, clock=HeldClock(1_700_000_000_000), checkpoints=False)
+        engine = EmbeddedEngine(folder, clock=HeldClock(1_700_000_000_000), test_double=True)
         async with engine:
             engine.connect(delivered.extend)
             await _opened(engine, OTHER, "other")
@@ -218,8 +218,8 @@ def test_a_publish_waits_for_little(
             state = engine._fold.state().broker
         if durable:
             assert sum(type(row.effect) is Message for row in delivered) >= 8_000
-            again = EmbeddedEngine(tmp_path, clock=HeldClock(1_700_000_000_000), checkpoints=False)
-            folded = DataFolder(tmp_path, fsync=False)
+            again = EmbeddedEngine(tmp_path, clock=HeldClock(1_700_000_000_000), test_double=True)
+            folded = DataFolder(tmp_path, fsync=False, test_double=True)
             with folded:
                 assert folded.recover(None, first=1)[1].state().broker == state
             assert again.shows_topic_events

@@ -57,7 +57,7 @@ def on_double(
 
     async def main() -> None:
         clock = HeldClock(NOW)
-        engine = EmbeddedEngine(clock=clock, checkpoints=False, begins_with=STANDALONE, settings=broker)
+        engine = EmbeddedEngine(clock=clock, test_double=True, begins_with=STANDALONE, settings=broker)
         async with engine:
             server = BinaryServer(engine, "pulsar://localhost:6650", bounds)
             server.sets_times = True

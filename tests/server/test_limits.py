@@ -567,7 +567,7 @@ def test_the_topics_that_are_kept_are_those_that_there_are() -> None:
             "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 1,
         }
         clock = HeldClock(NOW)
-        async with EmbeddedEngine(clock=clock, settings=settings, checkpoints=False) as engine:
+        async with EmbeddedEngine(clock=clock, settings=settings, test_double=True) as engine:
             empty = engine.snapshot()
 
             async def check() -> int:

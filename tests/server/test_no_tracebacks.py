@@ -304,7 +304,7 @@ def on_a_loop(enter: Callable[[AsyncExitStack], Awaitable[int]]) -> Iterator[int
 
 
 async def _serve(stack: AsyncExitStack, clock: HeldClock | None, security: Security = OPEN) -> int:
-    engine = EmbeddedEngine(clock=clock, begins_with=STANDALONE, checkpoints=False)
+    engine = EmbeddedEngine(clock=clock, begins_with=STANDALONE, test_double=True)
     sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
     await stack.enter_async_context(engine)
     server = Server(engine, sockets[0], admin_listener=sockets[1], clock=clock, security=security)

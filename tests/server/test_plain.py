@@ -85,7 +85,7 @@ def lived(reads: list[tuple[int, bytes]]) -> Life:
 
     async def main(folder: Path) -> Life:
         engine = EmbeddedEngine(
-            folder, clock=HeldClock(NOW), checkpoints=False, settings={"brokerDeduplicationEnabled": True}
+            folder, clock=HeldClock(NOW), test_double=True, settings={"brokerDeduplicationEnabled": True}
         )
         async with engine:
             server = BinaryServer(engine, "pulsar://here")
