@@ -271,7 +271,7 @@ class CursorMoved(NamedTuple):
     after_ledger: int
     after_entry: int
     entries: int
-    """How many entries left the backlog. Negative: the position moved back."""
+    """How many entries left the backlog. Negative: so many came back, with the acks that a move back voids."""
     cause: str
     policy: str | None = None
 

@@ -514,7 +514,7 @@ columns that hold nothing but zeros are left out. With `--json` it prints the sa
 | dispatched, acked | | the entries that were delivered (redeliveries count) and acknowledged |
 | expired, evicted | | the entries that TTL and a backlog quota removed from the backlog |
 | trimmed | the entries of deleted ledgers | |
-| backlog | the largest backlog of its subscriptions | the entries that are not acknowledged, by Pulsar's own counter (`msgBacklog` in stats), which seeks and trimming can leave too high or too low: `inspect` and `explain` count |
+| backlog | the largest backlog of its subscriptions | the entries that are not acknowledged (`msgBacklog` in stats) |
 | storage | the size of the ledgers | the size of the backlog |
 | mark-delete | | the last position up to which everything is acknowledged |
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from schemas.units import moment
-from streaming.cli.console import one_line
+from streaming.cli.console import counted, one_line
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import SnapshotsFolder
 
@@ -127,7 +127,7 @@ class Shell(cmd.Cmd):
         if 0 < (number := _number(argument)) <= len(points):
             del points[number - 1]
         else:
-            self._say(f"there are {len(points)} breakpoints")
+            self._say(f"there {'is' if len(points) == 1 else 'are'} {counted(len(points), 'breakpoint')}")
 
     def do_rows(self, argument: str) -> None:
         """rows: the output rows of the last command, whole."""

@@ -101,7 +101,8 @@ def delivery_lines(found: Delivery) -> Iterator[str]:
     for member in [each for each in found.members if each.name in blamed][:_MEMBERS]:
         acked = "" if member.last_acked is None else f", acked last at {_time(member.last_acked)}"
         since = "" if member.since is None else f", connected since {member.since}"
-        yield f"  {member.name} is at {member.address or 'an unknown address'} ({member.client or 'unknown client'}){since}{acked}"
+        name = member.name or "a consumer without a name"
+        yield f"  {name} is at {member.address or 'an unknown address'} ({member.client or 'unknown client'}){since}{acked}"
     yield from _unknown(found.unknown)
 
 

@@ -89,6 +89,9 @@ def equal(found: WhatIf, expected: WhatIf) -> int:
     return len(wanted.keys() - unclear)
 
 
+TYPES = {"s": "Shared", "x": "Failover"}
+
+
 class Traffic:
     """A log in which consumers ack what they got."""
 
@@ -97,6 +100,7 @@ class Traffic:
         self.records: list[Record] = []
         self.broker = Broker(0, NoEntries())
         self.waiting: dict[str, list[dict[str, int]]] = {"s": [], "x": []}
+        self.stored: list[dict[str, int]] = []
         self.second = self.published = 0
         self._say(0, None, {"command": "BROKER_CONFIG", "settings": QUIET | self.settings})
         self.records.clear()
@@ -116,7 +120,10 @@ class Traffic:
             if isinstance(effect, Message):
                 at = {"ledgerId": effect.ledger_id, "entryId": effect.entry_id}
                 self.waiting[effect.subscription].append(at)
-            assert not isinstance(effect, SendReceipt) or effect.ledger_id != 0
+            if isinstance(effect, SendReceipt):
+                assert effect.ledger_id != 0
+                if effect.ledger_id > 0:
+                    self.stored.append({"ledgerId": effect.ledger_id, "entryId": effect.entry_id})
 
     def act(self, what: str, number: int) -> None:
         if what == "time":
@@ -142,6 +149,24 @@ class Traffic:
                     "message_id": [at],
                 }
                 self.add((self.second, T, command))
+        elif what == "end":  # acks all that it got
+            name = "sx"[number % 2]
+            if got := self.waiting[name]:
+                last = max(got, key=lambda at: (at["ledgerId"], at["entryId"]))
+                command = {"command": "ACK", "connection": name, "consumer_id": 1, "ack_type": "Cumulative"}
+                if name == "s":
+                    command["ack_type"] = "Individual"
+                self.add((self.second, T, command | {"message_id": got if name == "s" else [last]}))
+                self.waiting[name] = []
+        elif what == "seek":
+            name = "sx"[number % 2]
+            if positions := self.stored:
+                at = positions[-number] if number <= len(positions) else positions[0]
+                seek = {"command": "SEEK", "connection": name, "consumer_id": 1, "request_id": 9}
+                self.add(
+                    (self.second, T, seek | {"message_id": at}), subscribe(self.second, name, TYPES[name])
+                )
+                self.waiting[name] = []
         elif what == "leave":
             name = "sx"[number % 2]
             self.add(
@@ -189,12 +214,19 @@ LIVES = st.lists(
 )
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["time", "publish", "publish", "again", "flow", "ack", "ack", "leave"]),
+        st.sampled_from(
+            ["time", "publish", "publish", "again", "flow", "ack", "ack", "leave", "seek", "end"]
+        ),
         st.integers(1, 6),
     ),
     min_size=5,
     max_size=40,
 )
+BACK = [
+    ("publish", 3), ("flow", 3), ("flow", 4), ("time", 1), ("ack", 1), ("ack", 2), ("seek", 3), ("seek", 4), ("flow", 3), ("flow", 4),
+    ("time", 1), ("end", 1), ("end", 2),
+]  # fmt: skip
+"""Acks out of order, back before them, and acks to the end."""
 POLICIES = {
     "ttl": ttl(90), "evict": eviction(300), "hold": hold(400), "longer": ttl(300),
     "dedup": admin("POST", "deduplicationEnabled", True),
@@ -217,6 +249,9 @@ POLICIES = {
     ],
     "ttl",
 )
+@example([*BACK, ("publish", 1), ("time", 6), ("time", 6)], "ttl")
+@example([*BACK, ("publish", 2), ("flow", 1), ("time", 6), ("time", 6)], "ttl")
+@example([*BACK, ("publish", 6), ("time", 2)], "evict")
 @example([("again", 1), ("flow", 4), ("ack", 2), ("publish", 3), ("ack", 4)], "dedup")
 @example([("publish", 6), ("again", 3), ("publish", 2), ("flow", 6), ("time", 2)], "dedup")
 def test_the_outputs_of_two_replays_tell_what_whatif_observes(

@@ -31,7 +31,7 @@ from streaming.broker.policies.hierarchy import (
     QuotaType,
     RetentionPolicies,
 )
-from streaming.cli.explained import _STATES, producers_headline
+from streaming.cli.explained import _STATES, delivery_lines, producers_headline
 from tests.broker.kit import TOPIC, Run, Stored, feed
 from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
@@ -350,3 +350,18 @@ def test_each_state_has_its_place_and_its_sentence() -> None:
     states = [*get_args(State)]
     assert sorted((*TROUBLE, *_HARMLESS)) == sorted(states)
     assert sorted(_STATES) == sorted(states)
+
+
+def test_a_consumer_without_a_name_is_called_so() -> None:
+    stats = {
+        "subscriptions": {
+            "s": {
+                "type": "Exclusive",
+                "msgBacklog": 1,
+                "consumers": [{"consumerName": "", "availablePermits": 0}],
+            }
+        }
+    }
+    found = explain_delivery(Observed(TOPIC, 0, ShownFields(stats), None, None, None, None), "s")
+    lines = [*delivery_lines(found)]
+    assert "  a consumer without a name is at an unknown address (unknown client)" in lines

@@ -10,11 +10,12 @@ from streaming.answers.fates import LOST
 from streaming.answers.whatif.compare import _FATES
 from streaming.answers.whatif.compare import _Side as Fates
 from streaming.answers.whatif.diff import _observed, _Side
-from streaming.answers.whatif.observed import Column, Observer
+from streaming.answers.whatif.observed import Column, Move, Observer, OfSubscription
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.jobs.replay import load, replay_in_process
+from streaming.log.positions import WrittenEntries
 from tests.answers.test_reactive import as_table
 from tests.answers.test_whatif import Record, T, publish, table
 from tests.broker.random_lives import live
@@ -47,6 +48,27 @@ def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int) -> None:
             and not topic.cursors[subscription].has_acked(position)
         )
         assert (fate == "waiting") == waits, (name, subscription, position, fate)
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize(("theme", "seed"), NAMES)
+def test_a_move_counts_what_leaves_the_backlog(
+    theme: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what comes back, whatever Pulsar's own counter says after a seek back over acks."""
+    move = OfSubscription.move
+
+    def judged(self: OfSubscription, by: Move, clock: int, rule: int, written: WrittenEntries, count: int) -> None:  # fmt: skip
+        self.settle(written)
+        before = self.waiting(count)
+        move(self, by, clock, rule, written, count)
+        after = self.waiting(count)
+        stored = written.positions_of(np.arange(count))[0] >= 0
+        left, back = int((before & ~after & stored).sum()), int((after & ~before & stored).sum())
+        assert by.entries == (left if by.after > by.before else -back), by
+
+    monkeypatch.setattr(OfSubscription, "move", judged)
+    fold_side_by_side(as_table(live(theme, seed).log), 0, [])
 
 
 @pytest.mark.sampled(16)

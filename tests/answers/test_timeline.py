@@ -277,6 +277,7 @@ def test_the_debugger_in_a_terminal(tmp_path: Path) -> None:
     assert say("continue").startswith("the end of the log\n")
     assert say("reverse").startswith("breakpoint: cause EXPIRED\n")
     assert say("reverse").startswith("the beginning of the log\n")
+    assert say("delete 9") == "there is 1 breakpoint\n"
     assert (say("delete 1"), say("break"), say("delete 1")) == ("", "", "there are 0 breakpoints\n")
     for wrong, complaint in (
         ("back", "the log has 12 commands, and this is after 0"), ("step x", "expected a number of commands"),

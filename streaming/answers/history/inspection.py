@@ -192,7 +192,7 @@ def _rows(
         ledger = topic.ledger
         yield "topics", {
             "partition": partition, "topic": name, "ledgers": len(ledger.ledgers), "entries": ledger.number_of_entries,
-            "storage": ledger.total_size, "backlog": topic.backlog(), "last_confirmed": str(ledger.last_confirmed),
+            "storage": ledger.total_size, "backlog": topic.backlog(precise=True), "last_confirmed": str(ledger.last_confirmed),
             "producers": len(topic.producers), "subscriptions": len(topic.subscriptions),
             "terminated": ledger.terminated, "fenced": topic.fenced, "deduplication": topic.dedup.status,
         }  # fmt: skip

@@ -347,7 +347,7 @@ class _RowObserver(Observer):
                 mark_delete = of.there(cursor.mark_delete)
                 last = of.written.last_number_up_to(mark_delete)
                 found.conclude(last, holes, of.written, count)
-                backlog = cursor.backlog(topic.ledger)
+                backlog = cursor.backlog(topic.ledger, precise=True)
                 number = of.written.first_number_after(mark_delete) if backlog > 0 else None
                 age = 0 if number is None else max(broker.clock - of.messages.publish_time[number], 0)
                 found.oldest.append((broker.clock, age))

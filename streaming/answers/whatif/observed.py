@@ -717,7 +717,7 @@ class Observer:
                     _note(found.backlogs, clock, 0)
                     _note(found.oldest, clock, 0)
                     continue
-                backlog = cursor.backlog(topic.ledger)
+                backlog = cursor.backlog(topic.ledger, precise=True)
                 found.note_backlog(backlog)
                 _note(found.backlogs, clock, backlog)
                 oldest = 0

@@ -84,7 +84,7 @@ def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
     """Ack on behalf of the subscription. The next check trims the ledgers that this frees."""
     ctx, cursor = sub.ctx, sub.cursor
     before, mark_delete = cursor.consumed, cursor.mark_delete
-    backlog = cursor.backlog(sub.ledger) if ctx.acks is not None else 0
+    backlog = cursor.backlog(sub.ledger, precise=True) if ctx.acks is not None else 0
     change_cursor(ctx, sub.policies, cursor, cursor.acknowledge_all, sub.ledger, positions)
     if cursor.mark_delete != mark_delete:
         sub.subscription.last_mark_delete_advanced = ctx.clock

@@ -404,6 +404,21 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if counts_anew:
             self.consumed = ledger.entries_added - self.live(ledger, mark_delete, ledger.last_confirmed)
 
+    def left(self, ledger: ManagedLedger, before: Position, acked: AckHoles, consumed: int) -> int:
+        """How many entries left the backlog in a move or a reset; negative: how many came back. The others: what the cursor had then.
+
+        It counts entries that the ledgers have, which Pulsar's counters may not do. What comes back behind a reset forward is left out.
+        """
+        after = self.mark_delete
+        if (
+            self.acked is acked
+        ):  # a move, whose change of the counter is right but for what `count` gets wrong
+            counted = ledger.count(before, after, include_start=False, include_end=True)
+            return self.consumed - consumed + ledger.stored(before, after) - counted
+        if before < after:
+            return ledger.stored(before, after) - acked.count(before, after)
+        return -ledger.stored(after, before) - acked.count(before, ledger.last_confirmed)
+
     def set_batch(self, position: Position, bits: int) -> None:
         """A seek into a batch: only the messages in `bits` are unacked."""
         if position > self.mark_delete:

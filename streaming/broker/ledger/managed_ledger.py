@@ -270,6 +270,19 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             return total + sum(info.entries for id_, info in self.ledgers.items() if id_ in between)
         return total + sum(self.ledgers[id_].entries for id_ in between if id_ in self.ledgers)
 
+    def stored(self, after: Position, to: Position) -> int:
+        """How many entries the ledgers have after a position and up to another one, acked or not. `count` has Pulsar's quirks."""
+        total = 0
+        if to.ledger - after.ledger > len(self.ledgers):
+            ids = [id_ for id_ in self.ledgers if after.ledger <= id_ <= to.ledger]
+        else:
+            ids = [id_ for id_ in range(after.ledger, to.ledger + 1) if id_ in self.ledgers]
+        for id_ in ids:
+            entries, _ = self._contents(id_)
+            stop = min(entries, to.entry + 1) if id_ == to.ledger else entries
+            total += max(stop - (after.entry + 1 if id_ == after.ledger else 0), 0)
+        return total
+
     def passed(self, held: Collection[Position], after: Position, to: Position) -> list[Position]:
         """Those of `held` after `after` and up to `to`.
 

@@ -244,7 +244,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
                 for low, high in cursor.acked.runs()
                 for entry in range(low.entry + 1, high.entry + 1)
             ]
-            backlog = cursor.backlog(ledger)
+            backlog = cursor.backlog(ledger, precise=True)
             ctx.observe_ack(
                 topic.name, cursor.name, acked, mark_delete, cursor.mark_delete, backlog, recovered=True
             )

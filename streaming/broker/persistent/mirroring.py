@@ -175,7 +175,7 @@ def _acknowledge(
     # Its consumers came and went since the record before.
     cursor, ledger = topic.cursors[subscription.name], topic.ledger
     mark_delete, consumed = cursor.mark_delete, cursor.consumed
-    backlog = cursor.backlog(ledger)
+    backlog = 0 if ctx.acks is None else cursor.backlog(ledger, precise=True)
     former = change_cursor(ctx, ctx.policies_of(topic), cursor, cursor.acknowledge_all, ledger, acked)
     subscription.acked += cursor.consumed - consumed
     if ctx.acks is not None:

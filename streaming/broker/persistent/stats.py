@@ -196,13 +196,13 @@ def rows(topic: PersistentTopic) -> list[dict[str, Any]]:
     """A row for a topic, then one for each subscription, by name."""
     ledger, counters = topic.ledger, topic.counters
     found = [stats.row(topic=topic.name, entries=ledger.number_of_entries, duplicates=counters.duplicates,
-                 unknown=counters.unknown, trimmed=counters.trimmed, backlog=topic.backlog(), storage=ledger.total_size)]  # fmt: skip
+                 unknown=counters.unknown, trimmed=counters.trimmed, backlog=topic.backlog(precise=True), storage=ledger.total_size)]  # fmt: skip
     for name in sorted(topic.subscriptions):
         subscription, cursor = topic.subscriptions[name], topic.cursors[name]
         found.append(
             stats.row(
                 topic=topic.name, subscription=name, dispatched=subscription.dispatched, acked=subscription.acked,
-                expired=subscription.expired, evicted=subscription.evicted, backlog=cursor.backlog(ledger),
+                expired=subscription.expired, evicted=subscription.evicted, backlog=cursor.backlog(ledger, precise=True),
                 storage=cursor.backlog_size(ledger), mark_delete=str(cursor.mark_delete),
             )
         )  # fmt: skip

@@ -66,7 +66,7 @@ class PersistentSubscription(Subscription):
         former, acks = None, consumer.acks
         error = cause = None
         owners: list[Consumer] = []
-        backlog = cursor.backlog(ledger) if ctx.acks is not None else 0
+        backlog = cursor.backlog(ledger, precise=True) if ctx.acks is not None else 0
         try:
             if individual:
                 ids = [_acked(message_id) for message_id in command.message_id]

@@ -32,7 +32,7 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
 
     `dispatched`, `acked`, `expired` and `evicted` count entries, `messages_out` counts messages. Times are in ms.
     `expired_before_load`: what to subtract from `expired` for totalMsgExpired, which counts from when the topic was loaded,
-    and counts what the expiry of messages evicted, too.
+    and counts what the expiry of messages evicted, too, all by Pulsar's backlog before and after.
     `broker_blocked`: gets no new entries while the broker is over maxUnackedMessagesPerBroker. `last_flow` and
     `last_mark_delete_advanced`: when a consumer last asked for messages, and when acks or the expiry last moved the mark-delete position,
     since the topic was loaded. `asleep_messages`: how many messages are in the entries that sleep until a time (see `Dispatcher.timer`).
