@@ -37,6 +37,7 @@ from schemas.entries import EntryNotFound
 from schemas.metrics import PartitionMetrics
 from sinks.base import ForeignFiles
 from sinks.lock import exclusive
+from sinks.outputs import name_full
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
@@ -555,6 +556,8 @@ class EmbeddedEngine:
         if self._data is not None and isinstance(error, _BAD_DATA):
             cause, error = error, BadData(f"{self._data}: {error}")
             error.__cause__ = cause
+        if self._data is not None and isinstance(error, OSError):
+            name_full(error, self._data)
         self._stop(str(error))
         self._give_up(EngineStopped(str(error)), pending)
         if not self.failed.done():
