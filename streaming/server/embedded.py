@@ -556,10 +556,10 @@ class EmbeddedEngine:
         if self._data is not None and isinstance(error, _BAD_DATA):
             cause, error = error, BadData(f"{self._data}: {error}")
             error.__cause__ = cause
-        if self._data is not None and isinstance(error, OSError):
-            name_full(error, self._data)
         self._stop(str(error))
         self._give_up(EngineStopped(str(error)), pending)
+        if self._data is not None and isinstance(error, OSError):  # clients need not know where it is
+            name_full(error, self._data)
         if not self.failed.done():
             self.failed.set_exception(error)
 
