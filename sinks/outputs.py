@@ -193,15 +193,15 @@ def new_file(path: Path, *, replace: bool = False, durable: bool = False) -> Ite
                 os.fsync(file.fileno())
             _publish(draft, path, replace=replace)  # before its lock ends: others remove unlocked drafts
     except OSError as error:
-        _name(error, path)
+        name_full(error, path)
         raise
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
 
 
-def _name(error: OSError, path: Path) -> None:
-    """A full disk does not say what it has no room for."""
+def name_full(error: OSError, path: Path) -> None:
+    """A full disk does not say what it has no room for: `path`, if it was that."""
     if error.errno in (ENOSPC, EDQUOT) and error.filename is None:
         error.filename = str(path)
 
@@ -249,7 +249,7 @@ def filling(folder: Path) -> Iterator[None]:
             for each in {*folder.iterdir()} - before:
                 each.unlink()
         if isinstance(error, OSError):
-            _name(error, folder)
+            name_full(error, folder)
         raise
 
 

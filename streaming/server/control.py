@@ -15,6 +15,7 @@ from starlette.routing import Route
 from schemas.undecodable import UNDECODABLE
 from schemas.units import LATEST_TIME
 from streaming.broker.context import NEVER
+from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.delivery import Show
 from streaming.broker.position import from_text
 from streaming.protocol.requests import complete
@@ -136,6 +137,8 @@ class Control:
             raise BadCall(f"show {show!r}: expected backlog, inflight, delayed or holes")
         if count > MOST_PEEKED:
             raise BadCall(f"count {count}: expected at most {MOST_PEEKED}")
+        if is_non_persistent(topic):
+            raise BadCall(f"{topic}: a non-persistent topic keeps no messages")
         try:
             found = self._engine.broker.topic(topic)
         except KeyError:

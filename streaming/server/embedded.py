@@ -37,6 +37,7 @@ from schemas.entries import EntryNotFound
 from schemas.metrics import PartitionMetrics
 from sinks.base import ForeignFiles
 from sinks.lock import exclusive
+from sinks.outputs import name_full
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
@@ -557,6 +558,8 @@ class EmbeddedEngine:
             error.__cause__ = cause
         self._stop(str(error))
         self._give_up(EngineStopped(str(error)), pending)
+        if self._data is not None and isinstance(error, OSError):  # clients need not know where it is
+            name_full(error, self._data)
         if not self.failed.done():
             self.failed.set_exception(error)
 

@@ -531,7 +531,7 @@ def test_a_log_that_cannot_be_written_stops_the_engine(
             with pytest.raises(EngineStopped, match="No space left"):
                 await publish(engine, 2)
         assert (tmp_path / FIRST).read_bytes() == before
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
             await engine.failed
 
     run(tmp_path, full)

@@ -176,6 +176,7 @@ def test_what_makes_no_sense_is_named(pulsar_broker):
         (lambda: pulsar_broker.fault("drop", times=0), "times 0: expected at least 1"),
         (lambda: pulsar_broker._call("DELETE", "/faults/7"), "400 .*there never was such a fault"),
         (lambda: pulsar_broker.peek("nothing", "s"), "no topic"),
+        (lambda: pulsar_broker.peek("non-persistent://public/default/np", "s"), "np: a non-persistent topic keeps no messages"),
         (lambda: pulsar_broker.peek("nothing", "s", count=1001), "count 1001: expected at most 1000"),
         (lambda: pulsar_broker.advance(seconds=-1), "go back"),
         (lambda: pulsar_broker.restore(7), "no such snapshot"),
