@@ -6,6 +6,8 @@ The cases are those of the development line: `HEAD` has its settings where they 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.effects import AdminResponse, CursorMoved, LedgerClosed, LedgerDeleted
 from streaming.broker.ledger.managed_ledger import ENTRY_OVERHEAD, MEGABYTE, ManagedLedger
@@ -679,3 +681,20 @@ def test_a_read_in_an_empty_open_ledger_is_estimated_by_the_last_one_with_entrie
     assert [
         ledger.entries_within(n * (1 + ENTRY_OVERHEAD), P(ledger.current, 0), 10) for n in (1, 3, 20)
     ] == [1, 3, 10]
+
+
+@given(st.lists(st.integers(1, 4), max_size=9), st.integers(0, 9), st.integers(0, 2))
+def test_the_entries_between_two_ledgers(closed: list[int], trimmed: int, open_entries: int) -> None:
+    """They are counted from the end that is nearer: also those of a cursor that is far behind, at the first ledger."""
+    topic = BareTopic()
+    for entries in closed:
+        topic.add_ledger(*[1] * entries)
+    topic.add(*[1] * open_entries)
+    ledger = topic.ledger
+    for id_ in list(ledger.ledgers)[: min(trimmed, len(closed))]:
+        ledger.number_of_entries -= ledger.ledgers.pop(id_).entries
+    ids = [*range(ledger.current + 1)]
+    for low in ids:
+        for high in ids[low + 1 :]:
+            between = sum(info.entries for id_, info in ledger.ledgers.items() if low < id_ < high)
+            assert ledger._entries_between(low, high) == between
