@@ -12,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.base import ForeignFiles
+from sinks.links import Link
 from sinks.s3 import S3Url, failed
 from sinks.storage import Damaged, NotStored, Storage, plain
 
@@ -53,7 +52,6 @@ _OWN = re.compile(
 
 _DELETIONS_AT_ONCE = 8
 
-_PLAIN = re.compile(r"[\w/.=-]+", re.ASCII)
 _APPLICATION = "magnetar"
 _PARTITIONS = ["kind", "date"]
 _TARGET_BYTES = 64 << 20
@@ -105,21 +103,16 @@ class DeltaLog:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._link: TemporaryDirectory[str] | None = None
 
     @cached_property
     def _uri(self) -> str:
         if (s3 := S3Url.parse(self._storage.url)) is not None:
             return f"s3://{s3.path}"
-        folder = self._storage.folder
-        if folder is None or _PLAIN.fullmatch(str(folder)):
+        if (folder := self._storage.folder) is None:
             return self._storage.url
-        # The library panics at brackets in the names of folders, so it gets another name for those.
         folder.mkdir(parents=True, exist_ok=True)
-        self._link = TemporaryDirectory(prefix="magnetar-")
-        link = Path(self._link.name) / "table"
-        link.symlink_to(folder.absolute(), target_is_directory=True)
-        return link.as_uri()  # it would resolve the link in a path
+        self._link = Link(folder)  # the library panics at brackets in the names of folders
+        return self._link.path.as_uri()  # it would resolve the link in a path
 
     @cached_property
     def _options(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ A live query adds a log, which makes one Delta Lake table of the files, see `sin
 """
 
 import logging
+import re
 import threading
 from collections.abc import Mapping
 from datetime import date, timedelta
@@ -48,6 +49,11 @@ _ALL = pa.schema(
 _DAY = timedelta(days=1)
 
 _TABLE = "tables"
+
+_NOT_DELTAS = re.compile(r"[%\\\x00-\x1f\x7f]")
+"""What Delta Lake's library can't have in the name of a folder, whatever link leads there: it follows that."""
+
+_NAMES = {"%": "a percent sign", "\\": "a backslash", "\n": "a line break"}
 
 _NAMED = 5
 """Foreign files that an error names at most."""
@@ -101,13 +107,13 @@ class DeltaSink(TableSink):
     def __init__(self, url: str, keep: timedelta | None = None) -> None:
         """`url`: a local folder or a URI that both pyarrow and Delta's library can open. `keep`: rows older than this are removed.
 
-        Raises `BadUrl` for a local folder with a percent sign in its name, which that library decodes.
+        Raises `BadUrl` for a local folder with a character in its name that this library decodes, replaces or refuses.
         """
         super().__init__(url)
-        if self._storage.folder is not None and "%" in self._storage.url:
+        if self._storage.folder is not None and (found := _NOT_DELTAS.search(self._storage.url)):
+            what = _NAMES.get(found[0], "a control character")
             raise BadUrl(
-                f"{url}: Delta Lake's library can't use a folder with a percent sign in its name; use "
-                "another one, or no tables"
+                f"{url!r}: Delta Lake's library can't use a folder with {what} in its name; use another one, or no tables"
             )
         self._keep = keep
         self._log = DeltaLog(self._storage)

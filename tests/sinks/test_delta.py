@@ -363,9 +363,16 @@ def test_folders_with_any_name(name: str, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([name, "plain"])
 
 
-def test_a_percent_sign_in_the_name_of_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadUrl, match="a percent sign in its name"):
-        DeltaSink(str(tmp_path / "per%41cent"))
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("per%41cent", "a percent sign"), ("a\\b", "a backslash"), ("a\nb", "a line break"), *((f"a{c}b", "a control character") for c in "\t\r\x01\x7f")],
+)  # fmt: skip
+def test_names_of_folders_that_the_library_cannot_have_are_refused(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadUrl, match=f"{what} in its name") as refused:
+        DeltaSink(str(tmp_path / name / "tables"))
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_pandas_reads_it(url: str) -> None:
