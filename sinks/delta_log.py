@@ -53,6 +53,8 @@ _OWN = re.compile(
 _DELETIONS_AT_ONCE = 8
 
 _APPLICATION = "magnetar"
+_COMPACTION = "magnetar.compaction"
+"""The application transaction whose version is that of the table after its last compaction."""
 _PARTITIONS = ["kind", "date"]
 _TARGET_BYTES = 64 << 20
 _PROPERTIES: dict[str, str | None] = {
@@ -167,7 +169,7 @@ class DeltaLog:
         try:
             last = self.last_batch()
             if files and (last is None or last < batch_id):
-                self._add(files, batch_id)
+                self._write(files, _APPLICATION, batch_id)
                 return len(files)
             return 0
         except Damaged:
@@ -175,7 +177,7 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             raise NotStored(f"{self._storage.url} could not be changed: {plain(error)}") from error
 
-    def _add(self, files: Mapping[str, File], batch_id: int) -> None:
+    def _write(self, files: Mapping[str, File], application: str, version: int) -> None:
         from deltalake import CommitProperties, Transaction
 
         self._table.create_write_transaction(
@@ -183,8 +185,12 @@ class DeltaLog:
             "append",
             self._table.schema(),
             _PARTITIONS,
-            commit_properties=CommitProperties(app_transactions=[Transaction(_APPLICATION, batch_id)]),
+            commit_properties=CommitProperties(app_transactions=[Transaction(application, version)]),
         )
+
+    def uncompacted(self) -> int:
+        """The number of commits since the last compaction, or since the table began, when the log was read last: before the latest `commit`."""
+        return self._table.version() - (self._table.transaction_version(_COMPACTION) or 0)
 
     def _additions(self, files: Mapping[str, File]) -> Iterable["AddAction"]:
         from deltalake.transaction import AddAction
@@ -268,6 +274,8 @@ class DeltaLog:
             unread = table.vacuum(READABLE_HOURS, dry_run=True, enforce_retention_duration=False, full=True)
             with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as pool:
                 list(pool.map(self._storage.delete, filter(is_own, unread)))
+            # At last, so that one which did not come so far is repeated.
+            self._write({}, _COMPACTION, table.version() + 1)
             return Compacted(before, len(table.file_uris()))
 
     def _current(self) -> "DeltaTable":

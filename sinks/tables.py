@@ -100,8 +100,9 @@ class TableSink:
 class DeltaSink(TableSink):
     """Writes every row to the Delta table of a live query, and commits each micro-batch once.
 
-    Every `COMPACT_EVERY` commits, a thread compacts the table and removes rows that are too old, see `DeltaLog.compact`. If that
-    fails, it warns and tries again later: the table is only larger than it should be.
+    Every `COMPACT_EVERY` commits, a thread compacts the table and removes rows that are too old, see `DeltaLog.compact`. The table
+    knows when it was compacted last, so it does not matter how many processes made these commits. If that fails, it warns and tries again
+    later: the table is only larger than it should be.
     """
 
     def __init__(self, url: str, keep: timedelta | None = None) -> None:
@@ -120,7 +121,8 @@ class DeltaSink(TableSink):
         self._last: int | None = None
         """The last micro-batch that the table had when the query began, −1: none, None: not known. Only that one may be repeated."""
         self._open = False
-        self._commits = 0
+        self._since_try = COMPACT_EVERY
+        """The commits since the last compaction began, if this process began one."""
         self._counted = False
         self.files = 0
         """How many files the table has, after a commit."""
@@ -215,12 +217,15 @@ class DeltaSink(TableSink):
                 self._log.create(_ALL, files)
             self._open = True
         added = self._log.commit(batch_id, self._written(batch_id, rows))
+        uncompacted = self._log.uncompacted() + bool(added)
         if self._counted:
             self.files += added
         else:  # as the compaction left it
             self._counted, self.files = True, self._log.count()
-        self._commits += 1
-        if self._commits % COMPACT_EVERY == 0 and (self._upkeep is None or not self._upkeep.is_alive()):
+        self._since_try += bool(added)
+        due = min(self._since_try, uncompacted) >= COMPACT_EVERY
+        if due and (self._upkeep is None or not self._upkeep.is_alive()):
+            self._since_try = 0
             self._upkeep = threading.Thread(target=self._compact, name="compaction", daemon=True)
             self._upkeep.start()
 
