@@ -104,7 +104,8 @@ class Sampler(threading.Thread):
 
     def backlog(self) -> int:
         """The entries that wait in all subscriptions."""
-        return int(state(self._spark, self._checkpoint).agg(F.sum("backlog")).collect()[0][0])
+        with state(self._spark, self._checkpoint) as found:
+            return int(found.agg(F.sum("backlog")).collect()[0][0])
 
     def run(self) -> None:
         """Sample until `ended` is set."""
@@ -122,15 +123,12 @@ class Sampler(threading.Thread):
         if not done:
             return None
         self._last = done[-1]["batchId"]
-        sizes = (
-            state(self._spark, self._checkpoint)
-            .agg(
+        with state(self._spark, self._checkpoint) as found:
+            (sizes,) = found.agg(
                 F.sum(F.length("broker")).alias("state"),
                 F.sum("backlog").alias("backlog"),
                 F.sum("storage").alias("storage"),
-            )
-            .collect()[0]
-        )
+            ).collect()
         memory = resident()
         return {
             "batch": self._last,

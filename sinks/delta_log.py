@@ -12,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sinks.base import ForeignFiles
+from sinks.links import Link
 from sinks.s3 import S3Url, failed
 from sinks.storage import Damaged, NotStored, Storage, plain
 
@@ -53,8 +52,9 @@ _OWN = re.compile(
 
 _DELETIONS_AT_ONCE = 8
 
-_PLAIN = re.compile(r"[\w/.=-]+", re.ASCII)
 _APPLICATION = "magnetar"
+_COMPACTION = "magnetar.compaction"
+"""The application transaction whose version is that of the table after its last compaction."""
 _PARTITIONS = ["kind", "date"]
 _TARGET_BYTES = 64 << 20
 _PROPERTIES: dict[str, str | None] = {
@@ -105,21 +105,16 @@ class DeltaLog:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._link: TemporaryDirectory[str] | None = None
 
     @cached_property
     def _uri(self) -> str:
         if (s3 := S3Url.parse(self._storage.url)) is not None:
             return f"s3://{s3.path}"
-        folder = self._storage.folder
-        if folder is None or _PLAIN.fullmatch(str(folder)):
+        if (folder := self._storage.folder) is None:
             return self._storage.url
-        # The library panics at brackets in the names of folders, so it gets another name for those.
         folder.mkdir(parents=True, exist_ok=True)
-        self._link = TemporaryDirectory(prefix="magnetar-")
-        link = Path(self._link.name) / "table"
-        link.symlink_to(folder.absolute(), target_is_directory=True)
-        return link.as_uri()  # it would resolve the link in a path
+        self._link = Link(folder)  # the library panics at brackets in the names of folders
+        return self._link.path.as_uri()  # it would resolve the link in a path
 
     @cached_property
     def _options(self) -> dict[str, str]:
@@ -174,7 +169,7 @@ class DeltaLog:
         try:
             last = self.last_batch()
             if files and (last is None or last < batch_id):
-                self._add(files, batch_id)
+                self._write(files, _APPLICATION, batch_id)
                 return len(files)
             return 0
         except Damaged:
@@ -182,7 +177,7 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             raise NotStored(f"{self._storage.url} could not be changed: {plain(error)}") from error
 
-    def _add(self, files: Mapping[str, File], batch_id: int) -> None:
+    def _write(self, files: Mapping[str, File], application: str, version: int) -> None:
         from deltalake import CommitProperties, Transaction
 
         self._table.create_write_transaction(
@@ -190,8 +185,12 @@ class DeltaLog:
             "append",
             self._table.schema(),
             _PARTITIONS,
-            commit_properties=CommitProperties(app_transactions=[Transaction(_APPLICATION, batch_id)]),
+            commit_properties=CommitProperties(app_transactions=[Transaction(application, version)]),
         )
+
+    def uncompacted(self) -> int:
+        """The number of commits since the last compaction, or since the table began, when the log was read last: before the latest `commit`."""
+        return self._table.version() - (self._table.transaction_version(_COMPACTION) or 0)
 
     def _additions(self, files: Mapping[str, File]) -> Iterable["AddAction"]:
         from deltalake.transaction import AddAction
@@ -275,6 +274,8 @@ class DeltaLog:
             unread = table.vacuum(READABLE_HOURS, dry_run=True, enforce_retention_duration=False, full=True)
             with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as pool:
                 list(pool.map(self._storage.delete, filter(is_own, unread)))
+            # At last, so that one which did not come so far is repeated.
+            self._write({}, _COMPACTION, table.version() + 1)
             return Compacted(before, len(table.file_uris()))
 
     def _current(self) -> "DeltaTable":

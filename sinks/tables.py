@@ -7,6 +7,7 @@ A live query adds a log, which makes one Delta Lake table of the files, see `sin
 """
 
 import logging
+import re
 import threading
 from collections.abc import Mapping
 from datetime import date, timedelta
@@ -48,6 +49,11 @@ _ALL = pa.schema(
 _DAY = timedelta(days=1)
 
 _TABLE = "tables"
+
+_NOT_DELTAS = re.compile(r"[%\\\x00-\x1f\x7f]")
+"""What Delta Lake's library can't have in the name of a folder, whatever link leads there: it follows that."""
+
+_NAMES = {"%": "a percent sign", "\\": "a backslash", "\n": "a line break"}
 
 _NAMED = 5
 """Foreign files that an error names at most."""
@@ -94,27 +100,29 @@ class TableSink:
 class DeltaSink(TableSink):
     """Writes every row to the Delta table of a live query, and commits each micro-batch once.
 
-    Every `COMPACT_EVERY` commits, a thread compacts the table and removes rows that are too old, see `DeltaLog.compact`. If that
-    fails, it warns and tries again later: the table is only larger than it should be.
+    Every `COMPACT_EVERY` commits, a thread compacts the table and removes rows that are too old, see `DeltaLog.compact`. The table
+    knows when it was compacted last, so it does not matter how many processes made these commits. If that fails, it warns and tries again
+    later: the table is only larger than it should be.
     """
 
     def __init__(self, url: str, keep: timedelta | None = None) -> None:
         """`url`: a local folder or a URI that both pyarrow and Delta's library can open. `keep`: rows older than this are removed.
 
-        Raises `BadUrl` for a local folder with a percent sign in its name, which that library decodes.
+        Raises `BadUrl` for a local folder with a character in its name that this library decodes, replaces or refuses.
         """
         super().__init__(url)
-        if self._storage.folder is not None and "%" in self._storage.url:
+        if self._storage.folder is not None and (found := _NOT_DELTAS.search(self._storage.url)):
+            what = _NAMES.get(found[0], "a control character")
             raise BadUrl(
-                f"{url}: Delta Lake's library can't use a folder with a percent sign in its name; use "
-                "another one, or no tables"
+                f"{url!r}: Delta Lake's library can't use a folder with {what} in its name; use another one, or no tables"
             )
         self._keep = keep
         self._log = DeltaLog(self._storage)
         self._last: int | None = None
         """The last micro-batch that the table had when the query began, −1: none, None: not known. Only that one may be repeated."""
         self._open = False
-        self._commits = 0
+        self._since_try = COMPACT_EVERY
+        """The commits since the last compaction began, if this process began one."""
         self._counted = False
         self.files = 0
         """How many files the table has, after a commit."""
@@ -209,12 +217,15 @@ class DeltaSink(TableSink):
                 self._log.create(_ALL, files)
             self._open = True
         added = self._log.commit(batch_id, self._written(batch_id, rows))
+        uncompacted = self._log.uncompacted() + bool(added)
         if self._counted:
             self.files += added
         else:  # as the compaction left it
             self._counted, self.files = True, self._log.count()
-        self._commits += 1
-        if self._commits % COMPACT_EVERY == 0 and (self._upkeep is None or not self._upkeep.is_alive()):
+        self._since_try += bool(added)
+        due = min(self._since_try, uncompacted) >= COMPACT_EVERY
+        if due and (self._upkeep is None or not self._upkeep.is_alive()):
+            self._since_try = 0
             self._upkeep = threading.Thread(target=self._compact, name="compaction", daemon=True)
             self._upkeep.start()
 

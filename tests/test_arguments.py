@@ -128,7 +128,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ),
     ("run", "store"): others(
         RUN, "--store", ("{w}/file", NO_FOLDER), ("{w}/file/below", NO_FOLDER), ("/proc/x", "can't be written"),
-        ("ftp://h/x", "can't be opened"), ("s3a://b/x", "write s3://b/x"), ("{w}/per%41cent", "a percent sign in its name"), ("s3:///x", "names no bucket"),
+        ("ftp://h/x", "can't be opened"), ("s3a://b/x", "write s3://b/x"), ("{w}/per%41cent", "a percent sign in its name"), ("{w}/a\\b", "a backslash in its name"), ("{w}/a\nb", "a line break in its name"), ("s3:///x", "names no bucket"),
         ("s3://b/x?regoin=eu", "'regoin' is not an option"),
     ),
     ("run", "kafka_config"): others(

@@ -418,6 +418,57 @@ def test_a_restarted_query_gives_the_rows_of_one_run(spark: SparkSession, tmp_pa
     assert spark.conf.get("spark.sql.shuffle.partitions") == tasks
 
 
+ODD_NAMES = ["sp ace", "~ a#b?c[x]{y,z}*\"o'te^`|<>a:b,ünï☃;$HOME&b=c+d ", "%20cent\\slash\nline\t\x7f"]
+REFUSED_IN_A_TABLE = ODD_NAMES[-1]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_folders_with_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """A query, and a replay with Spark. What can't be in a name is refused before anything is there."""
+    from streaming.spark.state import committed_states
+
+    log, folder = traffic().slice(0, 60), tmp_path / name
+    files(tmp_path / "in", log, 2)
+    store = folder / "store"
+
+    def start(store: Path) -> None:
+        magnetar.start(
+            stream(spark, tmp_path / "in"), checkpoint=folder / "ckpt", store=store, clock="log", quality=False, trigger="availableNow",
+        ).awaitTermination()  # fmt: skip
+
+    if name == REFUSED_IN_A_TABLE:
+        with pytest.raises(magnetar.MagnetarError, match=" in its name; use another one, or no tables"):
+            start(store)
+        assert not [path for path in tmp_path.rglob("*") if path.is_file() and "in" not in path.parts]
+        store = tmp_path / "store"
+    assert committed_states(spark, folder / "ckpt") == []
+    start(store)
+    files(tmp_path / "in", traffic().slice(60, 60), 1, first=2)
+    start(store)
+    magnetar.replay(traffic().slice(0, 120), folder / "out", spark=spark)
+    assert same(magnetar.read_rows(store), magnetar.read_rows(folder / "out"))
+    found = magnetar.states_at(spark, folder / "ckpt")
+    assert found
+    assert found == committed_states(spark, folder / "ckpt")
+    (life, *_) = magnetar.explain(store, "t0", position=(1, 0), checkpoint=folder / "ckpt")
+    assert life.fate == "stored"
+
+
+@pytest.mark.spark
+def test_a_checkpoint_with_commits_has_states_or_says_why(spark: SparkSession, tmp_path: Path) -> None:
+    from streaming.spark.checkpoint import BadCheckpoint
+    from streaming.spark.state import committed_states
+
+    folder = tmp_path / "sp ace"
+    (folder / "commits").mkdir(parents=True)
+    (folder / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(Exception, match="STDS_"):
+        committed_states(spark, folder)
+    with pytest.raises(BadCheckpoint, match="' ' in its URL"):
+        committed_states(spark, f"file://{folder}")
+
+
 KILLED = """
 import os, signal, sys
 import magnetar

@@ -33,6 +33,7 @@ from schemas.arguments import checked
 from schemas.commands import Refused
 from schemas.records import RECORD, Coordinates, TopicAside
 from sinks.base import STATE
+from sinks.links import Link
 from sinks.lock import LOCK, exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
 from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, Replayed, count_files, write_replayed
@@ -396,10 +397,11 @@ class _ReplayWithSpark(_Replay):
 
         staged, checkpoint = folder / STAGED, folder / "checkpoint"
         source.stage(self.log.records, staged, batches=self.count_batches())
+        link = Link(staged)  # Spark takes the address of a folder for a pattern, or for its name
         begun = time.perf_counter()
         running = query.start(
             self.spark,
-            source.staged(self.spark, staged),
+            source.staged(self.spark, link.path),
             FoldOptions(
                 sinks=sinks,
                 store=store,

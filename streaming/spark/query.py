@@ -14,13 +14,13 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from schemas.metrics import PartitionMetrics, decode
 from sinks.base import CommittingSink, Sink
 from sinks.begun import Begun, Planned
+from streaming.spark import logs
 from streaming.spark.operator import FoldOptions, operator
 from streaming.spark.schema import METRICS, STATE, WRITTEN
 from streaming.spark.trigger import interval
 
 AVAILABLE_NOW = "availableNow"
 
-_READ_ONLY = False
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 0.01
 
@@ -107,7 +107,7 @@ def start(
             last = _planned(offsets.get(batch_id).get(), batch_id)
             begun.begin(last, previous)
 
-    offsets = None if begun is None else _offsets(spark, checkpoint)
+    offsets = None if begun is None else logs.offsets(spark, checkpoint)
     writer = operate(source, options).writeStream
     if name is not None:
         writer = writer.queryName(name)
@@ -136,38 +136,21 @@ def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None,
     A micro-batch that was planned for a time `max_ahead_ms` or more from now, and stopped before it began (`start`: `check_time`), is
     forgotten. One that did begin is repeated as it was planned, whatever the clock shows: some of it may be written, and sent.
     """
-    planned = _offsets(spark, checkpoint)
-    committed = (
-        _logs(spark).CommitLog(spark._jsparkSession, f"{checkpoint}/commits", _READ_ONLY).getLatestBatchId()
-    )
+    planned, committed = logs.offsets(spark, checkpoint), logs.last_commit(spark, checkpoint)
     last = planned.getLatest()
-    if max_ahead_ms is not None and last.isDefined() and not _is(committed, last.get()._1()):
+    if max_ahead_ms is not None and last.isDefined() and last.get()._1() != committed:
         plan = _planned(last.get()._2(), last.get()._1())
         ahead_ms = plan.time - time.time_ns() // 1_000_000
         if ahead_ms >= max_ahead_ms and not (begun is not None and begun.may_have_begun(plan.batch)):
             planned.purgeAfter(plan.batch - 1)
             last = planned.getLatest()
-    if last.isDefined() and _is(committed, last.get()._1()):
-        planned.add(committed.get() + 1, last.get()._2())
-
-
-def _logs(spark: SparkSession) -> Any:
-    return spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing  # type: ignore[union-attr]
-
-
-def _offsets(spark: SparkSession, checkpoint: str | Path) -> Any:
-    """Spark's log of what it planned."""
-    return _logs(spark).OffsetSeqLog(spark._jsparkSession, f"{checkpoint}/offsets", _READ_ONLY)
+    if committed is not None and last.isDefined() and last.get()._1() == committed:
+        planned.add(committed + 1, last.get()._2())
 
 
 def _planned(noted: Any, batch_id: int) -> Planned:
     """What that log has of a micro-batch."""
     return Planned(batch_id, noted.metadataOpt().get().batchTimestampMs(), noted.toString())
-
-
-def _is(option: Any, value: int) -> bool:
-    """Whether a Scala option has this value."""
-    return bool(option.isDefined() and option.get() == value)
 
 
 def operate(source: DataFrame, options: FoldOptions) -> DataFrame:

@@ -4,45 +4,55 @@ The query need not be running. Spark keeps the states of the last 100 micro-batc
 (``spark.sql.streaming.minBatchesToRetain``), so any of them can be read.
 """
 
+import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from sinks.links import Link
 from sinks.storage import plain
 from streaming.fold.records import StateRow
-from streaming.spark.checkpoint import check_state
+from streaming.spark.checkpoint import BadCheckpoint, check_state, opened
+from streaming.spark.logs import last_commit
 
 _POLL_SECONDS = 0.05
 
-_NOT_BEGUN = (
-    "STDS_COMMITTED_BATCH_UNAVAILABLE",
-    "STDS_OFFSET_LOG_UNAVAILABLE",
-    "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
-)
+_ESCAPED = re.compile(r"[^\w/.!~'()*,;:$&+=@-]")
+"""What Java's ``URI`` escapes."""
 
 
-def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> DataFrame:
-    """The state after micro-batch `batch_id` (default: the last): partition, and the columns of `schema.STATE`. Raises `BadCheckpoint` if
-    some of it is missing."""
+@contextmanager
+def state(spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None) -> Iterator[DataFrame]:
+    """The state after micro-batch `batch_id` (default: the last): partition, and the columns of `schema.STATE`. Evaluate it within the
+    context. Raises `BadCheckpoint` if some of it is missing."""
     check_state(checkpoint)
+    storage = opened(checkpoint)
+    # Spark escapes the name that its source gets, and looks for a folder of that other name.
+    link = None if storage is None or storage.folder is None else Link(storage.folder)
+    if link is None and (found := _ESCAPED.search(str(checkpoint))):
+        raise BadCheckpoint(
+            f"{checkpoint}: Spark can't read the states of a checkpoint with {found[0]!r} in its URL. Copy it to another URL"
+        )
     # Creates Spark's coordinator of state stores, which a session otherwise has only after it ran a streaming query.
     # Spark can't load a store that starts with a snapshot without it.
     spark.streams.active  # noqa: B018
     reader = spark.read.format("statestore")
     if batch_id is not None:
         reader = reader.option("batchId", batch_id)
-    return reader.load(str(checkpoint)).select("key.partition", "value.groupState.*")
+    frame = reader.load(str(checkpoint if link is None else link.path))
+    yield frame.select("key.partition", "value.groupState.*")
 
 
 def partition_states(
     spark: SparkSession, checkpoint: str | Path, batch_id: int | None = None
 ) -> list[StateRow]:
     """The `state` in memory, by ingress partition."""
-    return _rows(state(spark, checkpoint, batch_id))
+    with state(spark, checkpoint, batch_id) as found:
+        return _rows(found)
 
 
 def _rows(found: DataFrame) -> list[StateRow]:
@@ -55,18 +65,14 @@ def _row(found: Row) -> StateRow:
 
 def states_in_turn(spark: SparkSession, checkpoint: str | Path, batch_id: int) -> Iterator[StateRow]:
     """The `state`, by ingress partition, one in memory at a time."""
-    for row in state(spark, checkpoint, batch_id).orderBy("partition").toLocalIterator():
-        yield _row(row)
+    with state(spark, checkpoint, batch_id) as found:
+        for row in found.orderBy("partition").toLocalIterator():
+            yield _row(row)
 
 
 def committed_states(spark: SparkSession, checkpoint: str | Path) -> list[StateRow]:
     """The `state` with which a query starts that has this checkpoint: empty if no micro-batch was committed."""
-    try:
-        return partition_states(spark, checkpoint)
-    except PySparkException as error:
-        if str(error.getCondition()).startswith(_NOT_BEGUN):
-            return []
-        raise
+    return [] if last_commit(spark, checkpoint) is None else partition_states(spark, checkpoint)
 
 
 class NotReadable(RuntimeError):
@@ -91,10 +97,10 @@ def states_beside(checkpoint: str | Path, partition: int | None, seconds: float)
         threading.Thread(target=cancel, name="cancel", daemon=True).start()
         try:
             spark.sparkContext.setJobGroup(group, "a state for the page")
-            found = state(spark, checkpoint)
-            if partition is not None:
-                found = found.where(found["partition"] == partition)
-            rows = _rows(found.coalesce(1))
+            with state(spark, checkpoint) as found:
+                if partition is not None:
+                    found = found.where(found["partition"] == partition)
+                rows = _rows(found.coalesce(1))
         finally:
             done.set()
         if late.is_set():

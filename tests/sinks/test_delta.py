@@ -231,6 +231,65 @@ def test_the_query_compacts_by_itself(url: str, caplog: pytest.LogCaptureFixture
     DeltaSink(url).close()
 
 
+@pytest.mark.parametrize("starts_per_batch", [1, 2])
+def test_a_query_that_ends_after_each_micro_batch_is_compacted_as_often_as_one_that_goes_on(
+    starts_per_batch: int, url: str, tmp_path: Path
+) -> None:
+    """Two starts per micro-batch: the first one crashes after the commit of the table, before that of Spark."""
+    calls: list[timedelta | None] = []
+    files: list[int] = []
+    own = DeltaLog.compact
+
+    def counted(self: DeltaLog, keep: timedelta | None = None) -> delta_log.Compacted:
+        calls.append(keep)
+        return own(self, keep)
+
+    keep = timedelta(days=3)
+    with patch.object(tables, "COMPACT_EVERY", 4), patch.object(DeltaLog, "compact", counted):
+        for number in range(24):
+            for _ in range(starts_per_batch):
+                sink = DeltaSink(url, keep)
+                run(sink, number)
+                sink.close()
+            files.append(len(DeltaTable(url).file_uris()))
+    assert calls == [keep] * 6
+    # What is left of compactions, and at most four micro-batches of two partitions.
+    kinds = len(batch(0))
+    assert max(files) <= kinds + 4 * 2 * kinds
+    assert max(files) == max(files[:8])
+    assert read_table(url).equals(expected(tmp_path / "plain", range(24)))
+
+
+def test_a_compaction_without_anything_to_do_counts(url: str) -> None:
+    """Or else every start of a query with a micro-batch a day would look for something to do."""
+    run(DeltaSink(url), 0)
+    for _ in range(2):
+        DeltaLog(Storage(url)).compact()
+        again = DeltaLog(Storage(url))
+        assert again.last_batch() == 0
+        assert again.uncompacted() == 0
+
+
+def test_a_compaction_that_fails_is_tried_again_by_the_next_start(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And by this one after as many commits."""
+    with (
+        patch.object(tables, "COMPACT_EVERY", 3),
+        patch.object(DeltaLog, "compact", side_effect=OSError("no")) as compacting,
+    ):
+        sink = DeltaSink(url)
+        for number in range(8):
+            run(sink, number)
+            sink.close()
+        assert compacting.call_count == 2
+        sink = DeltaSink(url)
+        run(sink, 8)
+        sink.close()
+        assert compacting.call_count == 3
+    assert caplog.text.count("was not compacted: no") == 3
+
+
 def test_the_sink_knows_how_many_files_the_table_has(url: str) -> None:
     """Also one that goes on, after a repeated micro-batch, and after a compaction."""
 
@@ -241,7 +300,7 @@ def test_the_sink_knows_how_many_files_the_table_has(url: str) -> None:
     for number in (0, 1, 1, 2):
         run(sink, number)
         assert sink.files == files() > 0
-    with patch.object(tables, "COMPACT_EVERY", 5):
+    with patch.object(tables, "COMPACT_EVERY", 8):
         sink = DeltaSink(url)
         for number in range(3, 8):
             run(sink, number)
@@ -363,9 +422,16 @@ def test_folders_with_any_name(name: str, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([name, "plain"])
 
 
-def test_a_percent_sign_in_the_name_of_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadUrl, match="a percent sign in its name"):
-        DeltaSink(str(tmp_path / "per%41cent"))
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("per%41cent", "a percent sign"), ("a\\b", "a backslash"), ("a\nb", "a line break"), *((f"a{c}b", "a control character") for c in "\t\r\x01\x7f")],
+)  # fmt: skip
+def test_names_of_folders_that_the_library_cannot_have_are_refused(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadUrl, match=f"{what} in its name") as refused:
+        DeltaSink(str(tmp_path / name / "tables"))
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_pandas_reads_it(url: str) -> None:

@@ -1,0 +1,20 @@
+"""Another name for a folder whose own name a library can't use, as it takes its characters for something else."""
+
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_PLAIN = re.compile(r"[\w/.=-]+", re.ASCII)
+
+
+class Link:
+    """`path` leads to a folder, and has only characters that every library leaves as they are: the folder's own path, or else that of
+    a symbolic link, which is there as long as this object. The folder need not exist. It has to be seen by this machine alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.absolute()
+        if not _PLAIN.fullmatch(str(self.path)):
+            self._kept = TemporaryDirectory(prefix="magnetar-")
+            link = Path(self._kept.name) / "folder"
+            link.symlink_to(self.path, target_is_directory=True)
+            self.path = link
