@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -416,6 +417,37 @@ def test_a_restarted_query_gives_the_rows_of_one_run(spark: SparkSession, tmp_pa
     )  # fmt: skip
     assert life.fate == "stored"
     assert spark.conf.get("spark.sql.shuffle.partitions") == tasks
+
+
+@pytest.mark.spark
+def test_what_is_available_now_by_the_clock_of_the_trigger(spark: SparkSession, tmp_path: Path) -> None:
+    """It ends, and each start with records looks at the time."""
+    names = "spark.sql.streaming.noDataMicroBatches.enabled", "spark.sql.shuffle.partitions"
+    before = [spark.conf.get(name) for name in names]
+    log = traffic()
+    log, last = log.slice(0, len(log) - 1), log.slice(len(log) - 1)
+    files(tmp_path / "in", log, 3)
+    begun = time.time_ns() // 1_000_000
+    seen: list[int] = []
+
+    def clocks() -> dict[int, int]:
+        running = magnetar.start(
+            stream(spark, tmp_path / "in"), checkpoint=tmp_path / "ckpt", store=tmp_path / "store", quality=False, trigger="availableNow",
+            on_batch=lambda written: seen.append(written.batch_id),
+        )  # fmt: skip
+        assert running.awaitTermination(300), "it goes on for ever"
+        return {each.partition: each.clock for each in magnetar.states_at(spark, tmp_path / "ckpt")}
+
+    first = clocks()
+    assert seen == [0, 1, 2]
+    assert min(first.values()) >= begun
+    assert clocks() == first
+    files(tmp_path / "in", last, 1, first=3)
+    second = clocks()
+    assert seen == [0, 1, 2, 3]
+    (partition,) = last["partition"].to_pylist()
+    assert second[partition] > first[partition]
+    assert [spark.conf.get(name) for name in names] == before
 
 
 ODD_NAMES = ["sp ace", "~ a#b?c[x]{y,z}*\"o'te^`|<>a:b,ünï☃;$HOME&b=c+d ", "%20cent\\slash\nline\t\x7f"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -62,7 +62,8 @@ def start(
         partitions: the number of ingress partitions. It can't change later.
         clock: what advances time. ``trigger``: the commands' timestamps, and the time of each micro-batch, so that messages
             expire while nothing comes. ``log``: timestamps alone, for commands of the past.
-        trigger: the least time between micro-batches, such as ``500ms``. ``availableNow``: fold what is there, and end.
+        trigger: the least time between micro-batches, such as ``500ms``. ``availableNow``: fold what is there, and end. Time then goes on
+            only in micro-batches with commands: a start that finds none does not look at the time.
         tables: write the table of output rows.
         keep_outputs: remove rows once they are older than this, rounded up to whole days. None: keep all.
         quality: check the output rows, samples of them in a process beside this one.
@@ -112,7 +113,11 @@ def start(
         stack.callback(sinks.close)
         sinks.begin(checkpoint)
         ensure_dataframe(store, partitions)
-        with _set(spark, "spark.sql.shuffle.partitions", str(shuffle_partitions)):
+        settings = {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
+        if trigger == query.AVAILABLE_NOW:
+            # Spark has timeouts to look for after each micro-batch, and would never end.
+            settings["spark.sql.streaming.noDataMicroBatches.enabled"] = "false"
+        with _set(spark, settings):
             running = query.start(
                 spark,
                 source,
@@ -136,11 +141,13 @@ def start(
 
 
 @contextmanager
-def _set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """A setting of the session for a query that starts meanwhile, which keeps it."""
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session for a query that starts meanwhile, which keeps them."""
+    before = {name: str(spark.conf.get(name)) for name in settings}
     try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        spark.conf.set(name, str(before))
+        for name, value in before.items():
+            spark.conf.set(name, value)

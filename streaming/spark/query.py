@@ -83,7 +83,8 @@ def start(
 
     Args:
         checkpoint: Spark's folder of offsets and state. Spark refuses that of another query.
-        trigger: `AVAILABLE_NOW` (process all available records, then stop), or an interval such as ``1s``.
+        trigger: `AVAILABLE_NOW` (process all available records, then stop), or an interval such as ``1s``. By the clock
+            ``trigger``, the former ends only if the session has Spark's noDataMicroBatches disabled.
         on_batch: called on the driver after the writes of a batch, before Spark commits it. Keep it short.
         on_idle: the same with the number of a batch that wrote nothing. It may wait until there is something to do.
         check: called on the driver before a batch is folded, and before the sinks commit it. May raise what stops the query.
@@ -94,7 +95,7 @@ def start(
         on_end: called on the driver when all sinks have committed a batch, with its rows by (ingress partition, kind).
     """
     if options.clock == "trigger":
-        _plan(spark, checkpoint, options.max_ahead_ms, begun)
+        _plan(spark, checkpoint, options.max_ahead_ms, begun, goes_on=trigger != AVAILABLE_NOW)
 
     last: Planned | None = None
 
@@ -124,8 +125,16 @@ def start(
     )
 
 
-def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None, begun: Begun | None) -> None:
-    """Let a query that goes on from `checkpoint` begin with an empty micro-batch, so that time goes on without records, too.
+def _plan(
+    spark: SparkSession,
+    checkpoint: str | Path,
+    max_ahead_ms: int | None,
+    begun: Begun | None,
+    *,
+    goes_on: bool,
+) -> None:
+    """Let a query that goes on from `checkpoint` begin with an empty micro-batch, so that time goes on without records, too: unless it
+    ends when there are none (not `goes_on`).
 
     Spark runs micro-batches without records, in which timeouts fire, only after another one of the same process. So after a
     start there would be none until a record arrives. What it plans for certain is what its log of offsets says and its log of commits
@@ -144,7 +153,7 @@ def _plan(spark: SparkSession, checkpoint: str | Path, max_ahead_ms: int | None,
         if ahead_ms >= max_ahead_ms and not (begun is not None and begun.may_have_begun(plan.batch)):
             planned.purgeAfter(plan.batch - 1)
             last = planned.getLatest()
-    if committed is not None and last.isDefined() and last.get()._1() == committed:
+    if goes_on and committed is not None and last.isDefined() and last.get()._1() == committed:
         planned.add(committed + 1, last.get()._2())
 
 
