@@ -6,11 +6,14 @@ last micro-batch of the store is the one that the query begins, or the one befor
 A micro-batch that Spark repeats after a crash is the one that it planned: the same records and the same time. One that is planned anew,
 because an older checkpoint was restored, has the same number and other contents, and what it wrote would replace what is there.
 
+It is folded by the options of its first attempt, too (`Repeated`), since a part of it may be written. New options count from the next one on.
+
 When all of a micro-batch is written, the note says so, and where. So the files that a power failure or an incomplete copy took are missed
 at the next start. It also says which micro-batches ran without output tables, so that nobody takes the rest for all that happened.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,14 +29,23 @@ class Planned(msgspec.Struct, frozen=True):
     offsets: str
 
 
+class Repeated(NamedTuple):
+    """A micro-batch, and the `max_ahead_ms` that decided at its first attempt what went to quarantine."""
+
+    batch: int
+    max_ahead_ms: int | None
+
+
 class _Note(Planned, frozen=True, kw_only=True):
     """The file. `is_whole`: all of the micro-batch was written. `wrote`: the last micro-batch that wrote to a place, see `StoringSink`,
     up to the last one that was whole. None: not known, because an earlier version wrote the file. `without_tables`: the first and the
-    last micro-batch of each time without output tables."""
+    last micro-batch of each time without output tables. `max_ahead_ms`: the option by which it was folded, which an earlier version did
+    not note."""
 
     is_whole: bool = False
     wrote: dict[str, int] | None = None
     without_tables: list[tuple[int, int]] = []
+    max_ahead_ms: int | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def planned(self) -> Planned:
@@ -61,8 +73,9 @@ class Begun:
         elif before.batch < max(last - 1, committed):
             raise self._older(f"output of micro-batches up to {before.batch}", last)
 
-    def begin(self, planned: Planned, previous: Planned | None) -> None:
+    def begin(self, planned: Planned, previous: Planned | None, max_ahead_ms: int | None = None) -> None:
         """Call it before anything of a micro-batch is written. `previous`: the one before it, None: the checkpoint does not have it.
+        `max_ahead_ms`: by what it is folded, unless it is a repeat, see `repeated`.
 
         Raises `ForeignFiles` if the last one that began here is neither of these, `Damaged`, and `NotStored`.
         """
@@ -83,7 +96,24 @@ class Begun:
                 "same time together, or give this query a new checkpoint and a new store"
             )
         wrote = {} if before is None else before.wrote
-        self._write(_Note(planned.batch, planned.time, planned.offsets, wrote=wrote, without_tables=without))
+        self._write(
+            _Note(
+                planned.batch,
+                planned.time,
+                planned.offsets,
+                wrote=wrote,
+                without_tables=without,
+                max_ahead_ms=max_ahead_ms,
+            )
+        )
+
+    def repeated(self) -> Repeated | None:
+        """The micro-batch that began last, which a query that goes on may repeat. None: there is none, or an earlier version began it.
+        Raises `Damaged`."""
+        note = self._noted()
+        if note is None or isinstance(note.max_ahead_ms, msgspec.UnsetType):
+            return None
+        return Repeated(note.batch, note.max_ahead_ms)
 
     def may_have_begun(self, batch: int) -> bool:
         """Whether something of a micro-batch may be written here already. Raises `Damaged`."""

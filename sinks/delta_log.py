@@ -112,8 +112,10 @@ class DeltaLog:
             return f"s3://{s3.path}"
         if (folder := self._storage.folder) is None:
             return self._storage.url
-        folder.mkdir(parents=True, exist_ok=True)
         self._link = Link(folder)  # the library panics at brackets in the names of folders
+        if self._link.path == folder:
+            return self._storage.url
+        folder.mkdir(parents=True, exist_ok=True)
         return self._link.path.as_uri()  # it would resolve the link in a path
 
     @cached_property

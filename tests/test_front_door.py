@@ -450,6 +450,52 @@ def test_what_is_available_now_by_the_clock_of_the_trigger(spark: SparkSession, 
     assert [spark.conf.get(name) for name in names] == before
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("crash_at", ["table", "on_batch"])
+@pytest.mark.parametrize("options", [(None, 3_600_000), (3_600_000, None)])
+def test_a_repeated_micro_batch_is_decided_by_the_options_of_its_first_attempt(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash_at: str, options: tuple[int | None, int | None],
+) -> None:  # fmt: skip
+    """A record two hours ahead, whether the crash comes before or after the commit of the table. New options count from the next one on."""
+    from pyspark.errors import StreamingQueryException
+
+    from sinks.quarantine import read_quarantine
+    from sinks.tables import DeltaSink
+
+    def send(offset: int) -> None:
+        now = time.time_ns() // 1_000_000
+        value = json.dumps({"producer": "w", "sequence_id": offset, "payload": f"m{offset}"}).encode()
+        rows = [{"offset": offset, "timestamp": now + 7_200_000, "topic": TOPIC, "value": value}]
+        files(tmp_path / "in", pa.Table.from_pylist(rows), 1, first=offset)
+
+    def fold(max_ahead_ms: int | None, **given: Any) -> None:
+        commands = stream(
+            spark, tmp_path / "in", "offset bigint, timestamp bigint, topic string, value binary"
+        )
+        magnetar.start(
+            commands, checkpoint=tmp_path / "ckpt", store=tmp_path / "store", partitions=1, quality=False, trigger="availableNow",
+            max_ahead_ms=max_ahead_ms, **given,
+        ).awaitTermination()  # fmt: skip
+
+    send(0)
+    with monkeypatch.context() as patch:
+        if crash_at == "table":
+            patch.setattr(DeltaSink, "commit", lambda *_: 1 // 0)
+        with pytest.raises(StreamingQueryException):
+            fold(options[0], on_batch=crash(at=0))
+    fold(options[1])
+    send(1)
+    fold(options[1])
+    folded = [offset for offset in (0, 1) if options[offset] is None]
+    rows = magnetar.read_rows(tmp_path / "store", "SEND_RECEIPT")
+    assert rows["offset"].to_pylist() == folded
+    assert magnetar.read_entries(tmp_path / "store")["payload"].to_pylist() == [
+        f"m{offset}".encode() for offset in folded
+    ]
+    aside = read_quarantine(str(tmp_path / "store"))["offset"].to_pylist()
+    assert aside == [offset for offset in (0, 1) if offset not in folded]
+
+
 ODD_NAMES = ["sp ace", "~ a#b?c[x]{y,z}*\"o'te^`|<>a:b,ünï☃;$HOME&b=c+d ", "%20cent\\slash\nline\t\x7f"]
 REFUSED_IN_A_TABLE = ODD_NAMES[-1]
 

@@ -373,6 +373,7 @@ WRITERS = {
     "streaming/jobs/replay.py:_clear": "replay --overwrite",
     "streaming/jobs/replay.py:_translation": _TEMPORARY,
     "streaming/jobs/replay.py:fold": "by a replay with Spark, whose folder the next one clears, as `replay --overwrite` does",
+    "sinks/links.py:__init__": _TEMPORARY,
     "sinks/rows.py:_write": "into a buffer in memory",
     "streaming/runtime/jars.py:_fetch_into": _CACHE,
     "streaming/runtime/java.py:make_shim": _CACHE,

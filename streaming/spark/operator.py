@@ -18,6 +18,7 @@ from pyspark.sql.streaming.state import GroupState
 from schemas import metrics
 from schemas.effects import KINDS, Tick
 from sinks.base import Sink
+from sinks.begun import Repeated
 from streaming.broker.broker import Broker
 from streaming.fold.columns import PartitionFold
 from streaming.fold.records import BrokerType, SetAside, StateRow, Store
@@ -57,6 +58,7 @@ class FoldOptions:
         set_aside: records and topics that go to quarantine.
         max_ahead_ms: quarantine records whose timestamp is so much, or more, after the time of the micro-batch, which Spark keeps for a
             re-run. None: accept any time.
+        repeated: a micro-batch that has another `max_ahead_ms`.
         measured: a row `schema.METRICS` follows those of a partition whose state changed.
         first_state: with what a partition begins. None: with nothing.
     """
@@ -68,6 +70,7 @@ class FoldOptions:
     judge: Judge = judge
     set_aside: SetAside | None = None
     max_ahead_ms: int | None = None
+    repeated: Repeated | None = None
     measured: bool = False
     first_state: FirstState | None = None
 
@@ -90,6 +93,9 @@ def operator(
         partition = int(key[0])
         records = None if state.hasTimedOut else unpack(frames)
         now = state.getCurrentProcessingTimeMs()
+        max_ahead_ms = options.max_ahead_ms
+        if options.repeated is not None and options.repeated.batch == batch_id():
+            max_ahead_ms = options.repeated.max_ahead_ms
         own = PartitionFold(
             partition,
             options.store,
@@ -97,7 +103,7 @@ def operator(
             broker=options.broker,
             judge=options.judge,
             set_aside=options.set_aside,
-            latest=None if options.max_ahead_ms is None else now + options.max_ahead_ms - 1,
+            latest=None if max_ahead_ms is None else now + max_ahead_ms - 1,
             measured=options.measured,
         )
         before = own.clock

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,8 +107,10 @@ def start(
             if previous is None and batch_id and (before := offsets.get(batch_id - 1)).isDefined():
                 previous = _planned(before.get(), batch_id - 1)
             last = _planned(offsets.get(batch_id).get(), batch_id)
-            begun.begin(last, previous)
+            begun.begin(last, previous, options.max_ahead_ms)
 
+    if begun is not None:
+        options = replace(options, repeated=begun.repeated())
     offsets = None if begun is None else logs.offsets(spark, checkpoint)
     writer = operate(source, options).writeStream
     if name is not None:

@@ -1,12 +1,13 @@
 """A micro-batch is repeated as it was planned, or refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sinks.base import ForeignFiles
+from sinks.base import BEGUN, ForeignFiles
 from sinks.begun import Begun, Planned
-from sinks.storage import Damaged
+from sinks.storage import Damaged, Storage
 
 pytestmark = pytest.mark.feature("J2")
 
@@ -95,3 +96,22 @@ def test_what_may_have_begun(tmp_path: Path) -> None:
     (tmp_path / "segments").mkdir()
     Begun(str(tmp_path)).begin(SECOND, FIRST)
     assert [Begun(str(tmp_path)).may_have_begun(batch) for batch in (0, 1, 2)] == [True, True, False]
+
+
+def test_the_options_of_the_first_attempt_are_noted(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    assert Begun(url).repeated() is None
+    Begun(url).begin(FIRST, None, 5)
+    Begun(url).begin(FIRST, None, None)
+    assert Begun(url).repeated() == (0, 5)
+    Begun(url).begin(SECOND, FIRST, None)
+    Begun(url).begin(SECOND, FIRST, 7)
+    assert Begun(url).repeated() == (1, None)
+    storage = Storage(url)
+    note = storage.read_json(BEGUN, dict[str, Any], "the note")
+    assert note is not None
+    del note["max_ahead_ms"]  # as an earlier version wrote it
+    storage.write_json(BEGUN, note)
+    assert Begun(url).repeated() is None
+    Begun(url).begin(SECOND, FIRST, 7)
+    assert Begun(url).repeated() is None

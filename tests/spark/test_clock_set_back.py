@@ -88,10 +88,12 @@ def test_a_batch_that_has_begun_is_repeated_and_another_planned_anew(
     life.send(1)
     begin = Begun.begin
 
-    def crash(begun: Begun, planned: Planned, previous: Planned | None) -> None:
+    def crash(
+        begun: Begun, planned: Planned, previous: Planned | None, max_ahead_ms: int | None = None
+    ) -> None:
         has_records = previous is not None and planned.offsets != previous.offsets
         if has_begun or not has_records:
-            begin(begun, planned, previous)
+            begin(begun, planned, previous, max_ahead_ms)
         if has_records:
             raise ZeroDivisionError("as if the machine had gone down")
 
