@@ -145,9 +145,9 @@ def test_a_cumulative_ack_that_goes_too_far(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_cursor_that_opens_in_an_older_state(monkeypatch: pytest.MonkeyPatch) -> None:
     right = ManagedCursor.recover
 
-    def wrong(self: ManagedCursor, ledger: Any, most_runs: int = 10000) -> None:
+    def wrong(self: ManagedCursor, ledger: Any, *args: Any, **kwargs: Any) -> None:
         self.mark_delete = ledger.previous(self.mark_delete)
-        right(self, ledger, most_runs)
+        right(self, ledger, *args, **kwargs)
 
     document = small(faults=["RESTART"])
     assert not found(document)

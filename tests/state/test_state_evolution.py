@@ -62,6 +62,14 @@ def within(expected: Any, found: Any) -> bool:
     return bool(expected == found)
 
 
+def recounted(row: Any) -> Any:
+    """A row without `entries` of a move: later versions count what the ledgers have, not by Pulsar's counters."""
+    *head, fields = row
+    if head[-1] not in ("CURSOR_MOVED", "EXPIRED", "EVICTED"):
+        return row
+    return *head, {name: value for name, value in fields.items() if name != "entries"}
+
+
 # ---- what was released
 
 
@@ -77,8 +85,9 @@ def test_the_states_of_a_release_are_read_and_go_on(folder: Path) -> None:
         assert within(life.stats, broker.stats()), name
         rows, rows_of_stats, topics = golden.go_on(broker, life.after)
         for expected, found in zip(life.rows, rows, strict=True):
-            assert within(expected, found), name
-        assert within(life.stats_after, rows_of_stats), name
+            assert within(recounted(expected), found), name
+        precise = [{key: value for key, value in row.items() if key != "backlog"} for row in life.stats_after]
+        assert within(precise, rows_of_stats), name  # the backlog was Pulsar's counter
         for path, value in CORRECTED.get((folder.name, name), {}).items():
             inner: Any = life.topics_after
             *outer, last = path
