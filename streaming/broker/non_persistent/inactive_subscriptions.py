@@ -17,6 +17,8 @@ def check(ctx: Context, topic: NonPersistentTopic) -> None:
 
 def next_effect(ctx: Context, topic: NonPersistentTopic) -> int:
     """When the first subscription without consumers expires."""
+    if _expires_after(ctx, topic) <= 0:  # a look at each subscription would cost every command as much
+        return NEVER
     return min((_expires_at(ctx, topic, each) for each in topic.subscriptions.values()), default=NEVER)
 
 
