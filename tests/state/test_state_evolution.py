@@ -51,6 +51,13 @@ CORRECTED: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {
 """What a release did otherwise than Pulsar, by release and life: what follows on its states now."""
 
 
+RECOUNTED: dict[tuple[str, str], tuple[dict[int, int], dict[int, int]]] = {
+    ("0.1.0", "traffic"): ({120: 0}, {8: 10, 9: 10})
+}
+"""The same of what a release counted by Pulsar's counters, and later versions by entries: `entries` of the rows with these numbers, and
+`backlog` of the rows of stats."""
+
+
 def within(expected: Any, found: Any) -> bool:
     """Whether everything expected is there. A later version may have more, in new fields."""
     if isinstance(expected, dict):
@@ -60,14 +67,6 @@ def within(expected: Any, found: Any) -> bool:
     if isinstance(expected, list | tuple):
         return len(expected) == len(found) and all(map(within, expected, found))
     return bool(expected == found)
-
-
-def recounted(row: Any) -> Any:
-    """A row without `entries` of a move: later versions count what the ledgers have, not by Pulsar's counters."""
-    *head, fields = row
-    if head[-1] not in ("CURSOR_MOVED", "EXPIRED", "EVICTED"):
-        return row
-    return *head, {name: value for name, value in fields.items() if name != "entries"}
 
 
 # ---- what was released
@@ -84,10 +83,14 @@ def test_the_states_of_a_release_are_read_and_go_on(folder: Path) -> None:
         broker = golden.restored(life)
         assert within(life.stats, broker.stats()), name
         rows, rows_of_stats, topics = golden.go_on(broker, life.after)
+        entries, backlogs = RECOUNTED.get((folder.name, name), ({}, {}))
+        for number, value in entries.items():
+            life.rows[number][-1]["entries"] = value
+        for number, value in backlogs.items():
+            life.stats_after[number]["backlog"] = value
         for expected, found in zip(life.rows, rows, strict=True):
-            assert within(recounted(expected), found), name
-        precise = [{key: value for key, value in row.items() if key != "backlog"} for row in life.stats_after]
-        assert within(precise, rows_of_stats), name  # the backlog was Pulsar's counter
+            assert within(expected, found), name
+        assert within(life.stats_after, rows_of_stats), name
         for path, value in CORRECTED.get((folder.name, name), {}).items():
             inner: Any = life.topics_after
             *outer, last = path
