@@ -82,9 +82,37 @@ def test_a_backlog_that_the_interval_explains(backlog: int, ahead: bool, explain
     if ahead:
         watch.backlogs[T, "s"].append(Sample(100 + CHECK_SECONDS - 1, 0))
     watch.shown = [Shown(100.5, 98, T, "s", backlog), Shown(100.5, 98, T, "gone", 7)]
-    found = watch.judged()
+    found = watch.judged({})
     assert (found.compared, found.ahead, not found.beyond) == (1, ahead, explained)
     assert (found.largest, found.lags) == (abs(10 - backlog), [2.5])
+
+
+@pytest.mark.parametrize(
+    ("backlog", "sought", "explained"),
+    [
+        (21, (93.5, 93.6), True),  # all that is stored, with the entry that came
+        (22, (98.5, 98.6), False),
+        (21, (50.0, 60.0), False),  # a broker's sample would have shown it
+        (21, (101.0, 102.0), False),
+    ],
+)
+def test_a_backlog_of_a_seek_between_two_samples(
+    backlog: int, sought: tuple[float, float], explained: bool
+) -> None:
+    watch = Watch(SimpleNamespace(admin_url="http://127.0.0.1:1"), 1)  # type: ignore[arg-type]
+    watch.written[T] = [Sample(92, 51), Sample(97, 51), Sample(98, 51), Sample(100, 52)]
+    watch.stored[T] = [
+        Sample(0, 40),
+        Sample(92, 20),
+        Sample(97, 20),
+        Sample(98, 20),
+        Sample(100, 20),
+        Sample(200, 40),
+    ]
+    watch.backlogs[T, "s"] = [Sample(0, 50), Sample(92, 4), Sample(97, 4), Sample(98, 4), Sample(100, 4)]
+    watch.shown = [Shown(100.5, 98, T, "s", backlog)]
+    found = watch.judged({(T, "s"): [sought], (T, "other"): [(99, 99)]})
+    assert (not found.beyond) == explained
 
 
 def test_how_long_a_drift_stays(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -113,6 +113,17 @@ class Traffic:
         return found
 
     @property
+    def sought(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
+        """By topic and subscription: between which moments (s) its cursor was moved by a seek or a reset."""
+        found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+        for path in sorted(self._folder.glob("*.seeks")):
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    topic, subscription, since, to = line.split()
+                    found[topic, subscription].append((float(since), float(to)))
+        return found
+
+    @property
     def done(self) -> Counter[str]:
         """What happened how often, to a few seconds."""
         return sum((Counter(json.loads(path.read_text())) for path in self._folder.glob("*.json")), Counter())
@@ -163,6 +174,7 @@ class Clients:
         self._threads: list[threading.Thread] = []
         self._said, self._count = folder / f"{seed}.log", folder / f"{seed}.json"
         self._receipts = (folder / f"{seed}.receipts").open("a", buffering=1)
+        self._seeks = (folder / f"{seed}.seeks").open("a", buffering=1)
         self._lock = threading.Lock()
         self.done: Counter[str] = Counter()
 
@@ -255,6 +267,16 @@ class Clients:
         with self._lock:
             self._receipts.write(f"{topic} {id_.ledger_id()} {id_.entry_id()} {time.time()}\n")
 
+    @contextmanager
+    def _seeking(self, name: str, subscription: str) -> Iterator[None]:
+        """Note when a cursor was moved; it may have been even if the broker's answer is an error."""
+        since = time.time()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._seeks.write(f"{full(name)} {subscription} {since} {time.time()}\n")
+
     def _consume(self, name: str, topic: Topic, draw: Random) -> None:
         """Consumers that come and go, one after the other."""
         while not self._stop.is_set():
@@ -291,10 +313,12 @@ class Clients:
                     consumer.acknowledge_cumulative(message)
                     self.done["cumulative acks"] += 1
                 case 7 if seeks and draw.random() < 0.05:
-                    consumer.seek(message.message_id())
+                    with self._seeking(name, "s"):
+                        consumer.seek(message.message_id())
                     self.done["seeks by id"] += 1
                 case 8 if seeks and draw.random() < 0.05:
-                    consumer.seek(int((time.time() - draw.randrange(10)) * 1000))
+                    with self._seeking(name, "s"):
+                        consumer.seek(int((time.time() - draw.randrange(10)) * 1000))
                     self.done["seeks by time"] += 1
                 case _:
                     consumer.acknowledge(message)
@@ -327,7 +351,9 @@ class Clients:
                 ("partitions", "POST", f"/persistent/{NAMESPACE}/parts/partitions", draw.randint(PARTITIONS, MOST_PARTITIONS)),
             ]  # fmt: skip
             what, *call = draw.choice(calls)
-            if self._rest.call(*call).status < 300:
+            with self._seeking(name, "idle") if what == "reset" else nullcontext():
+                status = self._rest.call(*call).status
+            if status < 300:
                 self.done[what] += 1
 
 

@@ -193,7 +193,7 @@ class Run:
             wrong += unequal
             drift = drift_of(query.store)
         entries = sum(map(len, log.sends.values()))
-        judged = watch.judged()
+        judged = watch.judged(traffic.sought)
         lags = sorted(judged.lags) or [0.0]
         receipts = sum(map(len, traffic.acked.values()))
         if traffic.starts > 1:

@@ -69,6 +69,8 @@ class Watch(threading.Thread):
         """When ledgers had been deleted (s)."""
         self.written: dict[str, list[Sample]] = defaultdict(list)
         """By topic: how many entries there have been so far, also those of clients without receipts."""
+        self.stored: dict[str, list[Sample]] = defaultdict(list)
+        """By topic: how many entries the broker had."""
         self.backlogs: dict[tuple[str, str], list[Sample]] = defaultdict(list)
         """By topic and subscription."""
         self.shown: list[Shown] = []
@@ -95,6 +97,7 @@ class Watch(threading.Thread):
             now, found = time.time(), {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
             self.ledgers[topic] |= found
             self.written[topic].append(Sample(now, sum(self.ledgers[topic].values())))
+            self.stored[topic].append(Sample(now, sum(found.values())))
             for id_ in self.ledgers[topic].keys() - found.keys():
                 self.gone[topic].setdefault(id_, now)
             self.closed[topic] |= {id_: entries for id_, entries in found.items() if id_ != max(found)}
@@ -131,11 +134,12 @@ class Watch(threading.Thread):
             }
         return found
 
-    def judged(self) -> Judged:
+    def judged(self, sought: Mapping[tuple[str, str], list[tuple[float, float]]]) -> Judged:
         """Compare the twin's backlogs with those that the broker had from a look of the mirror before the twin's time until the twin showed
         them, with the entries that came meanwhile: they come before the look that says who has acknowledged them.
 
-        The twin's own checks may have been ahead of the broker's, but not by more than `CHECK_SECONDS`.
+        The twin's own checks may have been ahead of the broker's, but not by more than `CHECK_SECONDS`. What a seek brought back may have
+        been acknowledged again before the broker's next sample: where one was `sought`, the backlog may have been all that was stored.
         """
         times = {key: [each.time for each in samples] for key, samples in self.backlogs.items()}
         count = largest = ahead = 0
@@ -151,8 +155,16 @@ class Watch(threading.Thread):
             count += 1
             lags.append(each.time - each.since)
             largest = max(largest, abs(each.backlog - between[-1]))
-            some = _grown(written, min(begin, samples[first].time), each.time)
-            if min(between) - some <= each.backlog <= max(between) + some:
+            start = min(begin, samples[first].time)
+            some = _grown(written, start, each.time)
+            most = max(between)
+            if any(since <= each.time and start <= to for since, to in sought.get(key, ())):
+                stored = self.stored[each.topic]
+                begun = bisect_left(stored, start, key=_time)
+                most = max(
+                    sample.entries for sample in stored[begun : bisect_right(stored, each.time, key=_time)]
+                )
+            if min(between) - some <= each.backlog <= most + some:
                 continue
             later = samples[at : bisect_right(times[key], each.time + CHECK_SECONDS)]
             if any(
