@@ -30,6 +30,7 @@ from streaming.broker.state.codec import (
 )
 from streaming.broker.topic import inactive_producers, inactive_topics, registration
 from streaming.broker.topic.abstract_topic import AbstractTopic
+from streaming.broker.topic.inactive_subscriptions import expires_at
 from streaming.broker.topic.stats import internal_stats
 from streaming.broker.topic.topic_commands import TopicCommand
 
@@ -627,7 +628,20 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         return False
 
     def _wake(self, topic: NonPersistentTopic) -> None:
-        if (at := self._due(topic)) >= 0:
+        self._wake_at(topic, self._due(topic))
+
+    def _wake_after(self, topic: NonPersistentTopic, consumers: int) -> None:
+        """Set the timer after a command, before which there were so many consumers. It looks at no subscription: the timer for those
+        without consumers is set, and one that has lost them now is the last to expire."""
+        now = self._ctx.clock
+        self._wake_at(topic, self._deleted_at(topic, now + 1))
+        self._wake_at(topic, self._purged_at(topic, now + 1))
+        if len(topic.consumer_handles) < consumers:
+            minutes = inactive_subscriptions.expires_after(self._ctx, topic)
+            self._wake_at(topic, self._expiry_round(expires_at((), now, minutes)))
+
+    def _wake_at(self, topic: NonPersistentTopic, at: int) -> None:
+        if at >= 0:
             self._ctx.wake(topic.name, at)
 
     def _due(self, topic: NonPersistentTopic) -> int:
@@ -649,9 +663,13 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
 
     def _expired_at(self, topic: NonPersistentTopic, since: int) -> int:
         """The first round from `since` on in which a subscription expires (ms). −1: there is none."""
-        interval = int(CHECKS["inactiveSubscriptions"].interval(self._ctx.config))
         at = inactive_subscriptions.next_effect(self._ctx, topic)
-        return -1 if at == NEVER or interval == 0 else self._round(max(at, since), interval)
+        return self._expiry_round(max(at, since))
+
+    def _expiry_round(self, since: int) -> int:
+        """The first round from `since` on in which subscriptions may expire (ms). −1: there is none."""
+        interval = int(CHECKS["inactiveSubscriptions"].interval(self._ctx.config))
+        return -1 if since == NEVER or interval == 0 else self._round(since, interval)
 
     def _deleted_at(self, topic: NonPersistentTopic, since: int) -> int:
         """The first round from `since` on in which the topic is deleted if nobody uses it until then (ms). −1: there is none."""
@@ -678,9 +696,10 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
         block.due = self._due(topic)
 
     def _carry_out(self, topic: NonPersistentTopic, command: TopicCommand) -> None:
+        consumers = len(topic.consumer_handles)
         non_persistent_commands.carry_out(self._ctx, topic, command)
         if topic.name in self._state.topics:
-            self._wake(topic)
+            self._wake_after(topic, consumers)
 
     def _missing(self, name: str, former: int) -> NonPersistentTopic:
         return non_persistent_commands.empty(self._ctx, name)
@@ -688,8 +707,9 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     def connection_lost(self, name: str, connection: str) -> None:
         """Close the connection's producers and consumers."""
         topic = self._touch(name)
+        consumers = len(topic.consumer_handles)
         non_persistent_commands.connection_lost(self._ctx, topic, connection)
-        self._wake(topic)
+        self._wake_after(topic, consumers)
 
     def stats(self, name: str) -> dict[str, Any]:
         """The topic's stats and internal stats, by Pulsar's names."""

@@ -404,6 +404,11 @@ def connections_that_are_lost(run: Direct, n: int) -> None:
         run.lose(str(number))
 
 
+@load(nonPersistentSubscriptionsStay=True, subscriptionExpirationTimeMinutes=1_000)
+def connections_that_are_lost_where_subscriptions_expire(run: Direct, n: int) -> None:
+    connections_that_are_lost(run, n)
+
+
 @load()
 def owners_of_unfinished_chunks_that_leave(run: Direct, n: int) -> None:
     run.create_producer("p")

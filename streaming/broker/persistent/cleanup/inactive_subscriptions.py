@@ -5,6 +5,7 @@ from streaming.broker.context import NEVER, Context
 from streaming.broker.persistent import leaving
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
+from streaming.broker.topic.inactive_subscriptions import expires_at
 
 READER_COMES_BACK = 360
 """A client whose reader was closed by a seek subscribes again at once. After so many minutes, its cursor goes (in Pulsar, only when the
@@ -14,19 +15,18 @@ topic is unloaded)."""
 def check(ctx: Context, topic: PersistentTopic) -> None:
     """The periodic check of a topic."""
     for subscription in list(topic.subscriptions.values()):
-        if _expires_at(ctx, topic, subscription) <= ctx.clock:
-            minutes = _expires_after(ctx, topic, subscription)
+        minutes = _expires_after(ctx, topic, subscription)
+        if expires_at(subscription.consumers, subscription.last_active, minutes) <= ctx.clock:
             leaving.delete(ctx, topic, subscription, f"unused for {minutes} min")
 
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When the first subscription without consumers expires."""
-    return min((_expires_at(ctx, topic, each) for each in topic.subscriptions.values()), default=NEVER)
-
-
-def _expires_at(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> int:
-    minutes = 0 if subscription.consumers else _expires_after(ctx, topic, subscription)
-    return NEVER if minutes <= 0 else subscription.last_active + minutes * 60_000 + 1
+    all_ = topic.subscriptions.values()
+    return min(
+        (expires_at(each.consumers, each.last_active, _expires_after(ctx, topic, each)) for each in all_),
+        default=NEVER,
+    )
 
 
 def _expires_after(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> int:
