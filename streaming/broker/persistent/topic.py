@@ -315,14 +315,14 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """
         ledger = self.ledger
         before, acked, consumed = cursor.mark_delete, cursor.acked, cursor.consumed
-        backlog = cursor.backlog(ledger)
+        backlog = cursor.backlog(ledger) if reason.expires else 0
         if ctx.acks is not None:
             unacked = cursor.backlog(ledger, precise=True)
             ctx.observe_ack(self.name, cursor.name, (), before, before, unacked)
         former = change_cursor(ctx, ctx.policies_of(self), cursor, operation, *args, **kwargs)
         if cursor.batches and ctx.config.passedBatchesAreForgotten:
             cursor.forget_batches(ledger, before, last=False)
-        counted = backlog - cursor.backlog(ledger)
+        counted = backlog - cursor.backlog(ledger) if reason.expires else 0
         entries = cursor.left(ledger, before, acked, consumed)
         kind = reason.kind
         ctx.emit(

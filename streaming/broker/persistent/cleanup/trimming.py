@@ -190,20 +190,18 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
     if ctx.config.trimMovesToNextLedger and (following := ledger.next_ledger(last)) is not None:
         to = Position(following, -1)
     reason = Reason(CursorMoved, "ledger trimmed", policy)
+    follows = to <= ledger.last_confirmed
     for cursor in topic.cursors.values():
-        if cursor.mark_delete < to <= ledger.last_confirmed:
-            topic.record_move(ctx, cursor, reason, cursor.move, ledger, to, None)
-        elif cursor.mark_delete < end <= ledger.last_confirmed:  # `to` is behind all entries
-            subscription = topic.subscriptions.get(cursor.name)
-            if subscription is not None and subscription.type in INDIVIDUAL_TYPES:
-                # Pulsar leaves it behind, too. It then fails for ever to send again what is deleted.
-                topic.record_move(ctx, cursor, reason, cursor.move, ledger, end, None)
-            elif lost := cursor.live(ledger, cursor.mark_delete, end):  # it is left behind
-                ctx.emit(
-                    CursorMoved(
-                        topic.name, cursor.name, *cursor.mark_delete, *end, lost, reason.cause, policy
-                    )
-                )
+        target, subscription = to if follows else end, topic.subscriptions.get(cursor.name)
+        if not cursor.mark_delete < target <= ledger.last_confirmed:
+            continue
+        # Pulsar leaves a cursor behind that nothing follows. A Shared reader then fails for ever to send again what is deleted: not here.
+        if follows or (subscription is not None and subscription.type in INDIVIDUAL_TYPES):
+            topic.record_move(ctx, cursor, reason, cursor.move, ledger, target, None)
+        elif lost := cursor.live(ledger, cursor.mark_delete, end):
+            ctx.emit(
+                CursorMoved(topic.name, cursor.name, *cursor.mark_delete, *end, lost, reason.cause, policy)
+            )
     for id_, cause in doomed:
         info = ledger.ledgers.pop(id_)
         ledger.number_of_entries -= info.entries
