@@ -1,8 +1,8 @@
 """The interface of a sink, which stores or sends the output rows of the query.
 
-Delivery: after a crash, Spark may repeat a micro-batch with the same rows (the query is deterministic). The first attempt
-may have written everything, a part, or nothing. So the result of a sink must depend only on (batch, partition, rows),
-not on earlier attempts.
+Delivery: after a crash, Spark may repeat a micro-batch: with the same rows (the query is deterministic), or with others, if an operator
+sets a topic aside or a new version corrects a rule. The first attempt may have written everything, a part, or nothing. So the result of a
+sink must depend only on (batch, partition, rows), not on earlier attempts, see `StoringSink.clear`.
 """
 
 from collections.abc import Mapping
@@ -59,6 +59,11 @@ class StoringSink(Sink, Protocol):
 
     def places(self, rows: Mapping[tuple[int, str], int]) -> set[str]:
         """Where a micro-batch with so many rows by (ingress partition, kind) writes. Their number is bounded by that of the partitions."""
+        ...
+
+    def clear(self, batch_id: int) -> None:
+        """Delete what an earlier attempt of a micro-batch wrote, which is repeated now. Called on the driver, after `begin`. What a
+        `CommittingSink` has committed stays. Raises `Damaged`."""
         ...
 
     def missing(self, wrote: Mapping[str, int], committed: int) -> dict[str, int]:

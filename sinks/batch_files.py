@@ -30,8 +30,19 @@ def of(path: str) -> WrittenFile | None:
 
 def prepare(storage: Storage, folders: Iterable[str], batch_id: int) -> None:
     """Delete the remains of killed writes. Called by a sink's first `begin`. Raises `ForeignFiles`."""
-    found = (of(str(info.path)) for folder in folders for info in storage.files(folder))
-    last = max((each.batch for each in found if each is not None), default=-1)
+    last = max((written.batch for _, written in _written(storage, folders)), default=-1)
     if last > batch_id:
         raise ForeignFiles.found(storage.url, batch_id, last)
     storage.sweep()
+
+
+def clear(storage: Storage, folders: Iterable[str], batch_id: int) -> None:
+    """Delete the files of a micro-batch."""
+    for path, written in _written(storage, folders):
+        if written.batch == batch_id:
+            storage.delete(path)
+
+
+def _written(storage: Storage, folders: Iterable[str]) -> list[tuple[str, WrittenFile]]:
+    paths = [storage.relative(info) for folder in folders for info in storage.files(folder)]
+    return [(path, written) for path in paths if (written := of(path)) is not None]

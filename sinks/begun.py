@@ -73,9 +73,11 @@ class Begun:
         elif before.batch < max(last - 1, committed):
             raise self._older(f"output of micro-batches up to {before.batch}", last)
 
-    def begin(self, planned: Planned, previous: Planned | None, max_ahead_ms: int | None = None) -> None:
-        """Call it before anything of a micro-batch is written. `previous`: the one before it, None: the checkpoint does not have it.
-        `max_ahead_ms`: by what it is folded, unless it is a repeat, see `repeated`.
+    def begin(self, planned: Planned, previous: Planned | None, max_ahead_ms: int | None = None) -> bool:
+        """Call it before anything of a micro-batch is written. Returns whether it is a repeat, of which something may be written.
+
+        `previous`: the one before it, None: the checkpoint does not have it. `max_ahead_ms`: by what it is folded, unless it is a repeat,
+        see `repeated`.
 
         Raises `ForeignFiles` if the last one that began here is neither of these, `Damaged`, and `NotStored`.
         """
@@ -87,7 +89,7 @@ class Begun:
         if before is not None and before.planned == planned:
             if without != before.without_tables:
                 self._write(msgspec.structs.replace(before, without_tables=without))
-            return
+            return True
         expected = planned if before is not None and before.batch == planned.batch else previous
         if before is not None and expected is not None and before.planned != expected:
             raise ForeignFiles(
@@ -106,6 +108,7 @@ class Begun:
                 max_ahead_ms=max_ahead_ms,
             )
         )
+        return False
 
     def repeated(self) -> Repeated | None:
         """The micro-batch that began last, which a query that goes on may repeat. None: there is none, or an earlier version began it.

@@ -146,11 +146,20 @@ class LedgerStore:
                 self._storage.delete(path)
 
     def _check(self, batch_id: int) -> None:
-        last = max(
-            (segments.parse(i).last for i in self._storage.files("segments", recursive=True)), default=-1
-        )
+        found = [segments.parse(info) for info in self._storage.files("segments", recursive=True)]
+        last = max((each.last for each in found), default=-1)
         if last > batch_id:
             raise ForeignFiles.found(self._storage.url, batch_id, last)
+
+    def clear(self, batch_id: int) -> None:
+        """See `StoringSink`."""
+        batch_files.clear(self._storage, [_DELETIONS], batch_id)
+        found = (segments.parse(info) for info in self._storage.files("segments", recursive=True))
+        for own in [each for each in found if each.first == batch_id]:
+            (file,) = segments.opened(self._storage, [own])
+            for ledger in file.closed:
+                self._storage.delete(sealed_path(*ledger))
+            self._storage.delete(self._storage.relative(own.info))
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
         """Store the entries among `rows`, seal closed ledgers, and record deletions.

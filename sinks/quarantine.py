@@ -63,6 +63,10 @@ class QuarantineSink:
 
         self._storage.publish(batch_files.path(_FOLDER, batch_id, partition, "parquet"), write)
 
+    def clear(self, batch_id: int) -> None:
+        """See `StoringSink`."""
+        batch_files.clear(self._storage, [_FOLDER], batch_id)
+
     def places(self, rows: Mapping[tuple[int, str], int]) -> set[str]:
         """See `StoringSink`: one place for each partition."""
         return {f"{_FOLDER}/{partition:05d}" for partition, kind in rows if kind == KINDS[Quarantined]}

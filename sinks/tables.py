@@ -249,6 +249,9 @@ class DeltaSink(TableSink):
             )
         return files
 
+    def clear(self, batch_id: int) -> None:
+        """See `StoringSink`: files that no commit names are no part of the table."""
+
     def places(self, rows: Mapping[tuple[int, str], int]) -> set[str]:
         """See `StoringSink`: the table."""
         return {_TABLE} if rows else set()

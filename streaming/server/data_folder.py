@@ -194,6 +194,7 @@ class DataFolder:
             saved = self._saved(path)
             before, self._batch = saved.state, saved.batch + 1
         self._store.begin(self._batch)
+        self._store.clear(self._batch)
         entries = RecentEntries(self._store.reader(PARTITION))
         fold = LiveFold(PARTITION, entries, before, set_aside=set_aside)
         offset = -1 if before is None or before.offset is None else before.offset

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery as StreamingQuery
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from schemas.metrics import PartitionMetrics, decode
-from sinks.base import CommittingSink, Sink
+from sinks.base import CommittingSink, Sink, StoringSink
 from sinks.begun import Begun, Planned
 from streaming.spark import logs
 from streaming.spark.operator import FoldOptions, operator
@@ -100,14 +100,15 @@ def start(
 
     last: Planned | None = None
 
-    def begin(batch_id: int) -> None:
+    def begin(batch_id: int) -> bool:
         nonlocal last
         if begun is not None and offsets is not None:
             previous = last
             if previous is None and batch_id and (before := offsets.get(batch_id - 1)).isDefined():
                 previous = _planned(before.get(), batch_id - 1)
             last = _planned(offsets.get(batch_id).get(), batch_id)
-            begun.begin(last, previous, options.max_ahead_ms)
+            return begun.begin(last, previous, options.max_ahead_ms)
+        return False
 
     if begun is not None:
         options = replace(options, repeated=begun.repeated())
@@ -180,7 +181,7 @@ def batch_writer(
     on_idle: Callable[[int], None] | None = None,
     check: Callable[[], None] = lambda: None,
     check_time: Callable[[], None] = lambda: None,
-    begin: Callable[[int], None] = lambda _: None,
+    begin: Callable[[int], bool] = lambda _: False,
     end: Callable[[Mapping[tuple[int, str], int]], None] = lambda _: None,
 ) -> Callable[[DataFrame, int], None]:
     """The function for foreachBatch."""
@@ -188,9 +189,11 @@ def batch_writer(
     def write(batch: DataFrame, batch_id: int) -> None:
         check_time()
         check()
-        begin(batch_id)
+        is_repeat = begin(batch_id)
         for sink in sinks:
             sink.begin(batch_id)
+            if is_repeat and isinstance(sink, StoringSink):
+                sink.clear(batch_id)
         # One action that consumes everything: a second one would run the operator again, and an unread partition
         # would leave its state uncommitted.
         written = batch.collect()

@@ -17,10 +17,10 @@ SECOND = Planned(1, 1_700_000_000_000, '[{"commands":{"0":7}}]')
 
 def test_a_repeat_is_accepted_and_any_other_refused(tmp_path: Path) -> None:
     url = str(tmp_path)
-    Begun(url).begin(FIRST, None)
-    Begun(url).begin(SECOND, FIRST)
+    assert not Begun(url).begin(FIRST, None)
+    assert not Begun(url).begin(SECOND, FIRST)
     note = (tmp_path / "begun.json").read_bytes()
-    Begun(url).begin(SECOND, FIRST)
+    assert Begun(url).begin(SECOND, FIRST)
     for other in (
         Planned(1, SECOND.time + 1, SECOND.offsets),
         Planned(1, SECOND.time, '[{"commands":{"0":8}}]'),
