@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,9 +50,14 @@ def shows(expected: str, said: str) -> bool:
     return re.fullmatch("".join(lines), _DURATION.sub("0.0 s", said)) is not None
 
 
+@cache
+def _magnetar() -> Any:
+    return typer.main.get_command(app)
+
+
 def parse(words: Sequence[str]) -> None:
     """Parse the words after ``magnetar`` as the command line would. Raises the error that it would show."""
-    command: Any = typer.main.get_command(app)
+    command = _magnetar()
     name, rest, parent = "magnetar", list(words), None
     while True:
         parent = command.make_context(name, rest, parent=parent)
@@ -62,7 +68,7 @@ def parse(words: Sequence[str]) -> None:
 
 def unknown_words(words: Sequence[str]) -> list[str]:
     """Of the words after ``magnetar``, the options and the first command that don't exist. Arguments may be missing."""
-    command: Any = typer.main.get_command(app)
+    command = _magnetar()
     rest = list(words)
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         if rest[0] not in command.commands:

@@ -20,7 +20,6 @@ units of Pulsar's admin API and of ``broker.conf``::
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from errno import EFBIG
 from importlib.resources import files
@@ -35,7 +34,7 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarfloat import ScalarFloat
 
 from schemas.undecodable import UNDECODABLE
-from sinks.small_files import read_small
+from sinks.small_files import in_utf8, read_small
 from streaming.broker.admin import namespace_policies
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import is_namespace_name
@@ -181,14 +180,13 @@ def _is_own(document: Mapping[str, Any]) -> bool:
 def _text(path: Path) -> str:
     """The text of a file. As Java does, takes one that is not UTF-8 for Latin-1."""
     try:
-        data = read_small(path)
+        data = in_utf8(read_small(path))
     except OSError as error:
         if error.errno != EFBIG:
             raise
         raise LogError(error.strerror) from error
     if b"\0" in data:
         raise LogError("it is not a text: name another file")
-    data = data.removeprefix(BOM_UTF8)
     try:
         return data.decode()
     except UnicodeDecodeError:

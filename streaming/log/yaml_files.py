@@ -18,7 +18,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.nodes import ScalarNode
 
-from sinks.small_files import read_small
+from sinks.small_files import in_utf8, read_small
 
 MOST_VALUES = 200_000
 """Names and values, each alias as what it stands for."""
@@ -36,7 +36,7 @@ class NotYaml(ValueError):
 def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
     """The content of a file; `with_lines`: as ruamel's types, which know their lines. Raises `NotYaml` and `OSError`."""
     try:
-        text = read_small(path).decode()
+        text = in_utf8(read_small(path)).decode()
         _check(text)
         return (YAML() if with_lines else YAML(typ="safe")).load(text)
     except MarkedYAMLError as error:

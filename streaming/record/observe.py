@@ -10,6 +10,7 @@ from streaming.answers.explain.stats.observed import (
     ShownFields,
     policies_of_namespace,
     policies_of_topic,
+    stats_of,
 )
 from streaming.answers.history.folders import NotFound, listed
 from streaming.broker.admin_requests import topic_path
@@ -58,11 +59,18 @@ def observe(rest: Rest, given: str, now: int, *, oldest: bool = False) -> tuple[
     return (
         topic,
         [
-            Observed(name, now, ShownFields(shown), internal.get(name), own, namespace, config, missing)
+            Observed(name, now, _shown(name, shown), internal.get(name), own, namespace, config, missing)
             for name, shown in stats.items()
         ],
         partitions,
     )
+
+
+def _shown(topic: str, stats: Any) -> ShownFields:
+    try:
+        return stats_of(stats)
+    except ValueError as error:
+        raise CallFailed(f"the stats of {topic} are not those of a Pulsar: {error}") from None
 
 
 def _stats(rest: Rest, topic: str, path: str, partitions: int, more: str = "") -> dict[str, Any]:

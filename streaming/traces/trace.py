@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from schemas.commands.nesting import DEEPEST, is_deep
+from sinks.small_files import in_utf8
 from streaming.protocol.codec import Frame
 
 FORMAT = 1
@@ -57,7 +57,7 @@ def read_trace(path: Path) -> Trace:
     """
     parsed: list[dict[str, Any]] = []
     try:
-        lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
+        lines = in_utf8(path.read_bytes()).split(b"\n")
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):

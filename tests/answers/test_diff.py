@@ -299,6 +299,39 @@ def test_acks_between_the_rest_are_told_where_the_outputs_tell_them(tmp_path: Pa
     assert (row["peak_backlog"], row["peak_oldest"]) == (None, None)
 
 
+AGE = {"limitSize": -1, "limitTime": 60, "policy": "consumer_backlog_eviction"}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_another_rule_at_the_same_time(tmp_path: Path, reverse: bool) -> None:
+    """Which messages it took that were not acked, no output says."""
+    off = {"messageTTL": 0, "backlogQuota?backlogQuotaType=message_age": AGE | {"limitTime": -1}}
+    on = off | {"messageTTL": 60}, off | {"backlogQuota?backlogQuotaType=message_age": AGE}
+    before, after = reversed(on) if reverse else on
+    base: list[Record] = [
+        (0, T, {"command": "ADMIN", "method": "POST", "path": f"/persistent/a/b/t/{call}", "body": body})
+        for call, body in before.items()
+    ]
+    checks = [
+        (200, None, {"command": "RUN_CHECK", "check": each}) for each in ("messageExpiry", "backlogQuota")
+    ]
+    log = table(
+        [*base, *FIVE, ack(10, 1), *checks],
+        messageExpiryCheckIntervalInMinutes=0,
+        backlogQuotaCheckIntervalInSeconds=0,
+        preciseTimeBasedBacklogQuotaCheck=True,
+        brokerDeleteInactiveTopicsEnabled=False,
+    )
+    policies = pa.concat_tables([admin("POST", call, body) for call, body in after.items()])
+    expected, found = both(tmp_path, log, policies)
+    assert {row["change"] for row in expected.differences.to_pylist()} == {"lost by another rule"}
+    equal(found, expected)
+    (row,) = (
+        row for row in found.summary.to_pylist() if row["policies"] == "after" and row["subscription"] == "s"
+    )
+    assert (row["unchanged"], row["unknown"]) == (0, 3)
+
+
 def test_equal_replays_differ_in_nothing(tmp_path: Path) -> None:
     log = table([*FIVE, ack(10, 1), tick(1000)])
     replay_in_process(log, tmp_path / "a", partitions=2)

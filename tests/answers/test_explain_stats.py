@@ -365,3 +365,18 @@ def test_a_consumer_without_a_name_is_called_so() -> None:
     found = explain_delivery(Observed(TOPIC, 0, ShownFields(stats), None, None, None, None), "s")
     lines = [*delivery_lines(found)]
     assert "  a consumer without a name is at an unknown address (unknown client)" in lines
+
+
+@pytest.mark.parametrize("bound", ["65535", None, [], {}, 1.5])
+def test_hash_ranges_that_are_no_numbers(bound: Any) -> None:
+    consumers = [
+        {"consumerName": "a", "drainingHashes": [{"hash": 7, "unackMsgs": 1, "blockedAttempts": 1}]},
+        {
+            "consumerName": "b",
+            "keyHashRangeArrays": [[bound, bound]],
+            "keyHashRanges": ["[0, 65535]", f"[{bound}, ²]"],
+        },
+    ]
+    stats = {"subscriptions": {"s": {"type": "Key_Shared", "msgBacklog": 1, "consumers": consumers}}}
+    found = explain_delivery(Observed("t", 0, ShownFields(stats)), "s")
+    assert [each.consumer for each in found.verdicts if each.decider == "draining hash"] == ["b"]

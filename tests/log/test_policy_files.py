@@ -641,7 +641,9 @@ def test_other_encodings(tmp_path: Path) -> None:
         path.write_bytes(text)
         assert config(path).maxProducersPerTopic == 5
         assert len(policy_notes(path)) == 1
-    path.write_bytes("maxProducersPerTopic=5".encode("utf-16"))
+    path.write_bytes("maxProducersPerTopic=5".encode("utf-16"))  # as Windows' shell writes it
+    assert config(path).maxProducersPerTopic == 5
+    path.write_bytes("maxProducersPerTopic=5".encode("utf-16-le"))
     with pytest.raises(LogError, match="it is not a text"):
         policy_notes(path)
 

@@ -616,6 +616,11 @@ def broken(value: Any) -> Iterator[Any]:
         ("{}", "it has neither subscriptions nor partitions"),
         ('{"cursors": {}}', "and this is internal stats"),
         ("\udcff", "is not JSON"),
+        ('{"subscriptions": null}', "Expected `object`"),
+        ('{"subscriptions": {"s": null}}', "Expected `object`"),
+        ('{"subscriptions": {"s": {"consumers": []}}}', "missing required field `msgBacklog`"),
+        ('{"subscriptions": {"s": {"msgBacklog": 1, "consumers": null}}}', "Expected `array`"),
+        ('{"partitions": {"t-partition-0": {}}}', "missing required field `subscriptions`"),
     ],
 )
 def test_files_that_are_no_stats(text: str, complaint: str, tmp_path: Path) -> None:
@@ -623,6 +628,14 @@ def test_files_that_are_no_stats(text: str, complaint: str, tmp_path: Path) -> N
     file.write_bytes(text.encode(errors="surrogateescape"))
     code, said = run("--stats", file)
     assert (code, complaint in said) == (2, True), said
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_files_that_windows_wrote(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "stats.json"
+    file.write_text('{"subscriptions": {"s": {"msgBacklog": 1, "consumers": []}}}', encoding=encoding)
+    code, said = run("--stats", file, "--policies", file)
+    assert (code, "subscription s" in said) == (0, True), said
 
 
 def test_pasted_partitions(scene: Scene, tmp_path: Path) -> None:

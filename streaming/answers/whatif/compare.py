@@ -588,8 +588,8 @@ def _absent(side: _Side) -> np.ndarray[Any, Any]:
 def changes(before: _Side, after: _Side, *, open_loop: bool) -> np.ndarray[Any, Any]:
     """How each message differs, as a place in `CHANGES`, from 1; 0: it does not.
 
-    Where a message was perhaps acked on both sides, it was on both or on neither, unless the topic became open-loop or a rule took
-    the message at different times."""
+    Where a message was perhaps acked on both sides, it was on both or on neither, unless the topic became open-loop, or another rule took
+    the message, or the same at another time."""
     code = {change: number for number, change in enumerate(CHANGES, 1)}
     found = np.zeros(before.count, np.int64)
     lost_before, lost_after = _LOST[before.fate], _LOST[after.fate]
@@ -602,7 +602,8 @@ def changes(before: _Side, after: _Side, *, open_loop: bool) -> np.ndarray[Any, 
     both = ~absent_before & ~absent_after
     unknown = before.fate == _CODE["unknown"], after.fate == _CODE["unknown"]
     assign(both & (unknown[0] != unknown[1]), "unknown")
-    assign(both & unknown[0] & (open_loop | (before.passed != after.passed)), "unknown")
+    taken = (before.passed != after.passed) | (_causes(before) != _causes(after))
+    assign(both & unknown[0] & (open_loop | taken), "unknown")
     assign(both & lost_after & ~lost_before, "lost newly")
     assign(both & lost_before & ~lost_after, "saved")
     lost = both & lost_before & lost_after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from streaming.answers.explain import advice
@@ -28,6 +29,8 @@ from streaming.broker.policies.hierarchy import DispatchRate
 from streaming.broker.position import Position
 
 SINGLE_ACTIVE = ("Exclusive", "Failover")
+
+_HASH_RANGE = re.compile(r"\[?\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\]?")
 _THROTTLED = (
     ("subscriptionDispatchRate", "Subscription"),
     ("dispatchRate", "Topic"),
@@ -292,14 +295,16 @@ def _draining(consumers: list[ShownConsumer]) -> list[Verdict]:
 
 def _has(consumer: ShownFields, hash_: int) -> bool:
     """Whether a consumer has a key hash."""
-    for each in consumer.list("keyHashRangeArrays"):
-        if isinstance(each, list) and len(each) == 2 and each[0] <= hash_ <= each[1]:
-            return True
-    for each in consumer.list("keyHashRanges"):
-        first, _, last = each.strip("[]").partition(",") if isinstance(each, str) else ("", "", "")
-        if first.strip().isdigit() and last.strip().isdigit() and int(first) <= hash_ <= int(last):
-            return True
-    return False
+    ranges = [*consumer.list("keyHashRangeArrays")]
+    texts = (each for each in consumer.list("keyHashRanges") if isinstance(each, str))
+    ranges += [[int(found[1]), int(found[2])] for each in texts if (found := _HASH_RANGE.fullmatch(each))]
+    return any(
+        isinstance(each, list)
+        and len(each) == 2
+        and all(isinstance(bound, int) for bound in each)
+        and each[0] <= hash_ <= each[1]
+        for each in ranges
+    )
 
 
 def _rates(observed: Observed, found: Delivery, sub: ShownFields) -> list[Verdict]:

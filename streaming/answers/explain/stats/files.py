@@ -10,8 +10,8 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
-from sinks.small_files import read_small
-from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace
+from sinks.small_files import in_utf8, read_small
+from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace, stats_of
 from streaming.answers.history.folders import NotFound, listed
 from streaming.broker.names import whole_of
 from streaming.broker.policies.hierarchy import NO_POLICIES
@@ -66,10 +66,14 @@ def from_files(
     own = None if namespace is None else NO_POLICIES
 
     def observed(name: str, of: Any, inner: Any) -> Observed:
+        try:
+            shown = stats_of(of)
+        except ValueError as error:
+            raise BadStats(f"{stats}: {error}, of {name}: give all that `pulsar-admin` prints") from None
         return Observed(
             name,
             now,
-            ShownFields(of),
+            shown,
             None if inner is None else ShownFields(inner),
             own,
             namespace,
@@ -112,7 +116,7 @@ def _is(topic: str, partition: str) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     """A JSON object in a file. Raises `BadStats`."""
-    text = read_small(path, MOST_BYTES)
+    text = in_utf8(read_small(path, MOST_BYTES))
     if is_deep(text):
         raise BadStats(f"{path} nests too deeply: no stats do")
     try:

@@ -101,6 +101,22 @@ class ShownFields:
         )
 
 
+class _Subscription(msgspec.Struct):
+    msgBacklog: float
+    consumers: list[Any]
+
+
+class _Stats(msgspec.Struct):
+    subscriptions: dict[str, _Subscription]
+
+
+def stats_of(value: Any) -> ShownFields:
+    """A topic's stats. Without these fields, which every version shows, nothing could be concluded. Raises `ValueError`, which says what is
+    missing."""
+    msgspec.convert(value, _Stats)
+    return ShownFields(value)
+
+
 def position(text: Any) -> Position | None:
     """A position from LEDGER:ENTRY. None: it is none."""
     try:
