@@ -58,6 +58,14 @@ def test_each_test_has_a_fresh_broker(pulsar_broker, client):
     assert not reader.has_message_available()
 
 
+def test_a_failover_consumer_becomes_active_later(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Failover)
+    client.create_producer(TOPIC).send(b"x")
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "billing", show="inflight")] == []
+    pulsar_broker.advance(seconds=1)
+    assert consumer.receive(10000).data() == b"x"
+
+
 def test_a_failing_write(pulsar_broker, client):
     producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False)
     fault = pulsar_broker.fault("error", command="SEND", topic=TOPIC, producer="p")
