@@ -7,7 +7,8 @@ from typing import NamedTuple
 from sinks.base import ForeignFiles
 from sinks.storage import Storage
 
-_NAME = re.compile(r"(\d{9,})-(\d{5,})\.\w+")
+NAME = re.compile(r"(\d{9,})-(\d{5,})\.\w+")
+"""A file's name."""
 
 
 class WrittenFile(NamedTuple):
@@ -24,7 +25,7 @@ def path(folder: str, batch_id: int, partition: int, extension: str) -> str:
 
 def of(path: str) -> WrittenFile | None:
     """What a file's name says, or None if it has another form, as those of compacted files do."""
-    found = _NAME.fullmatch(path.rpartition("/")[2])
+    found = NAME.fullmatch(path.rpartition("/")[2])
     return None if found is None else WrittenFile(int(found[1]), int(found[2]))
 
 
@@ -44,5 +45,5 @@ def clear(storage: Storage, folders: Iterable[str], batch_id: int) -> None:
 
 
 def _written(storage: Storage, folders: Iterable[str]) -> list[tuple[str, WrittenFile]]:
-    paths = [storage.relative(info) for folder in folders for info in storage.files(folder)]
+    paths = [storage.relative(info) for folder in folders for info in storage.files(folder, named=NAME)]
     return [(path, written) for path in paths if (written := of(path)) is not None]

@@ -35,7 +35,7 @@ READABLE_HOURS = 1
 _LOG = "_delta_log"
 _ACTIONS = frozenset({"add", "remove", "txn", "commitInfo", "metaData", "protocol", "cdc", "domainMetadata"})
 """What the lines of a commit are, by Delta's protocol."""
-_COMMIT = re.compile(rf"{_LOG}/\d+\.json")
+_COMMIT = re.compile(r"\d+\.json")
 _TO_DO = (
     "Restore it from a backup, or move the folder of the table away: the query then starts a new one, "
     "without the rows so far"
@@ -125,9 +125,13 @@ class DeltaLog:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder has a log."""
+        """Whether the folder has a log. Raises `Damaged` if it lacks the first commit."""
         names = ("_last_checkpoint", "00000000000000000000.json")
-        return any(self._storage.info(f"{_LOG}/{name}") is not None for name in names)
+        if any(self._storage.info(f"{_LOG}/{name}") is not None for name in names):
+            return True
+        if self._storage.files(_LOG, named=_COMMIT):
+            raise Damaged(f"{self._storage.url}/{_LOG} lacks its first commit. {_TO_DO}")
+        return False
 
     def create(self, schema: pa.Schema, files: Mapping[str, File]) -> None:
         """Start the log, with the files that are there by path, in one commit. `schema`: all columns but `batch` and the
@@ -144,11 +148,6 @@ class DeltaLog:
             configuration=_PROPERTIES,
             storage_options=self._options,
         )
-
-    def check_absent(self, paths: Iterable[str]) -> None:
-        """Raises `Damaged` if a log that does not exist has commits after all, among the paths of all files in the folder."""
-        if any(map(_COMMIT.fullmatch, paths)):
-            raise Damaged(f"{self._storage.url}/{_LOG} lacks its first commit. {_TO_DO}")
 
     def check_own(self) -> None:
         """Raises `ForeignFiles` if the log is that of another table."""
@@ -292,14 +291,14 @@ class DeltaLog:
         from deltalake.exceptions import TableNotFoundError
 
         with self._damage():
-            found = {self._storage.relative(info): info.size for info in self._storage.files(_LOG)}
+            found = {info.base_name: info.size for info in self._storage.files(_LOG)}
             checkpoint = max((name for name in found if ".checkpoint." in name), default="")
             for name, size in found.items():
                 # A power failure may leave an empty file. The library takes it for a commit that changed nothing.
                 if _COMMIT.fullmatch(name) and name > checkpoint and not size:
-                    raise Damaged(f"{self._storage.url}/{name} is empty. {_TO_DO}")
+                    raise Damaged(f"{self._storage.url}/{_LOG}/{name} is empty. {_TO_DO}")
             for name in sorted(filter(_COMMIT.fullmatch, found))[-1:]:
-                self._check(name)
+                self._check(f"{_LOG}/{name}")
             try:
                 return DeltaTable(self._uri, storage_options=self._options)
             except TableNotFoundError as error:

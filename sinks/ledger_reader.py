@@ -1,5 +1,6 @@
 """Reads entries from the ledger store: metadata for the broker, payloads for responses, and tables for people."""
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import TypeVar
@@ -30,6 +31,9 @@ _decode = msgspec.msgpack.Decoder(MessageMetadata).decode
 def sealed_folder(topic: str) -> str:
     """Where the closed ledgers of a topic are, below the store's root."""
     return f"ledgers/{escape(topic)}"
+
+
+_SEALED = re.compile(r"\d+\.parquet")
 
 
 def sealed_path(topic: str, ledger_id: int) -> str:
@@ -223,5 +227,7 @@ LEDGERS = pa.schema(
 def _files(storage: Storage, topic: str | None) -> list[EntryFile]:
     """The sealed files (of a topic, or all) and all live segments."""
     folder = "ledgers" if topic is None else sealed_folder(topic)
-    sealed = [EntryFile.open(storage, i) for i in storage.files(folder, recursive=topic is None)]
+    sealed = [
+        EntryFile.open(storage, i) for i in storage.files(folder, recursive=topic is None, named=_SEALED)
+    ]
     return sealed + LedgerReader(storage, None).segments()

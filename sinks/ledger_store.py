@@ -146,16 +146,14 @@ class LedgerStore:
                 self._storage.delete(path)
 
     def _check(self, batch_id: int) -> None:
-        found = [segments.parse(info) for info in self._storage.files("segments", recursive=True)]
-        last = max((each.last for each in found), default=-1)
+        last = max((each.last for each in segments.everywhere(self._storage)), default=-1)
         if last > batch_id:
             raise ForeignFiles.found(self._storage.url, batch_id, last)
 
     def clear(self, batch_id: int) -> None:
         """See `StoringSink`."""
         batch_files.clear(self._storage, [_DELETIONS], batch_id)
-        found = (segments.parse(info) for info in self._storage.files("segments", recursive=True))
-        for own in [each for each in found if each.first == batch_id]:
+        for own in [each for each in segments.everywhere(self._storage) if each.first == batch_id]:
             (file,) = segments.opened(self._storage, [own])
             for ledger in file.closed:
                 self._storage.delete(sealed_path(*ledger))
@@ -231,9 +229,9 @@ class LedgerStore:
     def missing(self, wrote: Mapping[str, int], committed: int) -> dict[str, int]:
         """See `StoringSink`. Reads the footer of each partition's newest segment, unless that was merged since."""
         found: dict[str, list[segments.Segment]] = {}
-        for info in self._storage.files("segments", recursive=True):
-            folder = self._storage.relative(info).rpartition("/")[0]
-            found.setdefault(folder, []).append(segments.parse(info))
+        for each in segments.everywhere(self._storage):
+            folder = self._storage.relative(each.info).rpartition("/")[0]
+            found.setdefault(folder, []).append(each)
         missing: dict[str, int] = {}
         for folder, batch in wrote.items():
             if not folder.startswith("segments/"):

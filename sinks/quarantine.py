@@ -117,7 +117,7 @@ def read_quarantine(
     storage = Storage(url)
     schema = pa.schema([QUARANTINE.field(name) for name in columns])
     tables = [schema.empty_table()]
-    for info in storage.files(_FOLDER):
+    for info in storage.files(_FOLDER, named=batch_files.NAME):
         with rows_of(str(info.path)), storage.open(storage.relative(info)) as file:
             found = pq.read_table(file, columns=schema.names, filters=where, page_checksum_verification=True)
             tables.append(found.cast(schema))

@@ -61,27 +61,32 @@ def path(partition: int, level: int, first: int, last: int, revision: int = 0) -
 def parse(info: fs.FileInfo) -> Segment:
     """Parse a segment's file name."""
     found = _NAME.fullmatch(info.base_name)
-    assert found is not None
+    assert found is not None, info.base_name
     level, first, last, revision = map(int, found.groups())
     return Segment(level, first, last, revision, info)
 
 
+def everywhere(storage: Storage) -> list[Segment]:
+    """The segments of all ingress partitions, live and covered ones."""
+    return [parse(info) for info in storage.files("segments", recursive=True, named=_NAME)]
+
+
 def partitions(storage: Storage) -> list[int]:
     """The ingress partitions that have segments."""
-    folders = {storage.relative(i).split("/")[1] for i in storage.files("segments", recursive=True)}
+    folders = {storage.relative(each.info).split("/")[1] for each in everywhere(storage)}
     return sorted(map(int, folders))
 
 
 def count(storage: Storage) -> int:
     """How many segments all ingress partitions have: 31 per level each, at most, and those that are about to be deleted."""
-    return len(storage.files("segments", recursive=True))
+    return len(everywhere(storage))
 
 
 def listed(storage: Storage, partition: int) -> tuple[list[Segment], list[Segment]]:
     """The live segments, oldest first, and the covered ones."""
     live: list[Segment] = []
     covered: list[Segment] = []
-    found = [parse(i) for i in storage.files(folder(partition))]
+    found = [parse(i) for i in storage.files(folder(partition), named=_NAME)]
     for segment in sorted(found, key=lambda s: (s.first, -s.level, -s.revision)):
         # Ranges nest, so a covering segment sorts before the covered one, and the last live one is the widest.
         (covered if live and live[-1].covers(segment) else live).append(segment)

@@ -109,11 +109,25 @@ class Storage:
         filesystem, root = self._open
         return filesystem, f"{root}/{path}"
 
-    def files(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
-        """The files in a folder, sorted by path, empty if it doesn't exist. Paths are relative to the storage."""
+    def files(
+        self, folder: str, *, recursive: bool = False, named: re.Pattern[str] | None = None
+    ) -> list[fs.FileInfo]:
+        """The files in a folder, sorted by path, empty if it doesn't exist. Paths are relative to the storage. `named`: only those whose
+        names match; others are a file manager's, an editor's or a user's.
+
+        Raises `Damaged` if the folder is a file.
+        """
         filesystem, path = self._at(folder)
-        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
-        return sorted((i for i in found if i.type == fs.FileType.File), key=lambda i: str(i.path))
+        try:
+            found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
+        except NotADirectoryError:
+            raise Damaged(
+                f"{self.url}/{folder} is a file, and should be a folder. {self.restore or RESTORE}"
+            ) from None
+        files = (i for i in found if i.type == fs.FileType.File)
+        return sorted(
+            (i for i in files if named is None or named.fullmatch(i.base_name)), key=lambda i: str(i.path)
+        )
 
     def has_folders(self) -> bool:
         """Whether there is a folder in it."""

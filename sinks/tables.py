@@ -155,7 +155,6 @@ class DeltaSink(TableSink):
     def _check_new(self) -> None:
         """A table begins in a folder of its own: to those who read it by its files, all of them are its rows."""
         paths = [*map(self._storage.relative, self._storage.files("", recursive=True))]
-        self._log.check_absent(paths)
         if foreign := [path for path in paths if not (is_own(path) or is_of_log(path))]:
             named = ", ".join(foreign[:_NAMED])
             raise ForeignFiles(
@@ -210,7 +209,11 @@ class DeltaSink(TableSink):
             if self._log.exists:
                 self._log.add_columns(_ALL)
             else:  # the files that are there were written by a query of version 0.1
-                found = ((kind, info) for kind in TABLES for info in self._storage.files(_folder(kind)))
+                found = (
+                    (kind, info)
+                    for kind in TABLES
+                    for info in self._storage.files(_folder(kind), named=batch_files.NAME)
+                )
                 files = {
                     self._storage.relative(info): File(kind, today(), info.size, None) for kind, info in found
                 }
@@ -287,7 +290,7 @@ def table_files(storage: Storage, kind: str) -> list[str]:
     log = DeltaLog(storage)
     if log.exists:
         return log.files(kind)
-    return [storage.relative(info) for info in storage.files(_folder(kind))]
+    return [storage.relative(info) for info in storage.files(_folder(kind), named=batch_files.NAME)]
 
 
 def path_of(kind: str, batch_id: int, partition: int) -> str:

@@ -33,13 +33,18 @@ def quality_command(
     from streaming.log.table import LogError
     from streaming.quality import data_docs
     from streaming.quality.check import NothingToCheck, check
+    from streaming.quality.sink import BROKEN, LIVE
     from streaming.quality.suites import SuiteError
 
     folder = docs or (
         path / "quality" if (path / "tables").is_dir() else path.with_name(f"{path.name}.quality")
     )
+
+    def is_own(name: str) -> bool:  # what a live query's checks leave there goes on beside the pages
+        return data_docs.is_page(folder / name) or f"quality/{name}".startswith((f"{BROKEN}/", f"{LIVE}/"))
+
     with expected_errors(InUse):
-        check_folder(folder, own=lambda name: data_docs.is_page(folder / name), writer="magnetar quality")
+        check_folder(folder, own=is_own, writer="magnetar quality")
     with (
         expected_errors(
             InUse, NotWritable, LogError, FileNotFoundError, NothingToCheck, failed=(SuiteError,)

@@ -3,19 +3,20 @@
 import pickle
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from schemas.effects import Effect, Quarantined
+from schemas.errors import MagnetarError
 from schemas.outputs import Rows
-from sinks.base import CommittingSink, ForeignFiles
+from sinks.base import CommittingSink, ForeignFiles, StoringSink
 from sinks.begun import Begun, Planned
-from sinks.ledger_store import read_entries
+from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import read_quarantine
-from sinks.storage import Damaged
-from sinks.tables import read_table
+from sinks.storage import Damaged, Storage
+from sinks.tables import first_batch, read_table
 from streaming.jobs.live_sinks import LiveSinks
 from tests.sinks.helpers import closed, deleted, output, receipt, receipts
 
@@ -49,10 +50,12 @@ class Life:
     def run(self, number: int) -> None:
         sinks = self.start()
         self.note("offsets", number)
-        sinks.begun.begin(planned(number), planned(number - 1) if number else None)
+        is_repeat = sinks.begun.begin(planned(number), planned(number - 1) if number else None)
         counts: dict[tuple[int, str], int] = {}
         for sink in sinks.all:
             sink.begin(number)
+            if is_repeat and isinstance(sink, StoringSink):
+                sink.clear(number)
         for partition, effects in MICRO_BATCHES[number].items():
             rows: Rows = output(effects, partition=partition, offset=100 * number)
             for sink in sinks.all:
@@ -190,3 +193,50 @@ def test_the_store_of_an_earlier_version(tmp_path: Path) -> None:
     for path in life.store.glob("segments/*/*-000000001-*"):
         path.unlink()
     life.start()
+
+
+@pytest.mark.parametrize(
+    "name", [".DS_Store", "README", "1.txt", "foreign.parquet", "0-1.parquet", "1.json", "1.json~"]
+)
+def test_files_that_nobody_of_us_wrote(tmp_path: Path, name: str) -> None:
+    """They are no part of the store, in whichever folder of it."""
+    numbers = range(len(MICRO_BATCHES) - 1)
+    life, other = lived(tmp_path / "life", numbers), lived(tmp_path / "other", numbers)
+    folders = [life.store, *(path for path in life.store.rglob("*") if path.is_dir())]
+    for folder in folders:
+        if folder.name != "_delta_log" or not name.endswith(".json"):  # there, these are commits
+            (folder / name).write_text("x")
+    assert contents(life) == contents(other)
+    assert LedgerStore(str(life.store)).ledgers() == LedgerStore(str(other.store)).ledgers()
+    for each in (life, other):
+        each.run(len(MICRO_BATCHES) - 1)
+    assert contents(life) == contents(other)
+    assert all(
+        (folder / name).exists() for folder in folders if folder.is_dir() and folder.name != "_delta_log"
+    )
+
+
+@pytest.mark.parametrize(
+    ("folder", "read"),
+    [
+        ("segments", read_entries),
+        ("ledgers", read_entries),
+        ("quarantine", read_quarantine),
+        ("deletions", read_entries),
+    ],
+)
+def test_a_file_in_place_of_a_folder(tmp_path: Path, folder: str, read: Callable[[str], object]) -> None:
+    life = lived(tmp_path, range(len(MICRO_BATCHES)))
+    shutil.rmtree(life.store / folder, ignore_errors=True)
+    (life.store / folder).write_text("x")
+    with pytest.raises(MagnetarError, match="is a file, and should be a folder"):
+        read(str(life.store))
+
+
+def test_a_table_without_its_first_commit(tmp_path: Path) -> None:
+    life = lived(tmp_path, range(2))
+    (life.store / "tables" / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(Damaged, match="lacks its first commit"):
+        read_table(f"{life.store}/tables")
+    with pytest.raises(Damaged, match="lacks its first commit"):
+        first_batch(Storage(f"{life.store}/tables"))
