@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -10,6 +12,7 @@ from typer.testing import CliRunner, Result
 from streaming.cli.quality import quality_command
 from streaming.jobs.replay import replay_in_process
 from streaming.log.files import write_log
+from streaming.quality.sink import BROKEN, LIVE
 from tests.quality.helpers import TOPIC, great_expectations, value
 from tests.spark.helpers import START, log_of, traffic
 
@@ -54,6 +57,35 @@ def test_the_folder_of_a_replay(tmp_path: Path) -> None:
     page = (tmp_path / "out" / "quality" / "output.SEND_RECEIPT.html").read_text()
     assert "100%" in page
     assert page.count("text-success") > 10
+
+
+def test_the_store_of_a_live_query(tmp_path: Path) -> None:
+    """Its own checks leave samples, results and counts in the folder of the pages, and go on there."""
+    replay_in_process(traffic(), tmp_path / "out")
+    left = [tmp_path / "out" / name for name in (f"{LIVE}/results.jsonl", f"{BROKEN}/000000001-00000.json")]
+    for each in left:
+        each.parent.mkdir(parents=True)
+        each.write_text("{}")
+    for _ in range(2):
+        ran = quality(tmp_path / "out")
+        assert ran.exit_code == 0, ran.output
+    assert [each.read_text() for each in left] == ["{}"] * 2
+    (tmp_path / "out" / "quality" / "mine.txt").touch()
+    assert "mine.txt" in quality(tmp_path / "out").output
+
+
+def test_a_column_of_integers_without_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    replay_in_process(traffic(), tmp_path / "out")
+    path, *_ = (tmp_path / "out" / "tables" / "kind=SEND_RECEIPT").iterdir()
+    table = pq.read_table(path)
+    place, field = table.schema.get_field_index("entry_id"), table.schema.field("entry_id")
+    pq.write_table(table.set_column(place, field, pa.nulls(len(table), field.type)), path)
+    ran = quality(tmp_path / "out")
+    assert ran.exit_code == 1
+    assert "entry_id" in (tmp_path / "out" / "quality" / "output.SEND_RECEIPT.html").read_text()
+    assert not [
+        each for each in caplog.records if each.levelname == "ERROR"
+    ]  # Great Expectations tells there what it could not render
 
 
 def test_a_log(tmp_path: Path) -> None:
