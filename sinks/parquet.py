@@ -9,22 +9,28 @@ default) add 5 ms and 10 % of size. Deltas for integers take no time and save 1 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from sinks.s3 import failed
 from sinks.storage import Damaged, Storage, plain
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 Compression = Literal["lz4", "zstd"]
 """lz4 for files that are soon rewritten (segments), zstd (level 1) for files that stay: half the size, twice the time."""
 
 
-CHECKED = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
-"""The format of files whose pages are compared with their checksums."""
+@cache
+def _checked() -> "ds.ParquetFileFormat":
+    """The format of files whose pages are compared with their checksums."""
+    import pyarrow.dataset as ds  # it imports pandas, which takes longer than many commands
+
+    scan = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    return ds.ParquetFileFormat(default_fragment_scan_options=scan)
 
 
 @contextmanager
@@ -44,10 +50,10 @@ def rows_of(where: str, to_do: str | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def fragment(storage: Storage, path: str) -> Iterator[ds.ParquetFileFragment]:
+def fragment(storage: Storage, path: str) -> "Iterator[ds.ParquetFileFragment]":
     """A file of output rows, to be scanned in here. `path`: in the storage. What it raises: see `rows_of`."""
     with rows_of(f"{storage.url}/{path}", storage.restore), storage.open(path) as file:
-        yield CHECKED.make_fragment(file)
+        yield _checked().make_fragment(file)
 
 
 def options(schema: pa.Schema, compression: Compression) -> dict[str, Any]:

@@ -266,8 +266,19 @@ def test_nothing_is_allowed_in_vain(tree: Tree) -> None:
         assert {*room.rooms.split(), *room.libraries.split()} <= used[name], name
 
 
-def test_the_core_comes_without_heavy_modules() -> None:
-    code = "import sys, streaming.broker.broker; print(sorted({'pyspark', 'pandas', 'pyarrow'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("streaming.broker.broker", {"pyspark", "pandas", "pyarrow"}),
+        # what starts within a second; `pyarrow.dataset` imports pandas
+        (
+            "streaming.jobs.replay, streaming.answers.explain, streaming.answers.whatif, streaming.server.server",
+            {"pyspark", "pandas"},
+        ),
+    ],
+)
+def test_what_comes_without_heavy_modules(modules: str, heavy: set[str]) -> None:
+    code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
