@@ -1,12 +1,13 @@
 """Every answer about a topic that a mirror sampled says so, and no other answer does."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from streaming.answers.sampled import sampled_note
+from streaming.answers.sampled import WHAT_IT_MEANS, sampled_note
 from streaming.broker.persistent.topic import ENTRIES, SHADOW_SOURCE
 from streaming.cli.app import app
 from tests.mirror.kit import entries_of_mirror
@@ -61,3 +62,8 @@ def test_few_names_of_many() -> None:
     assert sampled_note([]) == []
     (note,) = sampled_note([f"t{number}" for number in range(1007)])
     assert note.startswith("Sampled: t0, t1, t2, t3, t4 and 1,002 more. ")
+
+
+def test_the_page_says_the_same() -> None:
+    page = files("streaming.ui").joinpath("page.js").read_text()
+    assert f'"Sampled: {WHAT_IT_MEANS[0].lower()}{WHAT_IT_MEANS[1:]}"' in page

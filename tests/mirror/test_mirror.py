@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,12 +19,13 @@ from typer.testing import CliRunner
 
 from sinks.lock import InUse
 from sinks.outputs import InTheWay
+from streaming.answers.whatif.side_by_side import sampled_topics
 from streaming.cli.app import app
 from streaming.mirror import journal
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
-from streaming.mirror.mirror import ClusterMirror, MirrorTotals
-from streaming.mirror.reading import MOST_ENTRIES, read
+from streaming.mirror.mirror import ClusterMirror, EntriesMode, MirrorTotals
+from streaming.mirror.reading import MOST_ENTRIES, PRODUCER, read
 from streaming.mirror.source import Look, NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
@@ -370,6 +372,37 @@ def test_sampled_entries_are_as_many_and_as_large(
     assert len(sends) == done.entries
     assert sum(each["num_messages"] for each in sends[3:]) == 90
     assert [each["timestamp"] for each in sends] == sorted(each["timestamp"] for each in sends)
+
+
+@pytest.mark.parametrize("ways", [*product(["keep", "sampled"], repeat=2)], ids="-".join)
+def test_a_log_with_sampled_entries_says_so_however_it_is_gone_on_with(
+    ways: tuple[EntriesMode, ...],
+    client: Any,
+    rest: Rest,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if a start does not read how the log began."""
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
+    monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
+    topics, folder = [f"persistent://{namespace}/{name}" for name in "ab"], tmp_path / "log"
+    assert rest.call("PUT", f"{_path(topics[1])}/partitions", 2).status == 204
+    partitions = [topics[0], *(f"{topics[1]}-partition-{number}" for number in range(2))]
+    for entries in ways:
+        for topic in topics:
+            publish(client, topic, 4)
+        _, said = mirror(broker.service_url, rest, topics, folder, 2, entries=entries)
+        assert said == []
+        read_from = json.loads((folder / "mirror.json").read_text())["read_from"]
+        assert read_from > "000000000001.jsonl"
+    twin = Twin(folder)
+    assert twin.refused == []
+    assert sampled_topics(twin.broker) == (partitions if "sampled" in ways else [])
+    producers = {each["metadata"]["producer_name"] for each in records(folder) if each["command"] == "SEND"}
+    assert (PRODUCER in producers) is ("sampled" in ways)
+    assert bool(producers - {PRODUCER}) is ("keep" in ways)
 
 
 class Flaky(Rest):
