@@ -22,6 +22,7 @@ from sinks.lock import InUse
 from sinks.outputs import InTheWay
 from streaming.answers.whatif.side_by_side import sampled_topics
 from streaming.cli.app import app
+from streaming.cli.record import PayloadsChoice
 from streaming.mirror import journal
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
@@ -614,6 +615,13 @@ def test_what_can_not_be_mirrored(rest: Rest, broker: Running, tmp_path: Path) -
         ([], "--to LOG_DIR or --ingress"),
         (["--to", "a", "--ingress", "kafka://h:1/t"], "--to LOG_DIR or --ingress"),
         (["--to", "a", "--partitions", "3"], "for --ingress"),
+        *(
+            (
+                ["--to", "a", "--entries", "sampled", "--payloads", each],
+                "--payloads is for entries that are read",
+            )
+            for each in PayloadsChoice
+        ),
         (["--to", "a", "--every", "5"], "expected a number and a unit"),
         (["--to", "a", "--every", "10ms"], "1s to 1h"),
         (["--to", "a", "--admin-url", "localhost"], "expected http://"),
