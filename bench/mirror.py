@@ -222,7 +222,7 @@ def of_broker(rounds: int, seconds: float) -> None:
     print("| round | mirror | the broker's processor time per second, s | × without |")
     print("|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as scratch:
-        broker = LocalPulsar(Path(scratch) / "pulsar")
+        broker = LocalPulsar(Path(scratch) / "pulsar", {})  # Pulsar's defaults
         with broker:
             stop = threading.Event()
             clients = threading.Thread(target=traffic, args=(f"pulsar://{HOST}:{broker.ports.broker}", stop))

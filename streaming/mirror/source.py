@@ -50,9 +50,10 @@ class _Info(msgspec.Struct):
 
 
 class _LedgerInfo(msgspec.Struct):
-    """A ledger. `timestamp`: when it was closed (ms)."""
+    """A ledger. `timestamp`: when it was closed (ms). quirk: of the open one, which has no `entries`, it is when it was opened."""
 
     ledgerId: int
+    entries: int | None = None
     timestamp: int | None = None
 
 
@@ -145,4 +146,4 @@ class MirroredCluster:
             if error.status is None:
                 raise
             return {}
-        return {each.ledgerId: each.timestamp for each in info.ledgers if each.timestamp}
+        return {each.ledgerId: each.timestamp for each in info.ledgers if each.entries and each.timestamp}
