@@ -1,6 +1,11 @@
-"""What an answer says about topics whose entries a mirror made of their stats (docs/guide/recording.md#mirror)."""
+"""What an answer says about topics of which a mirror made entries of their stats (docs/guide/recording.md#mirror)."""
 
 from collections.abc import Sequence
+
+WHAT_IT_MEANS = (
+    "The number, sizes and times of the entries are right to the mirror's interval, but none whose producer is magnetar-mirror is a "
+    "message of the cluster."
+)
 
 _NAMED = 5
 
@@ -11,6 +16,4 @@ def sampled_note(topics: Sequence[str]) -> list[str]:
         return []
     more = f" and {len(topics) - _NAMED:,} more" if len(topics) > _NAMED else ""
     names = ", ".join(topics[:_NAMED]) + more
-    return [
-        f"Sampled: {names}. The number, sizes and times of the entries are right to the mirror's interval, but no entry is a message of the cluster."
-    ]
+    return [f"Sampled: {names}. {WHAT_IT_MEANS}"]

@@ -829,6 +829,7 @@ class Broker:
         """
         topic, ctx = self.topic(name), self._ctx
         found = producing.explain(topic, ctx.clock)
+        found.sampled = topic.is_sampled
         quotas = backlog_quota.explain(ctx, topic)
         found.verdicts += backlog_quota.blocking(quotas)
         found.slowest = quotas.slowest

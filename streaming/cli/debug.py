@@ -56,6 +56,7 @@ class Shell(cmd.Cmd):
     def __init__(self, timeline: Timeline, debugger: Debugger) -> None:
         super().__init__()
         self._timeline, self._debugger = timeline, debugger
+        self._told = set[str]()
         self._show_moment()
 
     def emptyline(self) -> bool:
@@ -145,9 +146,10 @@ class Shell(cmd.Cmd):
         from streaming.answers.history.inspection import topic_stats
 
         try:
-            stats = json.dumps(topic_stats(self._debugger.states(), argument), indent=2)
-            for line in stats.splitlines():
+            stats = topic_stats(self._debugger.states(), argument)
+            for line in json.dumps(stats, indent=2).splitlines():
                 self._say(line)
+            self._tell_sampled(stats["topic"])
         except NotFound as error:
             self._say(str(error))
 
@@ -193,6 +195,17 @@ class Shell(cmd.Cmd):
             self._say(f"  {each}")
         if len(changes) > _CHANGES:
             self._say(f"  … and {len(changes) - _CHANGES:,} more changes")
+        self._tell_sampled(command.topic)
+
+    def _tell_sampled(self, topic: str | None) -> None:
+        """Say of a topic that it is sampled, once."""
+        from streaming.answers.history.inspection import sampled_topics
+        from streaming.answers.sampled import sampled_note
+
+        if topic is not None and topic not in self._told and topic in sampled_topics(self._debugger.states()):
+            self._told.add(topic)
+            for line in sampled_note([topic]):
+                self._say(line)
 
     def _show_moment(self) -> None:
         self.prompt = f"({self._debugger.moment}/{len(self._timeline)}) "

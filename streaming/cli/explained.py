@@ -45,7 +45,7 @@ _NOTHING_SEEN = (
 )
 
 
-def _sampled(found: Life | Delivery | Retention | Quotas) -> Iterator[str]:
+def _sampled(found: Life | Delivery | Retention | Quotas | Producing) -> Iterator[str]:
     return (f"  {each}" for each in sampled_note([found.topic] if found.sampled else []))
 
 
@@ -282,6 +282,7 @@ def _next_check(at: int | None, unchecked: str | None) -> str:
 def producing_lines(found: Producing) -> Iterator[str]:
     """Who produces, and what a new producer gets."""
     yield f"{found.topic}, producers: {producers_headline(found)}"
+    yield from _sampled(found)
     yield from _verdicts(found.verdicts)
     yield from _to_do(found.to_do)
     epoch = "" if found.epoch is None else f", topic epoch {found.epoch}"

@@ -74,8 +74,16 @@ def inspect_command(
     from sinks.storage import BadUrl
     from streaming.answers.explain.opened import is_log
     from streaming.answers.history.folders import NotFound
-    from streaming.answers.history.inspection import check_batches, differences, states_at, topic_stats, views
+    from streaming.answers.history.inspection import (
+        check_batches,
+        differences,
+        sampled_topics,
+        states_at,
+        topic_stats,
+        views,
+    )
     from streaming.answers.history.timeline import Timeline
+    from streaming.answers.sampled import sampled_note
     from streaming.broker.errors import StateVersionError
     from streaming.kafka.ingress import noted_topic
     from streaming.log.table import LogError
@@ -115,10 +123,16 @@ def inspect_command(
         if diff is not None:
             found = {"differences": differences(*found_states)}
         elif topic is not None:
-            say_json(json.dumps(topic_stats(found_states[0], topic), indent=2))
+            stats = topic_stats(found_states[0], topic)
+            if stats["sampled"]:
+                say(*sampled_note([stats["topic"]]), err=True)
+            say_json(json.dumps(stats, indent=2))
             return
         else:
             found = views(found_states[0])
+        note = sampled_note(sampled_topics(found_states[-1]))
+    if note:
+        say(*note, err=as_json)
     if as_json:
         say_json(json.dumps({name: table.to_pylist() for name, table in found.items()}, indent=2))
         return

@@ -26,13 +26,11 @@ class PayloadsChoice(StrEnum):
     drop = "drop"
 
 
-PayloadsOption = Annotated[
-    PayloadsChoice,
-    typer.Option(
-        help="What the log keeps of payloads: all bytes, bytes derived from their hash, or zeros. Sizes stay "
-        "exact."
-    ),
-]
+_PAYLOADS_HELP = (
+    "What the log keeps of payloads: all bytes, bytes derived from their hash, or zeros. Sizes stay exact."
+)
+
+PayloadsOption = Annotated[PayloadsChoice, typer.Option(help=_PAYLOADS_HELP)]
 ServiceUrl = Annotated[
     str,
     typer.Option(
@@ -208,7 +206,10 @@ def mirror_command(
             help="Read the entries, or leave them alone: then entries of the right number and sizes stand for them."
         ),
     ] = EntriesChoice.read,
-    payloads: PayloadsOption = PayloadsChoice.keep,
+    payloads: Annotated[
+        PayloadsChoice | None,
+        typer.Option(help=f"{_PAYLOADS_HELP} The default is keep. Not with --entries sampled."),
+    ] = None,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
     kafka_config: KafkaConfigFile = None,
@@ -240,6 +241,10 @@ def mirror_command(
         raise typer.BadParameter("give --to LOG_DIR or --ingress kafka://HOST:PORT/TOPIC")
     if to is not None and (kafka_config is not None or partitions is not None):
         raise typer.BadParameter("--kafka-config and --partitions are for --ingress")
+    if entries == EntriesChoice.sampled and payloads is not None:
+        raise typer.BadParameter(
+            "--payloads is for entries that are read: with --entries sampled, nobody reads any, and their payloads are zeros. Omit it"
+        )
     interval = milliseconds(every) / 1000
     if not 1 <= interval <= 3600:
         raise typer.BadParameter(f"{every!r}: expected 1s to 1h", param_hint="--every")
@@ -260,7 +265,7 @@ def mirror_command(
         )
         mirror = ClusterMirror(
             service_url, rest, topics, journal, token=token, every=interval,
-            entries="sampled" if entries == EntriesChoice.sampled else payloads.value,
+            entries="sampled" if entries == EntriesChoice.sampled else (payloads or PayloadsChoice.keep).value,
             say=lambda text: say(f"magnetar: {text}", err=True),
         )  # fmt: skip
         try:

@@ -39,7 +39,7 @@ from streaming.mirror.journal import MirrorLog, MirrorRecord
 from streaming.mirror.observation import CONNECTION, Observation, ledgers_of, observe
 from streaming.mirror.policies import ClusterPolicies
 from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
-from streaming.mirror.reading import FIRST_LEDGER, TimedSend, read, stand_ins
+from streaming.mirror.reading import FIRST_LEDGER, TimedSend, known_by, known_of, read, stand_ins
 from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import DENIED, CallFailed, Rest
@@ -262,7 +262,7 @@ class ClusterMirror:
         ]
         due = sorted(due, key=lambda each: each.due)[:most]
         looks = dict[str, Look]()
-        for state, asking in _in_threads(self._source.look, due, stop):
+        for state, asking in _in_threads(self._look, due, stop):
             try:
                 looks[state.name] = asking.result()
             except CallFailed as error:
@@ -276,6 +276,11 @@ class ClusterMirror:
         for name in looks:
             self._changes.extend(self._progress.create(name))
         return looks
+
+    def _look(self, name: str) -> Look:
+        """Of a topic that was not looked at before, or not by this process, more can be new than what came in an interval."""
+        is_first = self._progress.topics[name].look is None
+        return self._source.look(name, history=is_first and self._entries == "sampled")
 
     def _topic_policies(self, most: int) -> Iterator[WholeChange]:
         """The policies of topics whose turn it is, `most` at most."""
@@ -326,7 +331,12 @@ class ClusterMirror:
 
     def _sends(self, state: TopicProgress, look: Look, reader: Reader) -> Generator[TimedSend]:
         if self._entries == "sampled":
-            return stand_ins(look, state.read_to, state.look)
+            known = None
+            if state.look is not None:
+                known = known_of(state.look)
+            elif state.before is not None:
+                known = known_by(state.before, look, state.read_to)
+            return stand_ins(look, state.read_to, known)
         size = look.internal["totalSize"] // max(look.internal["numberOfEntries"], 1)
         return read(reader.entries(state.name, state.read_to, size), look, state.read_to, self._entries)
 

@@ -32,11 +32,11 @@ class WholeChange(NamedTuple):
 
 class TopicProgress:
     """A topic. `created`: it is in the log. `is_mirrored`: it is still one of those that are followed. `read_to`: its last entry in the
-    log. `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock."""
+    log. `is_marked`: this process has noted in the log that the topic is sampled. `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.created = False
+        self.created = self.is_marked = False
         self.is_mirrored = True
         self.read_to: SourcePosition = (-1, -1)
         self.before: Observation | None = None
@@ -51,7 +51,7 @@ class MirrorProgress:
         self.time = 0
         self.topics: dict[str, TopicProgress] = {}
         self.partitioned: dict[str, int] = {}
-        self._sampled = {ENTRIES: "sampled"} if sampled else {}
+        self._sampled = sampled
         for record in log:
             try:
                 self._read(record)
@@ -63,20 +63,23 @@ class MirrorProgress:
             self.partitioned.setdefault(base, UNKNOWN_PARTITIONS)
 
     def create(self, name: str) -> Iterable[WholeChange]:
-        """A topic has its first records now. What creates it, unless its partitioned topic does."""
+        """A topic has records now. What creates it, unless it is there or its partitioned topic creates it, and what says that it is
+        sampled. Each start says so again: the part of the log that it reads need not show how the topic was mirrored before."""
         state = self.topics[name]
         if not state.created and (base_of(name) == name or base_of(name) not in self.partitioned):
-            yield WholeChange(
-                name, PolicyCall("PUT", topic_path(name), {SHADOW_SOURCE: name, **self._sampled}).as_command()
-            )
+            yield WholeChange(name, PolicyCall("PUT", topic_path(name), {SHADOW_SOURCE: name}).as_command())
         state.created = True
+        if self._sampled and not state.is_marked:
+            path = f"{topic_path(name)}/properties"
+            yield WholeChange(name, PolicyCall("PUT", path, {ENTRIES: "sampled"}).as_command())
+            state.is_marked = True
 
     def set_partitions(self, name: str, count: int) -> Iterable[WholeChange]:
         """A partitioned topic has so many partitions."""
         before, self.partitioned[name] = self.partitioned.get(name), count
         path = f"{topic_path(name)}/partitions"
         if before is None:
-            properties = {SHADOW_SOURCE: name, **self._sampled}
+            properties = {SHADOW_SOURCE: name}
             yield WholeChange(
                 None, PolicyCall("PUT", path, {"partitions": count, "properties": properties}).as_command()
             )

@@ -2,9 +2,10 @@
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from streaming.mirror.observation import ledgers_of
+from streaming.mirror.observation import Observation, ledgers_of
 from streaming.mirror.progress import SourcePosition
 from streaming.mirror.source import Look
 from streaming.protocol.codec import entry
@@ -63,12 +64,36 @@ def read(
         yield from passed_over((ids[-1], 0), look.time)
 
 
-def stand_ins(look: Look, after: SourcePosition, before: Look | None) -> Generator[TimedSend]:
-    """EntriesMode that stand for those after `after`: as many as there are, as large as they are on average, spread over the time since the
-    look before. Without one, all have the time of this look."""
-    former = {} if before is None else ledgers_of(before.internal)
+class Known(NamedTuple):
+    """What is known of a topic as it was at `time` (ms): the bytes of ledgers, and how many messages its broker had counted (None: unknown)."""
+
+    time: int
+    sizes: dict[int, int]
+    messages: int | None = None
+
+
+def known_of(before: Look) -> Known:
+    """What a look of this process tells."""
+    sizes = {id_: size for id_, (_, size) in ledgers_of(before.internal).items()}
+    return Known(before.time, sizes, before.stats.get("msgInCounter", 0))
+
+
+def known_by(before: Observation, look: Look, after: SourcePosition) -> Known:
+    """What the last MIRROR of a log tells that another process wrote: the bytes of the ledger that was open, if the log has the entries up to then and
+    no more, and no ledger was deleted since."""
+    seen, ledgers = before.record, ledgers_of(look.internal)
+    if after != seen.read_to or seen.first_ledger != min(ledgers, default=-1):
+        return Known(before.time, {})
+    others = sum(size for id_, (_, size) in ledgers.items() if id_ < seen.ledger_id)
+    return Known(before.time, {seen.ledger_id: seen.size - others})
+
+
+def stand_ins(look: Look, after: SourcePosition, before: Known | None) -> Generator[TimedSend]:
+    """Entries that stand for those after `after`: as many as there are, as large as they are on average, spread over the time in which they
+    came. `before`: None if nobody has looked before."""
+    former = {} if before is None else before.sizes
     news = [
-        (id_, begin, entries, size - former[id_][1] if id_ in former else size * (entries - begin) // entries)
+        (id_, begin, entries, size - former[id_] if id_ in former else size * (entries - begin) // entries)
         for id_, (entries, size) in ledgers_of(look.internal).items()
         if entries and (id_, entries - 1) > after
         for begin in [after[1] + 1 if id_ == after[0] else 0]
@@ -77,15 +102,15 @@ def stand_ins(look: Look, after: SourcePosition, before: Look | None) -> Generat
     if total > MOST_ENTRIES or any(size // (end - begin) > LARGEST_ENTRY for _, begin, end, size in news):
         raise ValueError(f"{total:,} new entries: more than {MOST_ENTRIES:,}, or larger than entries can be")
     messages = total
-    if before is not None:
-        messages = max(look.stats.get("msgInCounter", 0) - before.stats.get("msgInCounter", 0), total)
-    begun = look.time if before is None else before.time
+    if before is not None and before.messages is not None:
+        messages = max(look.stats.get("msgInCounter", 0) - before.messages, total)
+    times = _times(look, None if before is None else before.time)
     for id_, begin, end, size in news:
-        written = 0
+        written, (first, last) = 0, times[id_]
         for number in range(begin, end):
             count = messages * (done + 1) // total - messages * done // total
             done += 1
-            time = begun + (look.time - begun) * done // total
+            time = first + (last - first) * (number + 1 - begin) // (end - begin)
             metadata = _metadata(time, number)
             if count > 1:
                 metadata["num_messages_in_batch"] = count
@@ -93,6 +118,26 @@ def stand_ins(look: Look, after: SourcePosition, before: Look | None) -> Generat
             payload = max(size * (number + 1 - begin) // (end - begin) - written - overhead, 0)
             written += overhead + payload
             yield _timed(Stored(id_, number, metadata, bytes(payload), time), "drop")
+
+
+def _times(look: Look, since: int | None) -> dict[int, tuple[int, int]]:
+    """Between which times (ms) the entries of each ledger came that were not there at `since`. A ledger begins when the one before ends. When the oldest
+    one began is not known; then all its entries have the time of its end."""
+    *closed, current = ledgers_of(look.internal) or [-1]
+    created = look.internal.get("lastLedgerCreatedTimestamp")
+    last = min(look.closed.get(current, look.time), look.time)
+    opened = last if created is None else min(int(datetime.fromisoformat(created).timestamp() * 1000), last)
+    ends, end = dict[int, int](), opened
+    for id_ in reversed(closed):
+        ends[id_] = end = min(look.closed.get(id_, end), end)
+    found, at_least = dict[int, tuple[int, int]](), since or 0
+    for id_ in closed:
+        end = max(ends[id_], at_least)
+        found[id_] = end if since is None else since, end
+        since = at_least = end
+    begin = since if created is None and since is not None else max(opened, at_least)
+    found[current] = begin, max(last, begin)
+    return found
 
 
 def _metadata(time: int, sequence_id: int = 0) -> dict[str, Any]:

@@ -1,9 +1,14 @@
 """What a mirror asks a cluster's admin API: which topics there are, what they look like, and under which policies. Only GETs."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import msgspec
 
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of, is_namespace_name, partition_index, partitions_of
@@ -12,7 +17,7 @@ from streaming.record.policies import SYSTEM_NAMES, is_namespace
 from streaming.record.rest import DENIED, CallFailed, PartitionCount, Rest, understood
 
 CALLS_PER_LOOK = 2
-"""The GETs of `MirroredCluster.look`."""
+"""The GETs of `MirroredCluster.look`, without the one for its ledgers' history."""
 
 
 class NotMirrored(RuntimeError):
@@ -29,11 +34,27 @@ class FoundTopics(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a topic's `stats` and `internalStats` showed at `time` (ms)."""
+    """What a topic's `stats` and `internalStats` showed at `time` (ms). `closed`: when its ledgers were closed (ms), as far as that was
+    asked and is known."""
 
     time: int
     stats: Mapping[str, Any]
     internal: Mapping[str, Any]
+    closed: Mapping[int, int] = MappingProxyType({})
+
+
+class _Info(msgspec.Struct):
+    """What `internal-info` shows, the metadata of a topic's ledgers."""
+
+    ledgers: list[_LedgerInfo] = []
+
+
+class _LedgerInfo(msgspec.Struct):
+    """A ledger. `timestamp`: when it was closed (ms). quirk: of the open one, which has no `entries`, it is when it was opened."""
+
+    ledgerId: int
+    entries: int | None = None
+    timestamp: int | None = None
 
 
 class MirroredCluster:
@@ -107,9 +128,22 @@ class MirroredCluster:
             topics |= dict.fromkeys(partitions_of(topic, count))
         return {topic: count for topic, count in counts.items() if count}
 
-    def look(self, topic: str) -> Look:
-        """What a topic looks like now. Raises `CallFailed`."""
+    def look(self, topic: str, *, history: bool = False) -> Look:
+        """What a topic looks like now. `history`: ask when its ledgers were closed, too. Raises `CallFailed`."""
         path = topic_path(topic)
         internal = self.rest.get(f"{path}/internalStats")
         stats = self.rest.get(f"{path}/stats?getPreciseBacklog=true")
-        return Look(time.time_ns() // 1_000_000, stats, internal)
+        look = Look(time.time_ns() // 1_000_000, stats, internal)
+        with understood(self.rest.url):
+            is_asked = history and len(internal["ledgers"]) > 1
+        return look._replace(closed=self._closed(path)) if is_asked else look
+
+    def _closed(self, path: str) -> Mapping[int, int]:
+        """When the ledgers of a topic were closed (ms), as far as the cluster says it. Raises `CallFailed` if it can't be reached."""
+        try:
+            info: _Info = self.rest.get(f"{path}/internal-info", _Info)
+        except CallFailed as error:
+            if error.status is None:
+                raise
+            return {}
+        return {each.ledgerId: each.timestamp for each in info.ledgers if each.entries and each.timestamp}

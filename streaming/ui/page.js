@@ -366,7 +366,7 @@ function batches() {
   return ["Micro-batches", [rows], [rows]];
 }
 
-const sampled = (found) => (found.sampled ? h("p", { class: "note" }, "Sampled: the number, sizes and times of the entries are right to the mirror's interval, but no entry is a message of the cluster.") : null);
+const sampled = (found) => (found.sampled ? h("p", { class: "note" }, "Sampled: the number, sizes and times of the entries are right to the mirror's interval, but none whose producer is magnetar-mirror is a message of the cluster.") : null);
 
 function delivery(found) {
   const held = [...found.verdicts].sort((one, other) => other.blocks - one.blocks);

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,12 +20,14 @@ from typer.testing import CliRunner
 
 from sinks.lock import InUse
 from sinks.outputs import InTheWay
+from streaming.answers.whatif.side_by_side import sampled_topics
 from streaming.cli.app import app
+from streaming.cli.record import PayloadsChoice
 from streaming.mirror import journal
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
-from streaming.mirror.mirror import ClusterMirror, MirrorTotals
-from streaming.mirror.reading import MOST_ENTRIES, read
+from streaming.mirror.mirror import ClusterMirror, EntriesMode, MirrorTotals
+from streaming.mirror.reading import MOST_ENTRIES, PRODUCER, Known, read, stand_ins
 from streaming.mirror.source import Look, NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
@@ -372,6 +376,120 @@ def test_sampled_entries_are_as_many_and_as_large(
     assert [each["timestamp"] for each in sends] == sorted(each["timestamp"] for each in sends)
 
 
+@pytest.mark.parametrize("ways", [*product(["keep", "sampled"], repeat=2)], ids="-".join)
+def test_a_log_with_sampled_entries_says_so_however_it_is_gone_on_with(
+    ways: tuple[EntriesMode, ...],
+    client: Any,
+    rest: Rest,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if a start does not read how the log began."""
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
+    monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
+    topics, folder = [f"persistent://{namespace}/{name}" for name in "ab"], tmp_path / "log"
+    assert rest.call("PUT", f"{_path(topics[1])}/partitions", 2).status == 204
+    partitions = [topics[0], *(f"{topics[1]}-partition-{number}" for number in range(2))]
+    for entries in ways:
+        for topic in topics:
+            publish(client, topic, 4)
+        _, said = mirror(broker.service_url, rest, topics, folder, 2, entries=entries)
+        assert said == []
+        read_from = json.loads((folder / "mirror.json").read_text())["read_from"]
+        assert read_from > "000000000001.jsonl"
+    twin = is_twin(rest, folder, *partitions)
+    assert sampled_topics(twin.broker) == (partitions if "sampled" in ways else [])
+    producers = {each["metadata"]["producer_name"] for each in records(folder) if each["command"] == "SEND"}
+    assert (PRODUCER in producers) is ("sampled" in ways)
+    assert bool(producers - {PRODUCER}) is ("keep" in ways)
+
+
+def test_sampled_entries_are_spread_over_the_interval_across_a_restart(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 2)
+    for _ in range(2):
+        mirror(broker.service_url, rest, [topic], folder, entries="sampled")
+        publish(client, topic, 4)
+    found = [*records(folder)]
+    before, after = (each["timestamp"] for each in found if each["command"] == "MIRROR")
+    times = [each["metadata"]["publish_time"] for each in found if each["command"] == "SEND"]
+    assert times[2:] == [before + (after - before) * number // 4 for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("shown", ["closed", "not found", "odd"])
+def test_the_first_look_knows_when_ledgers_were_closed(
+    shown: str, client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    """Ledgers have 7 entries. Of entries that were sampled, TTL makes something then."""
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 16)
+    days = 86_400_000
+    now = time.time_ns() // 1_000_000
+    closed = [now - 7 * days, now - 5 * days]
+
+    class History(Rest):
+        def call(self, method: str, path: str, body: Any = None) -> Said:
+            status, value = super().call(method, path, body)
+            if path.endswith("/internalStats"):
+                created = datetime.fromtimestamp(closed[1] / 1000, UTC).isoformat()
+                value = {**value, "lastLedgerCreatedTimestamp": created}
+            if path.endswith("/internal-info"):
+                if shown == "not found":
+                    return Said(404, {"reason": "no such call"})
+                times = [*closed, closed[1] if shown == "closed" else "x"]
+                ledgers = [each | {"timestamp": at} for each, at in zip(value["ledgers"], times, strict=True)]
+                for name in ("entries", "size"):  # as a real one shows the open one
+                    del ledgers[-1][name]
+                value = {**value, "ledgers": ledgers}
+            return Said(status, value)
+
+    _, said = mirror(broker.service_url, History(rest.url), [topic], folder, entries="sampled")
+    assert said == []
+    twin = is_twin(rest, folder, topic)
+    assert twin.broker.topic(topic).is_sampled
+    sends = [each for each in records(folder) if each["command"] == "SEND"]
+    times = [each["metadata"]["publish_time"] for each in sends]
+    assert [each["timestamp"] for each in sends] == times
+    first = closed[0] if shown == "closed" else closed[1]
+    assert times[:7] == [first] * 7
+    expected = [first + (closed[1] - first) * number // 7 for number in range(1, 8)]
+    assert times[7:14] == expected
+    assert closed[1] < times[14] < times[15]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sampled_entries_come_in_their_time(seed: int) -> None:
+    """Whatever the clocks of brokers say: in order, each after the look before, before this look and the end of its ledger, if that is in between."""
+    draw = Random(seed)
+    ids = sorted(draw.sample(range(3, 20), draw.randrange(1, 6)))
+    shown = [{"ledgerId": id_, "entries": draw.randrange(5), "size": 1000} for id_ in ids]
+    ends = dict(zip(ids, sorted(draw.choices(range(2000), k=len(ids))), strict=True))
+    closed = {id_: end for id_, end in ends.items() if draw.random() < 0.7}
+    internal: dict[str, Any] = {"ledgers": shown}
+    if draw.random() < 0.7:
+        created = datetime.fromtimestamp(draw.randrange(2000) / 1000, UTC).isoformat()
+        internal["lastLedgerCreatedTimestamp"] = created
+    look = Look(1000, {"msgInCounter": draw.randrange(30)}, internal, closed)
+    before = draw.choice([None, Known(draw.randrange(1000), {}), Known(500, {ids[0]: 500}, 3)])
+    there = [(each["ledgerId"], entry) for each in shown for entry in range(each["entries"])]
+    after = draw.choice([(-1, -1), *there])
+    sends = [*stand_ins(look, after, before)]
+    assert [each.position for each in sends] == [at for at in there if at > after]
+    times = [each.time for each in sends]
+    assert times == sorted(times)
+    least = -1 if before is None else before.time
+    assert all(least <= each <= look.time for each in times)
+    for each in sends:
+        if least <= (end := closed.get(each.position[0], -2)):
+            assert each.time <= end
+
+
 class Flaky(Rest):
     """An admin API that answers every third question about stats with `status`. None: it can't be reached then. 200: it works."""
 
@@ -499,6 +617,13 @@ def test_what_can_not_be_mirrored(rest: Rest, broker: Running, tmp_path: Path) -
         ([], "--to LOG_DIR or --ingress"),
         (["--to", "a", "--ingress", "kafka://h:1/t"], "--to LOG_DIR or --ingress"),
         (["--to", "a", "--partitions", "3"], "for --ingress"),
+        *(
+            (
+                ["--to", "a", "--entries", "sampled", "--payloads", each],
+                "--payloads is for entries that are read",
+            )
+            for each in PayloadsChoice
+        ),
         (["--to", "a", "--every", "5"], "expected a number and a unit"),
         (["--to", "a", "--every", "10ms"], "1s to 1h"),
         (["--to", "a", "--admin-url", "localhost"], "expected http://"),

@@ -29,7 +29,7 @@ VIEWS: dict[str, pa.Schema] = {
     "topics": pa.schema([
         ("partition", pa.int32()), ("topic", _T), ("ledgers", _N), ("entries", _N), ("storage", _N), ("backlog", _N),
         ("last_confirmed", _T), ("producers", _N), ("subscriptions", _N), ("terminated", _B), ("fenced", _B),
-        ("deduplication", _T),
+        ("deduplication", _T), ("sampled", _B),
     ]),
     "subscriptions": pa.schema([
         ("topic", _T), ("subscription", _T), ("type", _T), ("durable", _B), ("consumers", _N), ("backlog", _N),
@@ -53,7 +53,7 @@ VIEWS: dict[str, pa.Schema] = {
     "policies": pa.schema([("level", _T), ("name", _T), ("policy", _T), ("value", _T)]),
 }  # fmt: skip
 """The tables of `views`. Positions are LEDGER:ENTRY, sizes in bytes, times in ms since the epoch, values of policies JSON.
-An ack hole is a run of acked entries above the mark-delete position, `first` and `last` included. A producer's `sequence_id`:
+`sampled`: see `PersistentTopic.is_sampled`. An ack hole is a run of acked entries above the mark-delete position, `first` and `last` included. A producer's `sequence_id`:
 the last one that deduplication persisted."""
 
 
@@ -128,7 +128,7 @@ def spark_views(spark: SparkSession, states: Sequence[StateRow]) -> dict[str, Da
 
 
 def topic_stats(states: Sequence[StateRow], topic: str) -> dict[str, Any]:
-    """``stats`` and ``internal`` stats of a topic with the names of Pulsar's admin API. Raises `NotFound`."""
+    """``stats`` and ``internal`` stats of a topic with the names of Pulsar's admin API, and whether it is ``sampled``. Raises `NotFound`."""
     brokers = [(state, Broker.decode(state.broker, NoEntries())) for state in states]
     for name in (topic, f"persistent://{topic}", f"persistent://public/default/{topic}"):
         found = {
@@ -136,9 +136,19 @@ def topic_stats(states: Sequence[StateRow], topic: str) -> dict[str, Any]:
         }
         check_home(name, found)
         for state, broker in found.values():
-            return {"topic": name, "clock": state.clock, **broker.topic_stats(name)}
+            sampled = not is_non_persistent(name) and broker.topic(name).is_sampled
+            return {"topic": name, "clock": state.clock, "sampled": sampled, **broker.topic_stats(name)}
     known = [name for _, broker in brokers for name in broker.topic_names()]
     raise NotFound(f"there is no topic {topic}: {listed('topic', topic, known)}")
+
+
+def sampled_topics(states: Sequence[StateRow]) -> list[str]:
+    """The topics that are sampled, see `PersistentTopic.is_sampled`."""
+    brokers = (Broker.decode(state.broker, NoEntries()) for state in states)
+    return sorted(
+        name for broker in brokers for name in broker.topic_names()
+        if not is_non_persistent(name) and broker.topic(name).is_sampled
+    )  # fmt: skip
 
 
 def differences(before: Sequence[StateRow], after: Sequence[StateRow]) -> pa.Table:
@@ -195,6 +205,7 @@ def _rows(
             "storage": ledger.total_size, "backlog": topic.backlog(precise=True), "last_confirmed": str(ledger.last_confirmed),
             "producers": len(topic.producers), "subscriptions": len(topic.subscriptions),
             "terminated": ledger.terminated, "fenced": topic.fenced, "deduplication": topic.dedup.status,
+            "sampled": topic.is_sampled,
         }  # fmt: skip
         for each in topic.subscriptions.values():
             dispatcher = each.dispatcher

@@ -73,7 +73,7 @@ SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 """The property that makes a shadow topic. Its value is the name of the source."""
 
 ENTRIES = "magnetar.entries"
-"""The property of a topic whose entries are not those of its source, but made of what its stats say. Its value is ``sampled``."""
+"""The property of a topic that has entries that are not those of its source, but made of what its stats say. Its value is ``sampled``."""
 
 
 class OldestPosition(msgspec.Struct, array_like=True):
@@ -153,7 +153,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
 
     @property
     def is_sampled(self) -> bool:
-        """Are its entries made of the stats of its source, so that only their number, times and sizes mean something?"""
+        """Has it entries that were made of the stats of its source, so that only their number, times and sizes mean something?"""
         return self.properties.get(ENTRIES) == "sampled"
 
     @property

@@ -55,7 +55,8 @@ class Producing(msgspec.Struct):
 
     `slowest`: the cursor whose backlog counts for quotas. `owner`: who has exclusive access. `epoch`: the topic epoch, None if there was no owner yet. `producers`: those that are connected,
     then the queue in its order; `waiting`: how many are in it, also where their names are not known. `verdicts`: what blocks
-    producers. `happened`: the last events. `unknown`: what can't be concluded, and why. `to_do`: what to do about it.
+    producers. `happened`: the last events. `unknown`: what can't be concluded, and why. `to_do`: what to do about it. `sampled`: see
+    `PersistentTopic.is_sampled`.
     """
 
     topic: str
@@ -70,6 +71,7 @@ class Producing(msgspec.Struct):
     happened: list[Happened] = []
     unknown: list[str] = []
     to_do: list[str] = []
+    sampled: bool = False
 
     @property
     def refused(self) -> Admission | None:
