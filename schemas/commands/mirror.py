@@ -26,6 +26,8 @@ class MirroredConsumer(Part):
     """`availablePermits`, which may be negative."""
     held: Natural = 0
     """`unackedMessages`. A consumer that is new here gets so many at first."""
+    last_ack: Int64 = -1
+    """`lastAckedTimestamp`, in ms, 0 before its first ack. −1: unknown."""
 
 
 class MirroredSubscription(Part):
@@ -51,9 +53,12 @@ class MirroredSubscription(Part):
     """The cluster's TTL or quota has moved the subscription up to here since the record before. What it passed is not taken for
     acknowledged."""
     reset: bool = False
-    """True: the position went back since the record before, so somebody has reset it."""
+    """True: somebody has reset the subscription since the record before. Its position went back, or went over entries that nobody can
+    have acknowledged."""
     consumers: list[MirroredConsumer] = field(default_factory=list)
     """Its consumers."""
+    read: MirroredPosition | None = None
+    """`readPosition`. Absent: unknown."""
 
 
 class MirroredProducer(Part):

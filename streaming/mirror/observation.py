@@ -4,8 +4,9 @@ A position that moved does not say why. Its counters and the topic's policies do
 
 * It went back, or an acknowledged entry is not acknowledged any more: somebody has reset the subscription.
 * `totalMsgExpired` rose by n: the first n entries that were unacknowledged before were passed by TTL.
-* It went forward without any consumer, and the topic has a quota that evicts: the quota passed the entries. Without such a quota,
-  somebody skipped them.
+* It went forward over more entries than consumers can have acknowledged, and the topic has a quota that evicts: the quota passed the
+  entries. Without such a quota, somebody skipped them. Consumers can have acknowledged what was read for them before, and what they were
+  sent since. Without any consumer, that is nothing, and so it is if none has acknowledged anything (`lastAckedTimestamp`).
 * Otherwise consumers have acknowledged.
 """
 
@@ -37,10 +38,11 @@ _Range = tuple[int, int, int, int]
 
 
 class Observation(NamedTuple):
-    """What was seen of a topic at `time` (ms)."""
+    """What was seen of a topic at `time` (ms), and at the look before (`earlier`)."""
 
     time: int
     record: Mirror
+    earlier: Mirror | None = None
 
 
 def observe(
@@ -65,8 +67,11 @@ def observe(
         if not seen.get("isDurable", True) or name == DEDUP_CURSOR or cursor is None:
             continue
         now = _subscription(name, seen, cursor, stored)
-        former = None if before is None else before.record.subscriptions.get(name)
-        subscriptions[name] = now if former is None else _since(former, now, stored, evicts=evicts)
+        if before is not None and name in before.record.subscriptions:
+            now = _since(
+                before, name, now, stored, evicts=evicts, all_sent=_are_all_sent(stats, internal, seen)
+            )
+        subscriptions[name] = now
     record = Mirror(
         connection=CONNECTION,
         since=0 if before is None else before.time,
@@ -83,9 +88,10 @@ def observe(
         producers=list(_producers(stats.get("publishers", []))),
     )
     try:
-        return Observation(time, msgspec.convert(msgspec.to_builtins(record), Mirror))
+        record = msgspec.convert(msgspec.to_builtins(record), Mirror)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ValueError(f"no broker shows this: {error}") from None
+    return Observation(time, record, None if before is None else before.record)
 
 
 def ledgers_of(internal: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
@@ -152,24 +158,78 @@ def _subscription(
         type=seen["type"] if seen.get("type") in _TYPES else None,
         out_of_order=bool(seen.get("allowOutOfOrderDelivery", False)),
         consumers=list(_consumers(name, seen.get("consumers", []))),
+        read=from_text(cursor["readPosition"]) if "readPosition" in cursor else None,
     )
 
 
 def _since(
-    before: MirroredSubscription, now: MirroredSubscription, stored: _Stored, *, evicts: bool
+    look: Observation, name: str, now: MirroredSubscription, stored: _Stored, *, evicts: bool, all_sent: bool
 ) -> MirroredSubscription:
-    """`now`, with what moved the subscription since `before`."""
+    """`now`, with what moved the subscription since the `look`. `all_sent`: see `_are_all_sent`."""
+    before = look.record.subscriptions[name]
     if now.mark_delete < before.mark_delete or _took_back(before, now):
         return msgspec.structs.replace(now, reset=True)
     if now.mark_delete == before.mark_delete:
         # `stats` come later: what has expired since `internalStats` is seen to move the position at the next look.
         return msgspec.structs.replace(now, expired=min(before.expired, now.expired))
-    if (expired := now.expired - before.expired) > 0:
+    earlier = None if look.earlier is None else look.earlier.subscriptions.get(name)
+    read = None
+    if all_sent and before.read is not None:
+        read = _passed(look.record, before, (before.read[0], before.read[1] - 1), stored)
+    acks = _most_acks(earlier, before, now, read)
+    unsent = 0 if acks is None else _passed(look.record, before, now.mark_delete, stored) - acks
+    lately = max(now.expired - (earlier or before).expired, 0)
+    if unsent > lately:
+        ruled = evicts or lately > 0
+        return msgspec.structs.replace(now, expired_to=now.mark_delete if ruled else None, reset=not ruled)
+    if (expired := max(now.expired - before.expired, unsent)) > 0:
         to = min(_nth_unacknowledged(before, expired, stored), now.mark_delete)
         return msgspec.structs.replace(now, expired_to=to)
-    if not (now.consumers or before.consumers) and now.sent == before.sent:
-        return msgspec.structs.replace(now, expired_to=now.mark_delete if evicts else None, reset=not evicts)
     return now
+
+
+def _most_acks(
+    earlier: MirroredSubscription | None,
+    before: MirroredSubscription,
+    now: MirroredSubscription,
+    read: int | None,
+) -> int | None:
+    """How many entries can have been acknowledged since `before`, at most: as many as had been `read` and not acknowledged then, and as
+    there were messages sent since. None: nobody can tell. The topic may have been loaded since, and then counts anew.
+
+    `stats` come after `internalStats`, so of what was acknowledged between both answers of the look before, its counters know, and its
+    positions do not. So those of the look before that one (`earlier`) count.
+    """
+    first = before if earlier is None else earlier
+    if not (first.consumers or before.consumers or now.consumers):
+        return 0 if now.sent == first.sent else None
+    acked, acked_first = ({each.connection: each.last_ack for each in of.consumers} for of in (now, first))
+    if earlier is None or read is None or now.sent < earlier.sent or not acked.keys() & acked_first.keys():
+        return None
+    if now.sent == earlier.sent and acked == acked_first and -1 not in acked.values():
+        return 0
+    return max(read, earlier.unacked, 0) + now.sent - earlier.sent
+
+
+def _are_all_sent(stats: Mapping[str, Any], internal: Mapping[str, Any], seen: Mapping[str, Any]) -> bool:
+    """Whether consumers are sent each entry. The broker itself acknowledges markers, aborted transactions, what a filter rejects, and what
+    compaction has left out."""
+    counts = ("ongoingTxnCount", "committedTxnCount", "abortedTxnCount")
+    return not (
+        any(stats.get(each) for each in counts)
+        or stats.get("replication")
+        or seen.get("filterRejectedMsgCount")
+        or internal.get("compactedLedger", {}).get("ledgerId", -1) >= 0
+    )
+
+
+def _passed(look: Mirror, before: MirroredSubscription, to: _Position, stored: _Stored) -> int:
+    """How many entries up to a position a subscription had not acknowledged at a look, also if they have been deleted since."""
+    end = stored.up_to(to)
+    found = before.backlog + end - stored.up_to(look.last_confirmed)
+    for each in before.acknowledged:
+        found += max(stored.up_to(each[2:]) - max(stored.up_to(each[:2]), end), 0)
+    return found
 
 
 def _took_back(before: MirroredSubscription, now: MirroredSubscription) -> bool:
@@ -216,6 +276,7 @@ def _consumers(subscription: str, seen: list[Mapping[str, Any]]) -> Iterator[Mir
             sent=max(each.get("msgOutCounter", 0), 0),
             permits=each.get("availablePermits", 0),
             held=max(each.get("unackedMessages", 0), 0),
+            last_ack=each.get("lastAckedTimestamp", -1),
         )
 
 

@@ -117,7 +117,9 @@ class MirrorProgress:
             self._known(topic).read_to = id_["ledgerId"], id_["entryId"]
         elif topic is not None and kind == "MIRROR":
             seen, state = msgspec.convert(command, Mirror), self._known(topic)
-            state.before, state.read_to = Observation(time, seen), max(state.read_to, seen.read_to)
+            earlier = None if state.before is None else state.before.record
+            state.before = Observation(time, seen, earlier)
+            state.read_to = max(state.read_to, seen.read_to)
 
     def _read_call(self, command: dict[str, Any]) -> None:
         """The inverse of what creates and deletes topics."""

@@ -23,7 +23,9 @@ from schemas.effects import (
 from streaming.broker.broker import Broker
 from streaming.broker.persistent.mirroring import _apart
 from streaming.broker.position import Position
+from streaming.mirror.journal import MirrorRecord
 from streaming.mirror.observation import Observation, _nth_unacknowledged, _Stored, observe, ranges
+from streaming.mirror.progress import MirrorProgress
 from tests.broker.kit import Run, Stored, of, response
 from tests.broker.test_shadow_topics import shadow, store
 
@@ -71,6 +73,7 @@ class Pair:
                 )
             )  # fmt: skip
         self.unseen.clear()
+        self.on_cluster(self.cluster.wait(0.001))  # no two looks are at the same time
         internal = response(self.cluster.admin("GET", "/internalStats"))
         during()
         stats = response(self.cluster.admin("GET", "/stats"))
@@ -235,6 +238,124 @@ def test_a_quota_of_the_source_is_no_acknowledgment() -> None:
     effects = pair.look()
     assert observed(pair).reset
     assert [each.entries for each in of(effects, CursorMoved)] == [4]
+
+
+MOVES = {
+    "quota": ("consumer_backlog_eviction", None),
+    "skip": ("producer_request_hold", "/skip/6"),
+    "clear": ("producer_request_hold", "/skip_all"),
+    "expireMessages": ("producer_request_hold", "/expireMessages/1"),
+}
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["", "after a restart of the mirror"])
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+@pytest.mark.parametrize("move", MOVES)
+def test_what_no_consumer_was_sent_nobody_has_acknowledged(move: str, type_: Any, loaded: bool) -> None:
+    """Whatever moves a subscription whose consumer is stuck: nothing is taken for acknowledged."""
+    policy, call = MOVES[move]
+    evicts = policy == "consumer_backlog_eviction"
+    pair = Pair(backlogQuotaDefaultLimitBytes=100, backlogQuotaDefaultRetentionPolicy=policy)
+    pair.twin.configure(shadowTopicFollowsSource=False, backlogQuotaDefaultLimitBytes=-1)
+    pair.twin.broker.watch_acks()
+    pair.on_cluster(pair.cluster.subscribe("s", type_, permits=1))
+    pair.wait(5)  # a Failover consumer is active
+    for _ in range(9):
+        pair.publish()
+        pair.look(evicts=evicts)
+    pair.wait(5)
+    for _ in range(2):
+        pair.publish()
+        if call is None:
+            pair.on_cluster(pair.cluster.check("backlogQuota"))
+        else:
+            pair.on_cluster(pair.cluster.admin("POST", f"/subscription/s{call}"))
+        before = pair.before
+        if loaded and before is not None and before.earlier is not None:
+            pair.before = in_log(before.earlier, before.record)
+        effects = pair.look(evicts=evicts)
+    assert observed(pair).mark_delete > (1, 0)
+    assert observed(pair).consumers
+    assert not any(each.positions or each.before != each.after for each in pair.twin.broker.take_acks())
+    assert bool(of(effects, CursorMoved)) == (move in ("skip", "clear"))
+    if move == "quota":
+        assert pair.twin.backlog("s") == pair.published
+
+
+def in_log(*records: Mirror) -> Observation | None:
+    """What a mirror that starts knows of a topic."""
+    log = [MirrorRecord(0, "t", msgspec.to_builtins(each)) for each in records]
+    return MirrorProgress(log, sampled=False).topics["t"].before
+
+
+@pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_consumers_acknowledge_nobody_has_skipped(seed: int, type_: Any) -> None:
+    """Whatever happens between the two answers of a look, and however often a consumer comes and goes or the topic is loaded."""
+    draw, pair, connected, number = Random(seed), Pair(managedLedgerMaxEntriesPerLedger=5), False, 0
+    held = pair.held.setdefault("s", [])
+    pair.on_cluster(pair.cluster.admin("PUT", "/subscription/s"))
+
+    def live() -> None:
+        nonlocal connected, number
+        for _ in range(draw.randrange(6)):
+            what = draw.randrange(10)
+            if what < 4:
+                pair.publish()
+            elif what < 8 and held and connected:
+                pair.on_cluster(
+                    pair.cluster.ack("s", *[held.pop(0) for _ in range(draw.randint(1, len(held)))])
+                )
+            elif what == 8 and connected:
+                pair.on_cluster(pair.cluster.flow("s", draw.randint(1, 5)))
+            elif connected and draw.random() < 0.5:
+                connected = False
+                held.clear()
+                pair.on_cluster(pair.cluster.close_consumer("s"))
+                if draw.random() < 0.5:
+                    pair.cluster.unload()
+            elif not connected:
+                connected, number = True, number + 1
+                pair.on_cluster(
+                    pair.cluster.subscribe("s", type_, permits=draw.randint(1, 9), consumer_name=f"c{number}")
+                )
+
+    for _ in range(60):
+        live()
+        pair.look(live, evicts=draw.random() < 0.5)
+        assert not observed(pair).reset
+        assert observed(pair).expired_to is None
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"stats": {"committedTxnCount": 1}},
+        {"stats": {"replication": {"other": {}}}},
+        {"subscription": {"filterRejectedMsgCount": 1}},
+        {"internal": {"compactedLedger": {"ledgerId": 7}}},
+        {},
+    ],
+)
+def test_entries_that_the_broker_passes_without_sending_them(shown: dict[str, Any]) -> None:
+    """Where there may be markers and their like, the counters of messages disprove nothing."""
+    before = None
+    for entry in (-1, -1, 5):
+        cursor = {
+            "markDeletePosition": f"1:{entry}",
+            "individuallyDeletedMessages": "[]",
+            "readPosition": "1:1",
+        }
+        consumer = {"consumerName": "c", "msgOutCounter": 1, "unackedMessages": 1}
+        seen = {"type": "Shared", "msgOutCounter": 1, "unackedMessages": 1, "consumers": [consumer]}
+        stats = {"subscriptions": {"s": seen | shown.get("subscription", {})}, **shown.get("stats", {})}
+        internal = {
+            "ledgers": [{"ledgerId": 1, "entries": 9, "size": 9}], "cursors": {"s": cursor}, "numberOfEntries": 9,
+            "totalSize": 9, "lastConfirmedEntry": "1:8", **shown.get("internal", {}),
+        }  # fmt: skip
+        before = observe(1000, stats, internal, before)
+    assert before is not None
+    assert before.record.subscriptions["s"].reset == (not shown)
 
 
 def test_what_happens_during_a_look_is_no_drift() -> None:
