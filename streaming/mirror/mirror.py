@@ -43,6 +43,7 @@ from streaming.mirror.reading import FIRST_LEDGER, TimedSend, read, stand_ins
 from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import DENIED, CallFailed, Rest
+from streaming.record.unreachable import Unreachable
 
 RESTATED_SECONDS = 600.0
 """Each topic gets a MIRROR at least so often, as a subscription that differs for so long is put right (docs/rules/ledgers.md §16)."""
@@ -110,6 +111,7 @@ class ClusterMirror:
         self._entries, self._every, self._say = entries, every, say
         self._allowed = max(int(min(rest.rate, _MOST_CALLS) * every), _CALLS_PER_POLICIES)
         self._slowest = max(min(every * SLOWEST, RESTATED_SECONDS / 2), every)
+        self._unreachable = Unreachable()
         self._changes: list[WholeChange] = []
         """What is to be written before the next entries."""
         self._policies_at: dict[str, float] = {}
@@ -176,7 +178,7 @@ class ClusterMirror:
         looks = self._looks(self._allowed // CALLS_PER_LOOK if self._records else None, stop)
         left = self._allowed - len(looks) * CALLS_PER_LOOK
         self._changes.extend(self._topic_policies(max(left // _CALLS_PER_POLICIES, 1)))
-        with Reader(self._service_url, self._token, self._rest.tls, len(looks)) as reader:
+        with Reader(self._service_url, self._token, self._rest.tls, len(looks), self._unreachable) as reader:
             streams = [
                 self._stream(self._progress.topics[name], look, reader) for name, look in looks.items()
             ]

@@ -20,8 +20,11 @@ from streaming.protocol.codec import (
 from streaming.protocol.frames import MINUS_ONE, position
 from streaming.record.proxy import broker_address, is_tls
 from streaming.record.stored import Stored
+from streaming.record.unreachable import Unreachable
 
 _SECONDS = 60
+_CONNECT_SECONDS = 10
+"""For so long a broker may take to be connected and to say so, as in Pulsar's clients."""
 _PERMITS = 20_000
 """Of all readers. Messages for one wait while another one's are read: this bounds how many."""
 _LEAST_PERMITS = 10
@@ -41,6 +44,14 @@ class NoRight(ReadFailed):
     """The token lacks the right to read a topic."""
 
 
+class BrokerUnreachable(ReadFailed):
+    """A broker can't be reached, so that no topic of it can be read. `broker`: its URL."""
+
+    def __init__(self, broker: str, text: str) -> None:
+        super().__init__(text)
+        self.broker = broker
+
+
 class _Connection:
     def __init__(
         self, url: str, token: str | None, tls: ssl.SSLContext | None, proxied: str | None = None
@@ -50,7 +61,7 @@ class _Connection:
         self.url = url
         self._broken: ReadFailed | None = None
         try:
-            self._socket = socket.create_connection(address, timeout=_SECONDS)
+            self._socket = socket.create_connection(address, timeout=_CONNECT_SECONDS)
             if is_tls(url):
                 tls = tls or ssl.create_default_context()
                 self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
@@ -68,9 +79,14 @@ class _Connection:
             fields |= {"auth_method_name": "token", "auth_data": token.encode()}
         if proxied is not None:
             fields["proxy_to_broker_url"] = proxied.partition("://")[2]
-        self.send("CONNECT", fields)
-        size = self._answered("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
+        try:
+            self.send("CONNECT", fields)
+            size = self._answered("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
+        except ReadFailed:
+            self._socket.close()
+            raise
         self._frames.largest = size + HEADROOM
+        self._socket.settimeout(_SECONDS)
 
     @property
     def is_broken(self) -> bool:
@@ -156,13 +172,21 @@ class Reader:
     context manager.
 
     `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
-    the system's authorities.
+    the system's authorities. `unreachable`: what is known of brokers from earlier readers. This one connects to a broker that can't be
+    reached once.
     """
 
     def __init__(
-        self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None, streams: int = 1
+        self,
+        url: str,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        streams: int = 1,
+        unreachable: Unreachable | None = None,
     ) -> None:
         self._url, self._token, self._tls = url, token, tls
+        self._unreachable = unreachable or Unreachable()
+        self._failed: dict[str, ReadFailed] = {}
         self._streams = max(streams, 1)
         self._permits = min(max(_PERMITS // self._streams, _LEAST_PERMITS), _MOST_PERMITS)
         self._connections: dict[tuple[str, str | None], _Connection] = {}
@@ -212,7 +236,28 @@ class Reader:
     def _connection(self, url: str, proxied: str | None = None) -> _Connection:
         found = self._connections.get((url, proxied))
         if found is None or found.is_broken:
-            found = self._connections[url, proxied] = _Connection(url, self._token, self._tls, proxied)
+            found = self._connections[url, proxied] = self._connected(url, proxied)
+        return found
+
+    def _connected(self, url: str, proxied: str | None) -> _Connection:
+        """A new connection to a broker, unless it is known that this fails."""
+        broker = proxied or url
+        if broker in self._failed:
+            raise self._failed[broker]
+        try:
+            if (why := self._unreachable.why(broker)) is not None:
+                raise BrokerUnreachable(broker, why)
+            try:
+                found = _Connection(url, self._token, self._tls, proxied)
+            except NoRight:
+                raise
+            except ReadFailed as error:
+                self._unreachable.failed(broker, str(error))
+                raise BrokerUnreachable(broker, str(error)) from None
+        except ReadFailed as error:
+            self._failed[broker] = error
+            raise
+        self._unreachable.reached(broker)
         return found
 
     def _owner(self, topic: str) -> _Connection:

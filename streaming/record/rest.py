@@ -15,8 +15,10 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
+from streaming.record.unreachable import Unreachable
 
 _SECONDS = 60
+_CONNECT_SECONDS = 10
 _MOST_SECONDS = 120
 """A response that is not complete after so long is given up, however steadily it comes."""
 _REDIRECTS = (
@@ -72,29 +74,55 @@ class Rest:
         self.rate, self.calls = rate, 0
         self._headers = dict(headers or {})
         self._turn, self._next = threading.Lock(), 0.0
+        self._unreachable = Unreachable()
 
     def open(
-        self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
+        unreachable: Unreachable | None = None,
     ) -> http.client.HTTPResponse:
-        """Sends a request, also to the broker that the first one names. The caller reads the response. Raises OSError and
-        `http.client.HTTPException`."""
-        url = self.url + target
+        """Sends a request, also to the broker that the first one names. The caller reads the response. `unreachable`: such brokers that
+        are not tried for now. Raises OSError and `http.client.HTTPException`."""
+        url, unreachable = self.url + target, unreachable or Unreachable()
         for _ in range(_MOST_REDIRECTS):
-            parts = urllib.parse.urlsplit(url)
-            host, port = parts.hostname or "", parts.port
-            connection = (
-                http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self.tls)
-                if parts.scheme == "https"
-                else http.client.HTTPConnection(host, port, timeout=_SECONDS)
-            )
-            path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
-            connection.request(method, path, body, dict(headers))
-            response = connection.getresponse()
+            response = self._sent(method, url, dict(headers), body, unreachable)
             if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
                 return response
             url = urllib.parse.urljoin(url, elsewhere)
             response.close()
         raise CallFailed(f"{method} {target}: the brokers redirect it in a circle", HTTPStatus.LOOP_DETECTED)
+
+    def _sent(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None, unreachable: Unreachable
+    ) -> http.client.HTTPResponse:
+        """The response to a request. A broker to which others redirect, and that can't be reached, is no trouble of the whole API: raises
+        `CallFailed` with a status."""
+        parts = urllib.parse.urlsplit(url)
+        broker = f"{parts.scheme}://{parts.netloc}"
+        if (why := unreachable.why(broker)) is not None:
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY)
+        host, port = parts.hostname or "", parts.port
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=_CONNECT_SECONDS, context=self.tls)
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
+        )
+        try:
+            _connect(connection)
+            path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            if broker == self.url:
+                raise
+            why = f"{broker} can't be reached: {error}"
+            unreachable.failed(broker, why)
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY) from None
+        unreachable.reached(broker)
+        return response
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
@@ -102,7 +130,7 @@ class Rest:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json", **self._headers}
         try:
-            with self.open(method, f"/admin/v2{path}", headers.items(), data) as response:
+            with self.open(method, f"/admin/v2{path}", headers.items(), data, self._unreachable) as response:
                 status, said = response.status, _body(response)
         except TimeoutError:
             raise CallFailed(f"{method} {path}: no response in time", HTTPStatus.GATEWAY_TIMEOUT) from None
@@ -161,6 +189,15 @@ def understood(url: str) -> Iterator[None]:
             "proxy, such as http://localhost:8080",
             HTTPStatus.BAD_GATEWAY,
         ) from None
+
+
+def _connect(connection: http.client.HTTPConnection) -> None:
+    """Raises OSError, and `TimeoutError` only from then on: that is a response which does not come."""
+    try:
+        connection.connect()
+    except TimeoutError as error:
+        raise ConnectionError(*error.args) from None
+    connection.sock.settimeout(_SECONDS)
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:

@@ -25,11 +25,14 @@ from streaming.mirror.journal import BadLog, LogFolder
 from streaming.mirror.mirror import ClusterMirror, MirrorTotals
 from streaming.mirror.reading import MOST_ENTRIES, read
 from streaming.mirror.source import Look, NotMirrored
+from streaming.record import client as reading_client
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
 from streaming.record.stored import Stored
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
+from tests.record.test_record import Scripted
+from tests.record.test_unreachable import redirecting
 from tests.server.conftest import Running, running
 
 pytestmark = pytest.mark.feature("K4")
@@ -437,6 +440,28 @@ def test_a_topic_that_can_not_be_read_waits(
     assert mirrored == topics[1:]
     mirror(broker.service_url, rest, [namespace], folder)
     is_twin(rest, folder, *topics)
+
+
+def test_topics_of_a_broker_that_can_not_be_reached_do_not_hold_up_others(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_client, "_CONNECT_SECONDS", 0.1)
+    folder, topics = tmp_path / "log", [f"persistent://{namespace}/{name}" for name in "abcdef"]
+    for topic in topics:
+        publish(client, topic, 3)
+    silent = Scripted(lambda _: [])
+    away = {*topics[:4]}
+    first = Scripted(redirecting(lambda topic: silent.url if topic in away else broker.service_url))
+    mirror(first.url, rest, [namespace], folder, 5)
+    assert silent.got == ["CONNECT"]
+    assert {topic: len(positions(folder, topic)) for topic in topics} == dict.fromkeys(
+        topics[:4], 0
+    ) | dict.fromkeys(topics[4:], 3)
+    away.clear()
+    mirror(first.url, rest, [namespace], folder, 2)
+    is_twin(rest, folder, *topics)
+    silent.close()
+    first.close()
 
 
 def test_a_topic_that_is_not_given_any_more_stays_as_it_is(
