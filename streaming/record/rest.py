@@ -40,11 +40,12 @@ class BadAdminUrl(ValueError):
 
 
 class CallFailed(OSError):
-    """The admin API can't be reached, or refuses a call. The text says why. `status`: that of the response, None without one."""
+    """The admin API can't be reached, or refuses a call. The text says why. `status`: that of the response, None without one.
+    `broker`: the one that can't be reached, if others redirect to it."""
 
-    def __init__(self, text: str, status: int | None = None) -> None:
+    def __init__(self, text: str, status: int | None = None, broker: str | None = None) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.broker = status, broker
 
 
 class Said(NamedTuple):
@@ -103,7 +104,7 @@ class Rest:
         parts = urllib.parse.urlsplit(url)
         broker = f"{parts.scheme}://{parts.netloc}"
         if (why := unreachable.why(broker)) is not None:
-            raise CallFailed(why, HTTPStatus.BAD_GATEWAY)
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker)
         host, port = parts.hostname or "", parts.port
         connection = (
             http.client.HTTPSConnection(host, port, timeout=_CONNECT_SECONDS, context=self.tls)
@@ -120,7 +121,7 @@ class Rest:
                 raise
             why = f"{broker} can't be reached: {error}"
             unreachable.failed(broker, why)
-            raise CallFailed(why, HTTPStatus.BAD_GATEWAY) from None
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker) from None
         unreachable.reached(broker)
         return response
 
