@@ -66,8 +66,8 @@ class Rest:
         tls: ssl.SSLContext | None = None,
         rate: float = math.inf,
     ) -> None:
-        """`headers`: of every call by `call` and `get`, such as for authentication. `rate`: how many of these there are per second at most,
-        from all threads. Raises `BadAdminUrl`."""
+        """`headers`: of every call by `call` and `get`, such as for authentication. `rate`: how many requests there are per second at most,
+        from all threads. One that is redirected is two. Raises `BadAdminUrl`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
@@ -111,6 +111,7 @@ class Rest:
             if parts.scheme == "https"
             else http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
         )
+        self._wait()
         try:
             _connect(connection)
             path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
@@ -127,7 +128,6 @@ class Rest:
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
-        self._wait()
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json", **self._headers}
         try:
@@ -163,7 +163,7 @@ class Rest:
             return msgspec.convert(value, type_)
 
     def _wait(self) -> None:
-        """Wait for the turn of a call."""
+        """Wait for the turn of a request."""
         with self._turn:
             self.calls += 1
             now = time.monotonic()

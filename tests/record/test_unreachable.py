@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,3 +145,21 @@ def test_calls_that_are_redirected_to_a_silent_broker(monkeypatch: pytest.Monkey
                     assert api.get("/other") == {}
                 assert len(asked) == tries
                 clock.now += FIRST_PAUSE_SECONDS
+
+
+@pytest.mark.parametrize("redirects", [0, 1, 3])
+def test_redirects_are_requests_of_the_rate(redirects: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, asked = list[float](), list[str]()
+    monkeypatch.setattr(rest, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: 1.0))
+
+    def answer(path: str) -> tuple[int, dict[str, str], bytes]:
+        asked.append(path)
+        left = redirects - path.count("x")
+        return (307, {"Location": f"{path}x"}, b"") if left > 0 else (200, {}, b"{}")
+
+    with answering(answer) as url:
+        api = Rest(url, rate=10)
+        for _ in range(3):
+            assert api.get("/a") == {}
+    assert len(asked) == api.calls == 3 * (1 + redirects)
+    assert pauses == pytest.approx([number / 10 for number in range(1, len(asked))])
