@@ -90,7 +90,7 @@ class MirrorTotals(NamedTuple):
 class ClusterMirror:
     """Writes `journal`, which must be open, with what a cluster shows of `given`: topics, or ``tenant/namespace`` for all in it.
 
-    `every`: the interval of looks, in seconds. `say` gets what an operator must know, a line each.
+    `token`: that of now, or None. `every`: the interval of looks, in seconds. `say` gets what an operator must know, a line each.
     Use it in one thread.
     """
 
@@ -101,7 +101,7 @@ class ClusterMirror:
         given: Sequence[str],
         journal: MirrorLog,
         *,
-        token: str | None = None,
+        token: Callable[[], str | None] = lambda: None,
         entries: EntriesMode = "keep",
         every: float = 10.0,
         say: Callable[[str], None],
@@ -109,6 +109,7 @@ class ClusterMirror:
         """Raises `NotMirrored`."""
         self._rest, self._source = rest, MirroredCluster(rest, given)
         self._service_url, self._token, self._journal = service_url, token, journal
+        self._last_token = token()
         self._entries, self._every, self._say = entries, every, say
         self._allowed = max(int(min(rest.rate, _MOST_CALLS) * every), _CALLS_PER_POLICIES)
         self._slowest = max(min(every * SLOWEST, RESTATED_SECONDS / 2), every)
@@ -176,6 +177,9 @@ class ClusterMirror:
     def _round(self, stop: Event) -> None:
         """Look at what is due, and write what is new. Raises `CallFailed` if the cluster can't be reached: then the next round goes on."""
         now = self._begun
+        if (token := self._token()) != self._last_token:
+            self._last_token = token
+            self._allow()
         if now >= self._restated + RESTATED_SECONDS:
             self._mark, self._restated = self._journal.mark(), now
             self._changes.extend(self._progress.restate())
@@ -200,6 +204,13 @@ class ClusterMirror:
             while record is not None and not stop.is_set():
                 self._write(record)
                 record = next(merged, None)
+
+    def _allow(self) -> None:
+        """Another token may have other rights: what was refused is tried now."""
+        self._configured = -RESTATED_SECONDS
+        self._policies.allow()
+        for name in self._troubled & self._progress.topics.keys():
+            self._progress.topics[name].due = 0.0
 
     def _pass_time(self, seconds: int = 0) -> None:
         """Note that nothing has changed up to the last look, if that is for so long."""

@@ -99,6 +99,10 @@ class ClusterPolicies:
             WholeChange(of, call.as_command()) for key, call in found.items() if before.get(key) != call
         )
 
+    def allow(self) -> None:
+        """Ask for what was refused."""
+        self._denied_at = -_DENIED_SECONDS
+
     def evicts(self, topic: str) -> bool:
         """Whether a quota of a topic may evict, on any level."""
         namespace = self._namespaces.get(namespace_of(topic), {})

@@ -4,7 +4,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ _BYTES = 64 << 20
 _MOST_PERMITS = 1000
 _READ = 1 << 18
 _MOST_REDIRECTS = 10
+_VERSION = "Magnetar"
 _NO_RIGHT = ("AuthorizationError", "AuthenticationError")
 
 
@@ -54,11 +55,15 @@ class BrokerUnreachable(ReadFailed):
 
 class _Connection:
     def __init__(
-        self, url: str, token: str | None, tls: ssl.SSLContext | None, proxied: str | None = None
+        self,
+        url: str,
+        token: Callable[[], str | None],
+        tls: ssl.SSLContext | None,
+        proxied: str | None = None,
     ) -> None:
         """`proxied`: the broker to which the proxy at `url` connects."""
         address = broker_address(url)
-        self.url = url
+        self.url, self._token = url, token
         self._broken: ReadFailed | None = None
         try:
             self._socket = socket.create_connection(address, timeout=_CONNECT_SECONDS)
@@ -72,11 +77,10 @@ class _Connection:
         self._answers: deque[Frame] = deque()
         self._requests = 0
         fields: dict[str, Any] = {
-            "client_version": "Magnetar", "protocol_version": 20,
-            "feature_flags": {"supports_broker_entry_metadata": True},
+            "client_version": _VERSION, "protocol_version": 20,
+            "feature_flags": {"supports_broker_entry_metadata": True, "supports_auth_refresh": True},
+            **self._auth_data(),
         }  # fmt: skip
-        if token is not None:
-            fields |= {"auth_method_name": "token", "auth_data": token.encode()}
         if proxied is not None:
             fields["proxy_to_broker_url"] = proxied.partition("://")[2]
         try:
@@ -106,6 +110,10 @@ class _Connection:
         self._requests += 1
         self.send(cmd, {**fields, "request_id": self._requests})
         return self._answered(answer)
+
+    def _auth_data(self) -> dict[str, Any]:
+        token = self._token()
+        return {} if token is None else {"auth_method_name": "token", "auth_data": token.encode()}
 
     def new_consumer(self) -> int:
         """The id of a consumer, whose messages wait for `next_of`."""
@@ -151,6 +159,8 @@ class _Connection:
         for frame in frames:
             if frame.cmd == "PING":
                 self.send("PONG", {})
+            elif frame.cmd == "AUTH_CHALLENGE":  # the token expires
+                self.send("AUTH_RESPONSE", {"response": self._auth_data(), "client_version": _VERSION})
             elif (
                 consumer := frame.fields.get("consumer_id")
             ) is not None and "request_id" not in frame.fields:
@@ -171,7 +181,7 @@ class Reader:
     """Reads entries of topics through subscriptions that end with it. Topics of one broker share a connection. Use it in one thread, as a
     context manager.
 
-    `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
+    `token`: that of now, or None. `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
     the system's authorities. `unreachable`: what is known of brokers from earlier readers. This one connects to a broker that can't be
     reached once.
     """
@@ -179,7 +189,7 @@ class Reader:
     def __init__(
         self,
         url: str,
-        token: str | None = None,
+        token: Callable[[], str | None] = lambda: None,
         tls: ssl.SSLContext | None = None,
         streams: int = 1,
         unreachable: Unreachable | None = None,

@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
@@ -62,18 +62,18 @@ class Rest:
     def __init__(
         self,
         url: str,
-        headers: Mapping[str, str] | None = None,
+        headers: Callable[[], Mapping[str, str]] = dict,
         tls: ssl.SSLContext | None = None,
         rate: float = math.inf,
     ) -> None:
-        """`headers`: of every call by `call` and `get`, such as for authentication. `rate`: how many requests there are per second at most,
+        """`headers`: makes those of every call by `call` and `get`, such as for authentication. `rate`: how many requests there are per second at most,
         from all threads. One that is redirected is two. Raises `BadAdminUrl`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
         self.url, self.tls = url.rstrip("/"), tls
         self.rate, self.calls = rate, 0
-        self._headers = dict(headers or {})
+        self._headers = headers
         self._turn, self._next = threading.Lock(), 0.0
         self._unreachable = Unreachable()
 
@@ -129,7 +129,7 @@ class Rest:
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
         data = None if body is None else msgspec.json.encode(body)
-        headers = {"Content-Type": "application/json", **self._headers}
+        headers = {"Content-Type": "application/json", **self._headers()}
         try:
             with self.open(method, f"/admin/v2{path}", headers.items(), data, self._unreachable) as response:
                 status, said = response.status, _body(response)
