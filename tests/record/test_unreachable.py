@@ -87,14 +87,22 @@ def test_a_silent_broker_is_connected_once(first_is_silent: bool, monkeypatch: p
 
 
 @contextmanager
-def answering(answer: Callable[[str], tuple[int, dict[str, str], bytes] | None]) -> Iterator[str]:
-    """The URL of an HTTP server. None: it does not answer before the block ends."""
+def answering(
+    answer: Callable[[str], tuple[int, dict[str, str], bytes] | None],
+    connections: set[Any] | None = None,
+    *,
+    closes: bool = False,
+) -> Iterator[str]:
+    """The URL of an HTTP server. None: it does not answer before the block ends. `connections` gets the clients' addresses. `closes`: it
+    closes a connection after each answer, without saying so."""
     ended = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if connections is not None:
+                connections.add(self.client_address)
             found = answer(self.path)
             if found is None:
                 ended.wait(60)
@@ -102,10 +110,16 @@ def answering(answer: Callable[[str], tuple[int, dict[str, str], bytes] | None])
                 return
             status, headers, body = found
             self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            if "Transfer-Encoding" in headers:
+                body = b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\n\r\n"
+            else:
+                headers = {**headers, "Content-Length": str(len(body))}
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+            if closes:
+                self.close_connection = True
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -163,3 +177,34 @@ def test_redirects_are_requests_of_the_rate(redirects: int, monkeypatch: pytest.
             assert api.get("/a") == {}
     assert len(asked) == api.calls == 3 * (1 + redirects)
     assert pauses == pytest.approx([number / 10 for number in range(1, len(asked))])
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize("closes", ["never", "at once", "says so", "unread"])
+def test_connections_are_kept(chunked: bool, closes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a broker says that it closes one. One that it closes without a word is none too many."""
+    connections, asked = set[Any](), list[str]()
+    headers = {"Connection": "close"} if closes == "says so" else {}
+    if closes == "unread":
+        monkeypatch.setattr(rest, "_MOST_BYTES", 1)
+    if chunked:
+        headers["Transfer-Encoding"] = "chunked"
+
+    def answer(path: str) -> tuple[int, dict[str, str], bytes]:
+        asked.append(path)
+        return (
+            (307, {"Location": f"{path}x", **headers}, b"moved")
+            if "x" not in path
+            else (200, headers, b"{}        ")
+        )
+
+    with answering(answer, connections, closes=closes == "at once") as url:
+        api = Rest(url)
+        for _ in range(5):
+            if closes == "unread":
+                with pytest.raises(CallFailed, match="more than"):
+                    api.get("/a")
+            else:
+                assert api.get("/a") == {}
+    assert len(asked) == 10
+    assert len(connections) == {"never": 1, "at once": 10, "says so": 10, "unread": 5}[closes]
