@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -301,13 +302,24 @@ def tls_of(authorities: Path | None) -> ssl.SSLContext | None:
         raise typer.BadParameter(f"{authorities}: {error.strerror or error}", param_hint="--tls-ca") from None
 
 
-def token_of(file: Path | None) -> str | None:
-    """The token in a file."""
+def token_of(file: Path | None) -> Callable[[], str | None]:
+    """The token in a file, read anew each time, so that another one may take its place. While the file can't be read, it is the one before.
+    Raises OSError if there is none yet."""
     from sinks.small_files import read_small_text
 
-    return None if file is None else read_small_text(file).strip()
+    if file is None:
+        return lambda: None
+    last = read_small_text(file).strip()
+
+    def token() -> str:
+        nonlocal last
+        with suppress(OSError):
+            last = read_small_text(file).strip() or last
+        return last
+
+    return token
 
 
-def authorization(token: str | None) -> dict[str, str]:
+def authorization(token: Callable[[], str | None]) -> Callable[[], dict[str, str]]:
     """The headers of calls with a token."""
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
+    return lambda: {} if (now := token()) is None else {"Authorization": f"Bearer {now}"}

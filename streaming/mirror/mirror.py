@@ -37,12 +37,14 @@ from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of
 from streaming.mirror.journal import MirrorLog, MirrorRecord
 from streaming.mirror.observation import CONNECTION, Observation, ledgers_of, observe
-from streaming.mirror.policies import ClusterPolicies
+from streaming.mirror.policies import POLICIES, ClusterPolicies
 from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
 from streaming.mirror.reading import FIRST_LEDGER, TimedSend, known_by, known_of, read, stand_ins
 from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
+from streaming.mirror.trouble import Trouble, Troubles
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import DENIED, CallFailed, Rest
+from streaming.record.unreachable import Unreachable
 
 RESTATED_SECONDS = 600.0
 """Each topic gets a MIRROR at least so often, as a subscription that differs for so long is put right (docs/rules/ledgers.md §16)."""
@@ -88,7 +90,7 @@ class MirrorTotals(NamedTuple):
 class ClusterMirror:
     """Writes `journal`, which must be open, with what a cluster shows of `given`: topics, or ``tenant/namespace`` for all in it.
 
-    `every`: the interval of looks, in seconds. `say` gets what an operator must know, a line each.
+    `token`: that of now, or None. `every`: the interval of looks, in seconds. `say` gets what an operator must know, a line each.
     Use it in one thread.
     """
 
@@ -99,7 +101,7 @@ class ClusterMirror:
         given: Sequence[str],
         journal: MirrorLog,
         *,
-        token: str | None = None,
+        token: Callable[[], str | None] = lambda: None,
         entries: EntriesMode = "keep",
         every: float = 10.0,
         say: Callable[[str], None],
@@ -107,15 +109,20 @@ class ClusterMirror:
         """Raises `NotMirrored`."""
         self._rest, self._source = rest, MirroredCluster(rest, given)
         self._service_url, self._token, self._journal = service_url, token, journal
+        self._last_token = token()
         self._entries, self._every, self._say = entries, every, say
         self._allowed = max(int(min(rest.rate, _MOST_CALLS) * every), _CALLS_PER_POLICIES)
         self._slowest = max(min(every * SLOWEST, RESTATED_SECONDS / 2), every)
+        self._unreachable = Unreachable()
         self._changes: list[WholeChange] = []
         """What is to be written before the next entries."""
         self._policies_at: dict[str, float] = {}
-        self._problems: dict[str, str] = {}
+        self._troubles = Troubles(say)
+        self._troubled: set[str] = set()
+        """Topics."""
+        self._missing: set[str] = set()
         self._refused: set[str] = set()
-        """Of these, what of settings and policies is not in the log."""
+        """What of settings and policies is not in the log."""
         self._new_entries = self._records = 0
         self._begun = 0.0
         self._looked = 0
@@ -152,9 +159,13 @@ class ClusterMirror:
                     self._round(stop)
                     self._looked = self._looked if stop.is_set() else now
                     self._pass_time(SILENT_SECONDS)
-                    self._solved(_CLUSTER)
+                    self._troubles.over(_CLUSTER)
                 except CallFailed as error:
-                    self._problem(_CLUSTER, f"{error}: trying again every {self._every:g} s")
+                    why = f"{error}: trying again every {self._every:g} s"
+                    self._troubles.note(
+                        _CLUSTER, _REFUSES if error.status in DENIED else _DOES_NOT_ANSWER, why
+                    )
+                self._tell()
                 self._journal.flush()
                 self._keep()
                 stop.wait(max(self._begun + self._every - time.monotonic(), 0))
@@ -166,6 +177,9 @@ class ClusterMirror:
     def _round(self, stop: Event) -> None:
         """Look at what is due, and write what is new. Raises `CallFailed` if the cluster can't be reached: then the next round goes on."""
         now = self._begun
+        if (token := self._token()) != self._last_token:
+            self._last_token = token
+            self._allow()
         if now >= self._restated + RESTATED_SECONDS:
             self._mark, self._restated = self._journal.mark(), now
             self._changes.extend(self._progress.restate())
@@ -176,12 +190,13 @@ class ClusterMirror:
         looks = self._looks(self._allowed // CALLS_PER_LOOK if self._records else None, stop)
         left = self._allowed - len(looks) * CALLS_PER_LOOK
         self._changes.extend(self._topic_policies(max(left // _CALLS_PER_POLICIES, 1)))
-        with Reader(self._service_url, self._token, self._rest.tls, len(looks)) as reader:
+        with Reader(self._service_url, self._token, self._rest.tls, len(looks), self._unreachable) as reader:
             streams = [
                 self._stream(self._progress.topics[name], look, reader) for name, look in looks.items()
             ]
             merged = heapq.merge(*streams, key=lambda record: record.time)
             record = next(merged, None)
+            self._tell()  # a round may take hours
             begin = time.time_ns() // 1_000_000 if record is None else record.time
             for change in self._changes:
                 self._write(MirrorRecord(begin, *change))
@@ -189,6 +204,13 @@ class ClusterMirror:
             while record is not None and not stop.is_set():
                 self._write(record)
                 record = next(merged, None)
+
+    def _allow(self) -> None:
+        """Another token may have other rights: what was refused is tried now."""
+        self._configured = -RESTATED_SECONDS
+        self._policies.allow()
+        for name in self._troubled & self._progress.topics.keys():
+            self._progress.topics[name].due = 0.0
 
     def _pass_time(self, seconds: int = 0) -> None:
         """Note that nothing has changed up to the last look, if that is for so long."""
@@ -215,18 +237,22 @@ class ClusterMirror:
         """Look for topics, settings and the policies of namespaces."""
         found, progress = self._source.find(), self._progress
         selected = {*found.topics}
+        for name in self._missing - found.missing.keys():
+            self._troubles.over(name)
+        self._missing = {*found.missing}
         for name, why in found.missing.items():
-            self._problem(name, f"left out: {why}")
-        for name in self._problems.keys() & self._source.given - found.missing.keys():
-            self._solved(name)
+            self._troubles.note(
+                name, _left_out(name if name in self._source.given else namespace_of(name)), why
+            )
         yield from self._policies.of_broker()
         yield from self._policies.of_namespaces(dict.fromkeys(namespace_of(each) for each in found.topics))
         refused = dict(self._policies.refused)
         for what in self._refused - refused.keys():
-            self._solved(what)
+            self._troubles.over(what)
         self._refused = {*refused}
         for what, why in refused.items():
-            self._problem(what, "not in the log" + (f": {why}" if why else ""))
+            of = next((each for each in POLICIES if what.startswith(each)), what)
+            self._troubles.note(what, Trouble(of, "not in the log", "are not in the log"), why)
         for name in [each for each in progress.partitioned if each not in found.partitioned]:
             if self._is_gone(name, found):
                 self._policies.forget(name)
@@ -310,7 +336,9 @@ class ClusterMirror:
                         yield MirrorRecord(latest, state.name, {"connection": CONNECTION, **send.command})
                         self._new_entries += 1
                     else:
-                        self._problem(f"{state.name}, ledger 0", "left out: ledgers are numbered from 1 here")
+                        self._troubles.note(
+                            f"{state.name}, ledger 0", _LEDGER_0, "ledgers are numbered from 1 here"
+                        )
                     state.read_to = send.position
             evicts = self._policies.evicts(base_of(state.name))
             seen = observe(
@@ -327,7 +355,8 @@ class ClusterMirror:
             state.look = look
         state.interval = self._every if is_new else min(max(state.interval * 2, self._every), self._slowest)
         state.due = self._begun + state.interval
-        self._solved(state.name)
+        self._troubles.over(state.name)
+        self._troubled.discard(state.name)
 
     def _sends(self, state: TopicProgress, look: Look, reader: Reader) -> Generator[TimedSend]:
         if self._entries == "sampled":
@@ -347,18 +376,31 @@ class ClusterMirror:
         passes = isinstance(error, CallFailed) and error.status not in DENIED
         passes |= isinstance(error, ReadFailed) and not isinstance(error, NoRight)
         state.due = self._begun + (self._every if passes else _LEFT_OUT_SECONDS)
+        broker = getattr(error, "broker", None)
+        if passes:
+            trouble = Trouble(_CLUSTER if broker is None else f"broker {broker}", "waits", "topics wait")
+        else:  # rights are those of a namespace
+            trouble = _left_out(namespace_of(state.name) if isinstance(error, OSError) else state.name)
         why = str(error) if isinstance(error, OSError) else f"its stats are not understood ({error!r})"
-        self._problem(state.name, f"{'waits' if passes else 'left out'}: {why}")
+        self._troubles.note(state.name, trouble, why)
+        self._troubled.add(state.name)
 
-    def _problem(self, what: str, text: str) -> None:
-        """Tell of a problem once."""
-        if self._problems.get(what) != text:
-            self._problems[what] = text
-            self._say(f"{what}: {text}")
+    def _tell(self) -> None:
+        """Tell what is new of troubles."""
+        for name in [*self._troubled]:
+            if (state := self._progress.topics.get(name)) is None or not state.is_mirrored:
+                self._troubles.over(name)
+                self._troubled.discard(name)
+        self._troubles.tell(time.monotonic())
 
-    def _solved(self, what: str) -> None:
-        if self._problems.pop(what, None) is not None:
-            self._say(f"{what}: goes on")
+
+_REFUSES = Trouble(_CLUSTER, "", "refuses")
+_DOES_NOT_ANSWER = Trouble(_CLUSTER, "", "does not answer")
+_LEDGER_0 = Trouble(_CLUSTER, "left out", "ledgers are left out")
+
+
+def _left_out(who: str) -> Trouble:
+    return Trouble(who, "left out", "topics are left out")
 
 
 def _in_threads(

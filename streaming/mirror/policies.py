@@ -16,6 +16,10 @@ _DENIED_SECONDS = 600.0
 
 _SETTINGS, _TOPICS = "the brokers' settings, so the defaults hold", "the policies of topics"
 
+_OF_NAMESPACE = "the policies of namespace"
+POLICIES = (_OF_NAMESPACE, "the policies of persistent")
+"""Begin what is refused of a namespace, and of a topic."""
+
 _EVICTION = "consumer_backlog_eviction"
 
 
@@ -51,7 +55,7 @@ class ClusterPolicies:
     def of_namespaces(self, namespaces: Iterable[str]) -> Iterator[WholeChange]:
         """The policies of namespaces that are new. Raises as `of_broker`."""
         for namespace in namespaces:
-            what = f"the policies of namespace {namespace}"
+            what = f"{_OF_NAMESPACE} {namespace}"
             try:
                 with understood(self._rest.url):
                     found = namespace_policies(self._rest, namespace, self._cluster)
@@ -94,6 +98,10 @@ class ClusterPolicies:
         yield from (
             WholeChange(of, call.as_command()) for key, call in found.items() if before.get(key) != call
         )
+
+    def allow(self) -> None:
+        """Ask for what was refused."""
+        self._denied_at = -_DENIED_SECONDS
 
     def evicts(self, topic: str) -> bool:
         """Whether a quota of a topic may evict, on any level."""

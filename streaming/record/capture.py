@@ -9,7 +9,7 @@ import heapq
 import itertools
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 from urllib.parse import quote
@@ -90,7 +90,7 @@ def capture(
     topics: Iterable[str],
     out: Path,
     payloads: Payloads = "keep",
-    token: str | None = None,
+    token: Callable[[], str | None] = lambda: None,
 ) -> Captured:
     """Write the log of `topics` (names of topics, or ``tenant/namespace`` for all in it) to `out`, JSON Lines.
 

@@ -4,7 +4,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,8 +20,11 @@ from streaming.protocol.codec import (
 from streaming.protocol.frames import MINUS_ONE, position
 from streaming.record.proxy import broker_address, is_tls
 from streaming.record.stored import Stored
+from streaming.record.unreachable import Unreachable
 
 _SECONDS = 60
+_CONNECT_SECONDS = 10
+"""For so long a broker may take to be connected and to say so, as in Pulsar's clients."""
 _PERMITS = 20_000
 """Of all readers. Messages for one wait while another one's are read: this bounds how many."""
 _LEAST_PERMITS = 10
@@ -30,6 +33,7 @@ _BYTES = 64 << 20
 _MOST_PERMITS = 1000
 _READ = 1 << 18
 _MOST_REDIRECTS = 10
+_VERSION = "Magnetar"
 _NO_RIGHT = ("AuthorizationError", "AuthenticationError")
 
 
@@ -41,16 +45,28 @@ class NoRight(ReadFailed):
     """The token lacks the right to read a topic."""
 
 
+class BrokerUnreachable(ReadFailed):
+    """A broker can't be reached, so that no topic of it can be read. `broker`: its URL."""
+
+    def __init__(self, broker: str, text: str) -> None:
+        super().__init__(text)
+        self.broker = broker
+
+
 class _Connection:
     def __init__(
-        self, url: str, token: str | None, tls: ssl.SSLContext | None, proxied: str | None = None
+        self,
+        url: str,
+        token: Callable[[], str | None],
+        tls: ssl.SSLContext | None,
+        proxied: str | None = None,
     ) -> None:
         """`proxied`: the broker to which the proxy at `url` connects."""
         address = broker_address(url)
-        self.url = url
+        self.url, self._token = url, token
         self._broken: ReadFailed | None = None
         try:
-            self._socket = socket.create_connection(address, timeout=_SECONDS)
+            self._socket = socket.create_connection(address, timeout=_CONNECT_SECONDS)
             if is_tls(url):
                 tls = tls or ssl.create_default_context()
                 self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
@@ -61,16 +77,20 @@ class _Connection:
         self._answers: deque[Frame] = deque()
         self._requests = 0
         fields: dict[str, Any] = {
-            "client_version": "Magnetar", "protocol_version": 20,
-            "feature_flags": {"supports_broker_entry_metadata": True},
+            "client_version": _VERSION, "protocol_version": 20,
+            "feature_flags": {"supports_broker_entry_metadata": True, "supports_auth_refresh": True},
+            **self._auth_data(),
         }  # fmt: skip
-        if token is not None:
-            fields |= {"auth_method_name": "token", "auth_data": token.encode()}
         if proxied is not None:
             fields["proxy_to_broker_url"] = proxied.partition("://")[2]
-        self.send("CONNECT", fields)
-        size = self._answered("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
+        try:
+            self.send("CONNECT", fields)
+            size = self._answered("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
+        except ReadFailed:
+            self._socket.close()
+            raise
         self._frames.largest = size + HEADROOM
+        self._socket.settimeout(_SECONDS)
 
     @property
     def is_broken(self) -> bool:
@@ -90,6 +110,10 @@ class _Connection:
         self._requests += 1
         self.send(cmd, {**fields, "request_id": self._requests})
         return self._answered(answer)
+
+    def _auth_data(self) -> dict[str, Any]:
+        token = self._token()
+        return {} if token is None else {"auth_method_name": "token", "auth_data": token.encode()}
 
     def new_consumer(self) -> int:
         """The id of a consumer, whose messages wait for `next_of`."""
@@ -135,6 +159,8 @@ class _Connection:
         for frame in frames:
             if frame.cmd == "PING":
                 self.send("PONG", {})
+            elif frame.cmd == "AUTH_CHALLENGE":  # the token expires
+                self.send("AUTH_RESPONSE", {"response": self._auth_data(), "client_version": _VERSION})
             elif (
                 consumer := frame.fields.get("consumer_id")
             ) is not None and "request_id" not in frame.fields:
@@ -155,14 +181,22 @@ class Reader:
     """Reads entries of topics through subscriptions that end with it. Topics of one broker share a connection. Use it in one thread, as a
     context manager.
 
-    `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
-    the system's authorities.
+    `token`: that of now, or None. `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
+    the system's authorities. `unreachable`: what is known of brokers from earlier readers. This one connects to a broker that can't be
+    reached once.
     """
 
     def __init__(
-        self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None, streams: int = 1
+        self,
+        url: str,
+        token: Callable[[], str | None] = lambda: None,
+        tls: ssl.SSLContext | None = None,
+        streams: int = 1,
+        unreachable: Unreachable | None = None,
     ) -> None:
         self._url, self._token, self._tls = url, token, tls
+        self._unreachable = unreachable or Unreachable()
+        self._failed: dict[str, ReadFailed] = {}
         self._streams = max(streams, 1)
         self._permits = min(max(_PERMITS // self._streams, _LEAST_PERMITS), _MOST_PERMITS)
         self._connections: dict[tuple[str, str | None], _Connection] = {}
@@ -212,7 +246,28 @@ class Reader:
     def _connection(self, url: str, proxied: str | None = None) -> _Connection:
         found = self._connections.get((url, proxied))
         if found is None or found.is_broken:
-            found = self._connections[url, proxied] = _Connection(url, self._token, self._tls, proxied)
+            found = self._connections[url, proxied] = self._connected(url, proxied)
+        return found
+
+    def _connected(self, url: str, proxied: str | None) -> _Connection:
+        """A new connection to a broker, unless it is known that this fails."""
+        broker = proxied or url
+        if broker in self._failed:
+            raise self._failed[broker]
+        try:
+            if (why := self._unreachable.why(broker)) is not None:
+                raise BrokerUnreachable(broker, why)
+            try:
+                found = _Connection(url, self._token, self._tls, proxied)
+            except NoRight:
+                raise
+            except ReadFailed as error:
+                self._unreachable.failed(broker, str(error))
+                raise BrokerUnreachable(broker, str(error)) from None
+        except ReadFailed as error:
+            self._failed[broker] = error
+            raise
+        self._unreachable.reached(broker)
         return found
 
     def _owner(self, topic: str) -> _Connection:

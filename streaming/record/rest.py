@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
@@ -15,8 +15,10 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
+from streaming.record.unreachable import Unreachable
 
 _SECONDS = 60
+_CONNECT_SECONDS = 10
 _MOST_SECONDS = 120
 """A response that is not complete after so long is given up, however steadily it comes."""
 _REDIRECTS = (
@@ -29,6 +31,7 @@ _MOST_REDIRECTS = 10
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """The statuses of a call for which a token lacks the right."""
 
+_MOST_OF_REDIRECT = 1 << 16
 _MOST_BYTES = 64 << 20
 """Of a response. The stats of a topic with 10,000 subscriptions have some 20 MB."""
 
@@ -38,11 +41,12 @@ class BadAdminUrl(ValueError):
 
 
 class CallFailed(OSError):
-    """The admin API can't be reached, or refuses a call. The text says why. `status`: that of the response, None without one."""
+    """The admin API can't be reached, or refuses a call. The text says why. `status`: that of the response, None without one.
+    `broker`: the one that can't be reached, if others redirect to it."""
 
-    def __init__(self, text: str, status: int | None = None) -> None:
+    def __init__(self, text: str, status: int | None = None, broker: str | None = None) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.broker = status, broker
 
 
 class Said(NamedTuple):
@@ -52,6 +56,36 @@ class Said(NamedTuple):
     value: Any
 
 
+class _Answered(NamedTuple):
+    """A response, and the connection to a broker on which it came."""
+
+    broker: str
+    connection: http.client.HTTPConnection
+    response: http.client.HTTPResponse
+
+
+class _Idle:
+    """Connections that wait for another call. Threads may share it: each has the connections that it took for itself."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[http.client.HTTPConnection]] = {}
+
+    def take(self, broker: str) -> http.client.HTTPConnection | None:
+        try:
+            return self._of[broker].pop()
+        except LookupError:
+            return None
+
+    def keep(self, answered: _Answered) -> None:
+        """The response was read, and is closed. If that was not all of it, the connection is of no use."""
+        broker, connection, response = answered
+        left = response.chunk_left is not None if response.chunked else response.length
+        if response.will_close or left:
+            connection.close()
+        else:
+            self._of.setdefault(broker, []).append(connection)
+
+
 class Rest:
     """The admin API at a URL. `tls`: whose signatures count for the cluster's certificates; None: those of the system's
     authorities."""
@@ -59,51 +93,109 @@ class Rest:
     def __init__(
         self,
         url: str,
-        headers: Mapping[str, str] | None = None,
+        headers: Callable[[], Mapping[str, str]] = dict,
         tls: ssl.SSLContext | None = None,
         rate: float = math.inf,
     ) -> None:
-        """`headers`: of every call by `call` and `get`, such as for authentication. `rate`: how many of these there are per second at most,
-        from all threads. Raises `BadAdminUrl`."""
+        """`headers`: makes those of every call by `call` and `get`, such as for authentication. `rate`: how many requests there are per second at most,
+        from all threads. One that is redirected is two. Raises `BadAdminUrl`."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
         self.url, self.tls = url.rstrip("/"), tls
         self.rate, self.calls = rate, 0
-        self._headers = dict(headers or {})
+        self._headers = headers
         self._turn, self._next = threading.Lock(), 0.0
+        self._unreachable, self._idle = Unreachable(), _Idle()
 
     def open(
-        self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
     ) -> http.client.HTTPResponse:
         """Sends a request, also to the broker that the first one names. The caller reads the response. Raises OSError and
         `http.client.HTTPException`."""
+        return self._followed(method, target, dict(headers), body, Unreachable(), _Idle()).response
+
+    def _followed(
+        self,
+        method: str,
+        target: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        unreachable: Unreachable,
+        idle: "_Idle",
+    ) -> "_Answered":
+        """As `open`. `unreachable`: brokers that are not tried for now. `idle`: connections that may be used."""
         url = self.url + target
         for _ in range(_MOST_REDIRECTS):
-            parts = urllib.parse.urlsplit(url)
-            host, port = parts.hostname or "", parts.port
-            connection = (
-                http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self.tls)
-                if parts.scheme == "https"
-                else http.client.HTTPConnection(host, port, timeout=_SECONDS)
-            )
-            path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
-            connection.request(method, path, body, dict(headers))
-            response = connection.getresponse()
+            answered = self._sent(method, url, headers, body, unreachable, idle)
+            response = answered.response
             if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
-                return response
+                return answered
             url = urllib.parse.urljoin(url, elsewhere)
-            response.close()
+            with response:
+                response.read(_MOST_OF_REDIRECT)
+            idle.keep(answered)
         raise CallFailed(f"{method} {target}: the brokers redirect it in a circle", HTTPStatus.LOOP_DETECTED)
+
+    def _sent(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        unreachable: Unreachable,
+        idle: "_Idle",
+    ) -> "_Answered":
+        """The response to a request. A broker to which others redirect, and that can't be reached, is no trouble of the whole API: raises
+        `CallFailed` with a status."""
+        parts = urllib.parse.urlsplit(url)
+        broker = f"{parts.scheme}://{parts.netloc}"
+        if (why := unreachable.why(broker)) is not None:
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker)
+        path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
+        # The broker may have closed an idle connection. It is safe to ask again only for what changes nothing.
+        while method == "GET" and (connection := idle.take(broker)) is not None:
+            self._wait()
+            try:
+                connection.request(method, path, body, headers)
+                return _Answered(broker, connection, connection.getresponse())
+            except (ConnectionError, http.client.HTTPException, ssl.SSLError):
+                connection.close()
+        host, port = parts.hostname or "", parts.port
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=_CONNECT_SECONDS, context=self.tls)
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
+        )
+        self._wait()
+        try:
+            _connect(connection)
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            if broker == self.url:
+                raise
+            why = f"{broker} can't be reached: {error}"
+            unreachable.failed(broker, why)
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker) from None
+        unreachable.reached(broker)
+        return _Answered(broker, connection, response)
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
-        self._wait()
         data = None if body is None else msgspec.json.encode(body)
-        headers = {"Content-Type": "application/json", **self._headers}
+        headers = {"Content-Type": "application/json", **self._headers()}
         try:
-            with self.open(method, f"/admin/v2{path}", headers.items(), data) as response:
+            answered = self._followed(
+                method, f"/admin/v2{path}", headers, data, self._unreachable, self._idle
+            )
+            with answered.response as response:
                 status, said = response.status, _body(response)
+            self._idle.keep(answered)
         except TimeoutError:
             raise CallFailed(f"{method} {path}: no response in time", HTTPStatus.GATEWAY_TIMEOUT) from None
         except CallFailed:
@@ -134,7 +226,7 @@ class Rest:
             return msgspec.convert(value, type_)
 
     def _wait(self) -> None:
-        """Wait for the turn of a call."""
+        """Wait for the turn of a request."""
         with self._turn:
             self.calls += 1
             now = time.monotonic()
@@ -161,6 +253,15 @@ def understood(url: str) -> Iterator[None]:
             "proxy, such as http://localhost:8080",
             HTTPStatus.BAD_GATEWAY,
         ) from None
+
+
+def _connect(connection: http.client.HTTPConnection) -> None:
+    """Raises OSError, and `TimeoutError` only from then on: that is a response which does not come."""
+    try:
+        connection.connect()
+    except TimeoutError as error:
+        raise ConnectionError(*error.args) from None
+    connection.sock.settimeout(_SECONDS)
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:

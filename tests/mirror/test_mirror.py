@@ -23,17 +23,20 @@ from sinks.outputs import InTheWay
 from streaming.answers.whatif.side_by_side import sampled_topics
 from streaming.cli.app import app
 from streaming.cli.record import PayloadsChoice
-from streaming.mirror import journal
+from streaming.mirror import journal, trouble
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
 from streaming.mirror.mirror import ClusterMirror, EntriesMode, MirrorTotals
 from streaming.mirror.reading import MOST_ENTRIES, PRODUCER, Known, read, stand_ins
 from streaming.mirror.source import Look, NotMirrored
+from streaming.record import client as reading_client
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
 from streaming.record.stored import Stored
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
+from tests.record.test_record import Scripted
+from tests.record.test_unreachable import redirecting
 from tests.server.conftest import Running, running
 
 pytestmark = pytest.mark.feature("K4")
@@ -75,6 +78,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirroring, "_CONFIGURED_SECONDS", 0.0)
     monkeypatch.setattr(mirroring, "_LEFT_OUT_SECONDS", 0.0)
     monkeypatch.setattr(mirroring, "SLOWEST", 0)
+    monkeypatch.setattr(trouble, "CALM_SECONDS", 0.0)
 
 
 def publish(client: Any, topic: str, count: int, **more: Any) -> None:
@@ -555,6 +559,102 @@ def test_a_topic_that_can_not_be_read_waits(
     assert mirrored == topics[1:]
     mirror(broker.service_url, rest, [namespace], folder)
     is_twin(rest, folder, *topics)
+
+
+@pytest.mark.parametrize(("status", "ends"), [(503, "wait"), (403, "are left out")])
+def test_one_line_for_the_trouble_of_many_topics(
+    status: int, ends: str, client: Any, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    """Whichever of its calls fail: two in three do, of all kinds."""
+    topics = [f"persistent://{namespace}/{number}" for number in range(12)]
+    for topic in topics:
+        publish(client, topic, 1)
+
+    class Busy(Flaky):
+        def call(self, method: str, path: str, body: Any = None) -> Said:
+            self.asked += 1
+            if self.status != 200 and "/persistent/" in path and path.count("/") > 4 and self.asked % 3:
+                return Said(self.status or 0, {"reason": "so it is"})
+            return Rest.call(self, method, path, body)
+
+    busy, left = Busy(str(broker.server.admin_url)), 20
+    busy.status = status
+
+    def before() -> None:
+        nonlocal left
+        left -= 1
+        busy.status = status if left > 8 else 200
+
+    _, said = mirror(broker.service_url, busy, [namespace], tmp_path / "log", 20, before)
+    about = [each for each in said if "policies" not in each]
+    assert len(about) == 2, said
+    assert f" topics {ends}, such as persistent://" in about[0]
+    assert about[1].endswith(": all go on")
+    assert len(said) - len(about) <= 4, said
+    is_twin(busy, tmp_path / "log", *topics)
+
+
+def test_a_wrong_service_url_is_told_once(client: Any, rest: Rest, tmp_path: Path, namespace: str) -> None:
+    for number in range(12):
+        publish(client, f"persistent://{namespace}/{number}", 1)
+    _, said = mirror("pulsar://127.0.0.1:1", rest, [namespace], tmp_path / "log", 5)
+    assert len(said) == 1
+    assert said[0].startswith("broker pulsar://127.0.0.1:1: 12 topics wait, such as ")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_trouble_that_comes_and_goes_is_told_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And again if ten times as many topics have it; its end, after a minute without it."""
+    monkeypatch.setattr(trouble, "CALM_SECONDS", 60.0)
+    draw, said, now = Random(seed), list[str](), 0.0
+    troubles, kind = trouble.Troubles(said.append), trouble.Trouble("b", "waits", "topics wait")
+    most = draw.choice([9, 99, 200])
+    for _ in range(100):
+        for topic in range(most):
+            if draw.random() < 0.5:
+                troubles.note(f"t{topic}", kind, f"why {draw.random()}")
+            elif draw.random() < 0.5:
+                troubles.over(f"t{topic}")
+        now += draw.uniform(0, 50)
+        troubles.tell(now)
+    assert 1 <= len([each for each in said if "wait" in each]) <= len(str(most))
+    assert not [each for each in said if "go" in each]
+    for topic in range(most):
+        troubles.over(f"t{topic}")
+    said.clear()
+    troubles.note("t0", kind, "why")
+    troubles.tell(now)
+    troubles.over("t0")
+    said.clear()
+    for _ in range(3):
+        now += 59
+        troubles.tell(now)
+    assert len(said) == 1
+    assert said[0].endswith((": all go on", ": goes on"))
+
+
+def test_topics_of_a_broker_that_can_not_be_reached_do_not_hold_up_others(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_client, "_CONNECT_SECONDS", 0.1)
+    folder, topics = tmp_path / "log", [f"persistent://{namespace}/{name}" for name in "abcdef"]
+    for topic in topics:
+        publish(client, topic, 3)
+    silent = Scripted(lambda _: [])
+    away = {*topics[:4]}
+    first = Scripted(redirecting(lambda topic: silent.url if topic in away else broker.service_url))
+    _, said = mirror(first.url, rest, [namespace], folder, 5)
+    assert silent.got == ["CONNECT"]
+    assert len(said) == 1
+    assert said[0].startswith(f"broker {silent.url}: 4 topics wait, such as {topics[0]}: ")
+    assert {topic: len(positions(folder, topic)) for topic in topics} == dict.fromkeys(
+        topics[:4], 0
+    ) | dict.fromkeys(topics[4:], 3)
+    away.clear()
+    mirror(first.url, rest, [namespace], folder, 2)
+    is_twin(rest, folder, *topics)
+    silent.close()
+    first.close()
 
 
 def test_a_topic_that_is_not_given_any_more_stays_as_it_is(
