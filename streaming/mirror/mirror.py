@@ -26,7 +26,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from http import HTTPStatus
-from itertools import islice
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
@@ -64,6 +63,9 @@ _LEFT_OUT_SECONDS = 600.0
 _CALLS_PER_POLICIES = 25
 """The GETs for the policies of one topic, about."""
 
+_POLICIES_SHARE = 1 / 4
+"""Of the calls, for the policies of topics, however many topics are due to be looked at."""
+
 _MOST_CALLS = 10_000
 """Per second, if the rate of calls is not limited."""
 
@@ -76,6 +78,22 @@ _CLUSTER = "the cluster"
 
 EntriesMode = Literal["keep", "hash", "drop", "sampled"]
 """What the log has of entries: as `streaming.traces.trace.Payloads`, or ``sampled``: nobody reads them, and others stand for them."""
+
+
+class Shares:
+    """How many turns there are in a round, if there are `each` on average, which may be less than one."""
+
+    def __init__(self, each: float) -> None:
+        self._each, self._left = each, 1.0
+
+    def next(self) -> int:
+        """The turns of a round that begins. What was not used of earlier rounds does not add up to more than one."""
+        self._left = min(self._left + self._each, self._each + 1)
+        return int(self._left)
+
+    def spend(self, turns: int) -> None:
+        """So many were taken; more than there were, if others left some."""
+        self._left = max(self._left - turns, 0.0)
 
 
 class MirrorTotals(NamedTuple):
@@ -112,6 +130,7 @@ class ClusterMirror:
         self._last_token = token()
         self._entries, self._every, self._say = entries, every, say
         self._allowed = max(int(min(rest.rate, _MOST_CALLS) * every), _CALLS_PER_POLICIES)
+        self._shares = Shares(self._allowed * _POLICIES_SHARE / _CALLS_PER_POLICIES)
         self._slowest = max(min(every * SLOWEST, RESTATED_SECONDS / 2), every)
         self._unreachable = Unreachable()
         self._changes: list[WholeChange] = []
@@ -186,10 +205,15 @@ class ClusterMirror:
         if now >= self._configured + _CONFIGURED_SECONDS:
             self._changes.extend(self._configure())
             self._configured = now
+        turns, share = self._policy_turns(), self._shares.next()
+        reserved = min(share, len(turns)) * _CALLS_PER_POLICIES
+        most = max((self._allowed - reserved) // CALLS_PER_LOOK, 1)
         # The first round has all topics, so that their entries are merged by time.
-        looks = self._looks(self._allowed // CALLS_PER_LOOK if self._records else None, stop)
+        looks = self._looks(most if self._records else None, stop)
         left = self._allowed - len(looks) * CALLS_PER_LOOK
-        self._changes.extend(self._topic_policies(max(left // _CALLS_PER_POLICIES, 1)))
+        asked = turns[: max(left // _CALLS_PER_POLICIES, share)]
+        self._changes.extend(self._topic_policies(asked))
+        self._shares.spend(len(asked))
         with Reader(self._service_url, self._token, self._rest.tls, len(looks), self._unreachable) as reader:
             streams = [
                 self._stream(self._progress.topics[name], look, reader) for name, look in looks.items()
@@ -308,14 +332,24 @@ class ClusterMirror:
         is_first = self._progress.topics[name].look is None
         return self._source.look(name, history=is_first and self._entries == "sampled")
 
-    def _topic_policies(self, most: int) -> Iterator[WholeChange]:
-        """The policies of topics whose turn it is, `most` at most."""
+    def _policy_turns(self) -> list[str]:
+        """The topics whose policies are to be asked for, those first that have waited longest."""
+        if self._policies.are_denied:
+            return []
         names = dict.fromkeys(map(base_of, self._progress.topics))
-        turns = sorted((self._policies_at.get(name, -_CONFIGURED_SECONDS), name) for name in names)
-        for at, name in islice(turns, most):
-            if at + _CONFIGURED_SECONDS <= self._begun:
-                yield from self._policies.of_topic(name, partitioned=name in self._progress.partitioned)
-                self._policies_at[name] = self._begun
+        known = {name: at for name, at in self._policies_at.items() if name in names}
+        self._policies_at = {name: -_CONFIGURED_SECONDS for name in names if name not in known} | known
+        due = [name for name, at in self._policies_at.items() if at + _CONFIGURED_SECONDS <= self._begun]
+        return sorted(due, key=lambda name: self._policies_at[name])  # those of a round in their order
+
+    def _topic_policies(self, names: Sequence[str]) -> Iterator[WholeChange]:
+        there = {*map(base_of, self._progress.topics)}
+        for name in names:
+            if name not in there:  # it was deleted in this round
+                continue
+            yield from self._policies.of_topic(name, partitioned=name in self._progress.partitioned)
+            self._policies_at.pop(name, None)
+            self._policies_at[name] = self._begun
 
     # -- what is new of a topic -----------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class ClusterPolicies:
     def of_topic(self, topic: str, *, partitioned: bool) -> Iterator[WholeChange]:
         """The policies of a topic that are new. `partitioned`: it stands for all of its partitions. Raises as `of_broker`."""
         path = topic_path(topic)
-        if time.monotonic() < self._denied_at + _DENIED_SECONDS:
+        if self.are_denied:
             return
         try:
             with understood(self._rest.url):
@@ -98,6 +98,11 @@ class ClusterPolicies:
         yield from (
             WholeChange(of, call.as_command()) for key, call in found.items() if before.get(key) != call
         )
+
+    @property
+    def are_denied(self) -> bool:
+        """Whether the policies of topics were refused lately, so that nobody asks for them."""
+        return time.monotonic() < self._denied_at + _DENIED_SECONDS
 
     def allow(self) -> None:
         """Ask for what was refused."""

@@ -221,7 +221,12 @@ class Rest:
         status, value = self.call("GET", path)
         if status >= HTTPStatus.BAD_REQUEST:
             reason = value.get("reason", "") if isinstance(value, dict) else ""
-            raise CallFailed(f"GET {path}: {status} {reason}".rstrip(), status)
+            text = f"GET {path}: {status} {reason}".rstrip()
+            if status in DENIED:
+                text += " (the token is missing or not valid, or lacks a right: --token-file)"
+            elif status == HTTPStatus.NOT_FOUND and not isinstance(value, dict):  # Pulsar gives a reason
+                text += f" ({self.url} does not answer as Pulsar's admin API does: is it one?)"
+            raise CallFailed(text, status)
         with understood(self.url):
             return msgspec.convert(value, type_)
 

@@ -27,8 +27,9 @@ from streaming.mirror import journal, trouble
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
 from streaming.mirror.mirror import ClusterMirror, EntriesMode, MirrorTotals
+from streaming.mirror.policies import ClusterPolicies
 from streaming.mirror.reading import MOST_ENTRIES, PRODUCER, Known, read, stand_ins
-from streaming.mirror.source import Look, NotMirrored
+from streaming.mirror.source import Look, MirroredCluster, NotMirrored
 from streaming.record import client as reading_client
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
@@ -631,6 +632,54 @@ def test_trouble_that_comes_and_goes_is_told_once(seed: int, monkeypatch: pytest
         troubles.tell(now)
     assert len(said) == 1
     assert said[0].endswith((": all go on", ": goes on"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_shares_add_up(seed: int) -> None:
+    """Whoever takes all turns gets the average. A pause gives no burst."""
+    draw = Random(seed)
+    each = draw.choice([0.1, 0.25, 1.0, 2.5, 10])
+    shares, taken = mirroring.Shares(each), 0
+    for number in range(1, 200):
+        turns = shares.next()
+        shares.spend(turns)
+        taken += turns
+        assert abs(taken - number * each) <= 1
+    for _ in range(50):
+        assert shares.next() <= each + 1
+    shares.spend(1000)
+    assert shares.next() <= each
+
+
+def test_policies_have_their_share_although_all_topics_are_due(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1000 calls in a round a quarter, which is 10 topics. The looks at each of 20 topics would take all."""
+    monkeypatch.setattr(mirroring, "_MOST_CALLS", 100_000)
+    monkeypatch.setattr(mirroring, "CALLS_PER_LOOK", 100)
+    topics = [f"persistent://{namespace}/{number}" for number in range(20)]
+    for topic in topics:
+        publish(client, topic, 1)
+    asked, looked = list[str](), list[str]()
+    of_topic, look = ClusterPolicies.of_topic, MirroredCluster.look
+
+    def asking(self: Any, topic: str, **more: Any) -> Any:
+        asked.append(topic)
+        return of_topic(self, topic, **more)
+
+    def looking(self: Any, topic: str) -> Any:
+        looked.append(topic)
+        return look(self, topic)
+
+    monkeypatch.setattr(ClusterPolicies, "of_topic", asking)
+    monkeypatch.setattr(MirroredCluster, "look", looking)
+    _, said = mirror(broker.service_url, rest, [namespace], tmp_path / "log", 6)
+    assert said == []
+    counts = [asked.count(topic) for topic in topics]
+    assert min(counts) >= 2
+    assert max(counts) <= min(counts) + 1
+    assert len(asked) <= 72  # and what is too little for another look
+    assert min(looked.count(topic) for topic in topics) >= 2
 
 
 def test_topics_of_a_broker_that_can_not_be_reached_do_not_hold_up_others(

@@ -208,3 +208,22 @@ def test_connections_are_kept(chunked: bool, closes: str, monkeypatch: pytest.Mo
                 assert api.get("/a") == {}
     assert len(asked) == 10
     assert len(connections) == {"never": 1, "at once": 10, "says so": 10, "unread": 5}[closes]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, b"", r"GET /a: 401 \(the token is missing or not valid, or lacks a right: --token-file\)$"),
+        (403, b'{"reason": "no"}', r"GET /a: 403 no \(the token .* lacks a right"),
+        (
+            404,
+            b"<html>",
+            r"GET /a: 404 \(http://.* does not answer as Pulsar's admin API does: is it one\?\)$",
+        ),
+        (404, b'{"reason": "Topic not found"}', r"GET /a: 404 Topic not found$"),
+        (503, b"", r"GET /a: 503$"),
+    ],
+)
+def test_an_error_says_what_to_look_at(status: int, body: bytes, words: str) -> None:
+    with answering(lambda _: (status, {}, body)) as url, pytest.raises(CallFailed, match=words):
+        Rest(url).get("/a")
