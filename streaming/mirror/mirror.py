@@ -36,7 +36,7 @@ from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of
 from streaming.mirror.journal import MirrorLog, MirrorRecord
-from streaming.mirror.observation import CONNECTION, Observation, ledgers_of, observe
+from streaming.mirror.observation import CONNECTION, Observation, is_another, ledgers_of, observe
 from streaming.mirror.policies import ClusterPolicies
 from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
 from streaming.mirror.reading import FIRST_LEDGER, TimedSend, read, stand_ins
@@ -273,9 +273,27 @@ class ClusterMirror:
                     self._leave_out(state, error)
                 elif state.created:
                     self._changes.append(self._deleted(state.name))
-        for name in looks:
+        for name, look in looks.items():
+            if self._is_another(self._progress.topics[name], look):
+                self._changes.append(self._deleted(name))
+                self._progress.topics[name] = TopicProgress(name)
             self._changes.extend(self._progress.create(name))
         return looks
+
+    def _is_another(self, state: TopicProgress, look: Look) -> bool:
+        """Whether the cluster's topic is not the one in the log."""
+        if state.before is None:
+            return False
+        base, before = base_of(state.name), state.before
+        try:
+            if min(ledgers_of(look.internal), default=-1) <= before.record.ledger_id:
+                return False
+            seen = observe(look.time, look.stats, look.internal, before, evicts=self._policies.evicts(base))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            return False  # which is told when its entries are read
+        size = before.record.size + seen.record.size
+        retained = self._policies.retains(base, look.time - before.time, size)
+        return is_another(before.record, seen.record, retained=retained)
 
     def _topic_policies(self, most: int) -> Iterator[WholeChange]:
         """The policies of topics whose turn it is, `most` at most."""
