@@ -97,3 +97,7 @@ class Mirror(Command, tag="MIRROR"):
     """The durable subscriptions. Others are deleted."""
     producers: list[MirroredProducer] = field(default_factory=list)
     """The producers. Others are closed."""
+    created: Int64 = 0
+    """`topicCreationTimeStamp`. 0: unknown, as in versions before 4.2."""
+    added: Int64 = -1
+    """`entriesAddedCounter`: the entries since a broker loaded the topic. −1: unknown."""

@@ -35,7 +35,7 @@ from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of
 from streaming.mirror.journal import MirrorLog, MirrorRecord
-from streaming.mirror.observation import CONNECTION, Observation, ledgers_of, observe
+from streaming.mirror.observation import CONNECTION, Observation, is_another, ledgers_of, observe
 from streaming.mirror.policies import POLICIES, ClusterPolicies
 from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
 from streaming.mirror.reading import FIRST_LEDGER, TimedSend, known_by, known_of, read, stand_ins
@@ -323,7 +323,10 @@ class ClusterMirror:
                     self._leave_out(state, error)
                 elif state.created:
                     self._changes.append(self._deleted(state.name))
-        for name in looks:
+        for name, look in looks.items():
+            if self._is_another(self._progress.topics[name], look):
+                self._changes.append(self._deleted(name))
+                self._progress.topics[name] = TopicProgress(name)
             self._changes.extend(self._progress.create(name))
         return looks
 
@@ -331,6 +334,21 @@ class ClusterMirror:
         """Of a topic that was not looked at before, or not by this process, more can be new than what came in an interval."""
         is_first = self._progress.topics[name].look is None
         return self._source.look(name, history=is_first and self._entries == "sampled")
+
+    def _is_another(self, state: TopicProgress, look: Look) -> bool:
+        """Whether the cluster's topic is not the one in the log."""
+        if state.before is None:
+            return False
+        base, before = base_of(state.name), state.before
+        try:
+            if min(ledgers_of(look.internal), default=-1) <= before.record.ledger_id:
+                return False
+            seen = observe(look.time, look.stats, look.internal, before, evicts=self._policies.evicts(base))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            return False  # which is told when its entries are read
+        size = before.record.size + seen.record.size
+        retained = self._policies.retains(base, look.time - before.time, size)
+        return is_another(before.record, seen.record, retained=retained)
 
     def _policy_turns(self) -> list[str]:
         """The topics whose policies are to be asked for, those first that have waited longest."""

@@ -86,12 +86,30 @@ def observe(
         first_ledger=min(ledgers, default=-1),
         subscriptions=subscriptions,
         producers=list(_producers(stats.get("publishers", []))),
+        created=max(stats.get("topicCreationTimeStamp", 0), 0),
+        added=internal.get("entriesAddedCounter", -1),
     )
     try:
         record = msgspec.convert(msgspec.to_builtins(record), Mirror)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ValueError(f"no broker shows this: {error}") from None
     return Observation(time, record, None if before is None else before.record)
+
+
+def is_another(before: Mirror, now: Mirror, *, retained: bool) -> bool:
+    """Whether a topic was deleted and created again between two looks. `retained`: its retention would have kept the open ledger.
+
+    All of its ledgers are gone, and with them entries that it could not do without: retained ones, or ones that nobody can have
+    acknowledged for a subscription, and the broker counts from 0 again. Newer brokers say when the topic was created.
+    """
+    if before.created and now.created:
+        return before.created != now.created
+    if not before.entries or now.first_ledger <= max(before.ledger_id, before.last_confirmed[0]):
+        return False
+    if retained and before.last_confirmed[0] == before.ledger_id:
+        return True
+    counts_anew = 0 <= now.added < before.added + now.entries
+    return counts_anew and any(each.reset for each in now.subscriptions.values())
 
 
 def ledgers_of(internal: Mapping[str, Any]) -> dict[int, tuple[int, int]]:

@@ -119,6 +119,22 @@ class ClusterPolicies:
             *(quota.get("policy") for quota in quotas),
         )
 
+    def retains(self, topic: str, time: int, size: int) -> bool:
+        """Whether a topic's retention keeps what is younger than `time` (ms) as long as there are no more than `size` bytes of it."""
+        if topic not in self._topics or self._settings is None:
+            return False
+        settings = self._settings["settings"]
+        found: dict[str, int] = {
+            "retentionTimeInMinutes": settings.get("defaultRetentionTimeInMinutes", 0),
+            "retentionSizeInMB": settings.get("defaultRetentionSizeInMB", 0),
+        }
+        found |= self._namespaces.get(namespace_of(topic), {}).get("retention_policies") or {}
+        for call in self._topics[topic].values():
+            if call.path.endswith("/retention"):
+                found |= call.body
+        minutes, megabytes = found["retentionTimeInMinutes"], found["retentionSizeInMB"]
+        return (minutes == -1 or time < minutes * 60_000) and (megabytes == -1 or size < megabytes << 20)
+
     def forget(self, topic: str) -> None:
         """A topic was deleted."""
         self._topics.pop(topic, None)

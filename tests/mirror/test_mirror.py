@@ -355,6 +355,75 @@ def test_policies_follow(client: Any, rest: Rest, broker: Running, tmp_path: Pat
     ]  # once
 
 
+class Dated(Rest):
+    """An admin API of a version that says when a topic was created."""
+
+    created = 1
+
+    def call(self, method: str, path: str, body: Any = None) -> Said:
+        said = super().call(method, path, body)
+        if path.partition("?")[0].endswith("/stats") and said.status == 200:
+            said.value["topicCreationTimeStamp"] = self.created
+        return said
+
+
+@pytest.mark.parametrize("shown_by", ["the time of its creation", "its retention", "a subscription"])
+def test_a_topic_that_was_deleted_and_created_again(
+    shown_by: str, client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    """Also between two looks, with as many entries and subscriptions as before."""
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    dated = Dated(rest.url)
+    dated.created = int(shown_by == "the time of its creation")
+    if shown_by == "its retention":
+        retention = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 10}
+        assert rest.call("POST", f"/namespaces/{namespace}/retention", retention).status == 204
+
+    def create() -> None:
+        if shown_by == "a subscription":
+            client.subscribe(topic, "s").close()
+        publish(client, topic, 3)
+
+    def again() -> None:
+        before = rest.get(f"{_path(topic)}/stats")
+        assert rest.call("DELETE", f"{_path(topic)}?force=true").status == 204
+        create()
+        dated.created *= 2
+        after = rest.get(f"{_path(topic)}/stats")
+        for what in ("msgInCounter", "storageSize", "backlogSize"):
+            assert before[what] == after[what]
+
+    create()
+    mirror(broker.service_url, dated, [topic], folder, 2)
+    _, said = mirror(broker.service_url, dated, [topic], folder, 2, again)
+    mirror(broker.service_url, dated, [topic], folder)
+    assert said == []
+    deletes = [each for each in records(folder) if each.get("path") == f"{_path(topic)}?force=true"]
+    assert [each["method"] for each in deletes] == ["DELETE"]
+    is_twin(rest, folder, topic)
+    assert len({ledger for ledger, _ in positions(folder, topic)}) == 2
+    assert len(positions(folder, topic)) == 6
+
+
+def test_a_topic_that_is_loaded_and_trimmed_is_the_same(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+
+    def consume() -> None:
+        consumer = client.subscribe(topic, "s")
+        publish(client, topic, 8)
+        for _ in range(8):
+            consumer.acknowledge(consumer.receive(WAIT))
+        consumer.close()
+        assert rest.call("PUT", f"{_path(topic)}/unload").status == 204
+
+    consume()
+    mirror(broker.service_url, rest, [topic], folder, 6, consume)
+    assert not any(each.get("path") == f"{_path(topic)}?force=true" for each in records(folder))
+    is_twin(rest, folder, topic)
+
+
 def test_sampled_entries_are_as_many_and_as_large(
     client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
