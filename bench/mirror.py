@@ -196,6 +196,8 @@ def traffic(url: str, stop: threading.Event) -> None:
         sent += 1
         stop.wait(max(begun + sent / RATE - time.monotonic(), 0))
     with suppress(pulsar.PulsarException):
+        for each in producers:
+            each.flush()
         client.close()
 
 
