@@ -260,10 +260,12 @@ class LedgerStore:
 
     def take(self, source: "LedgerStore", partition: int, topics: Sequence[TopicLedgers]) -> None:
         """Before the first micro-batch: take over the entries of some topics, sorted by name, that are in an ingress partition now.
-        Files of closed ledgers are copied or linked, and the other entries become a segment. A repeated call does the same again.
+        Files of closed ledgers are copied or linked, and the other entries become a segment, which notes these files for `missing`. A
+        repeated call does the same again.
 
         Raises `MagnetarError` if an entry is missing in `source`, if a file is damaged, or if one can't be written.
         """
+        files = set[Ledger]()
 
         def pieces() -> Iterator[pa.Table]:
             for topic in topics:
@@ -273,13 +275,15 @@ class LedgerStore:
                     sealed = reader.sealed(topic.name, ledger_id) if ledger_id in topic.closed else 0
                     if sealed:
                         self._storage.take(source._storage, sealed_path(topic.name, ledger_id))
-                    left = entries - sealed
+                    left = unsealed = entries - sealed
                     for table in reader.stored(topic.name, ledger_id, sealed) if left > 0 else ():
                         own = table.slice(0, left).cast(SCHEMA)
                         left -= own.num_rows
                         yield own
                         if not left:
                             break
+                    if sealed and left == unsealed:
+                        files.add((topic.name, ledger_id))
                     found += entries - max(left, 0)
                 if found < topic.confirmed:
                     raise EntryNotFound(
@@ -291,7 +295,8 @@ class LedgerStore:
         rows_per_group = group_rows(sum(each.confirmed for each in topics), sum(each.size for each in topics))
 
         def write(stream: pa.NativeFile) -> None:
-            write_entries(stream, pieces(), rows_per_group=rows_per_group, compression="lz4")
+            # The files are known when the pieces are written.
+            write_entries(stream, pieces(), rows_per_group=rows_per_group, compression="lz4", closed=files)
 
         self._storage.publish(segments.path(partition, 0, segments.MOVED, segments.MOVED), write)
 

@@ -77,6 +77,12 @@ def partitions(storage: Storage) -> list[int]:
     return sorted(map(int, folders))
 
 
+def moved(storage: Storage) -> set[int]:
+    """The ingress partitions whose entries began with those of another store. Merges keep the first micro-batch that a segment spans."""
+    found = storage.files("segments", recursive=True)
+    return {int(storage.relative(i).split("/")[1]) for i in found if parse(i).first == MOVED}
+
+
 def count(storage: Storage) -> int:
     """How many segments all ingress partitions have: 31 per level each, at most, and those that are about to be deleted."""
     return len(everywhere(storage))

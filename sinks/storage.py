@@ -195,16 +195,14 @@ class Storage:
                 self._rename(filesystem, target, write)
 
     def take(self, source: "Storage", path: str) -> None:
-        """Publish a file of another storage here, under its own path, unless there is one. Neither may change afterwards: on one
-        local file system, both are the same file.
+        """Publish a file of another storage here, under its own path. Neither may change afterwards: on one local file system, both are the
+        same file.
 
         Raises `FileNotFoundError`, `NotStored`.
         """
-        if self.info(path) is not None:
-            return
         here, there = self.folder, source.folder
         if here is not None and there is not None:
-            with suppress(OSError):  # another disk, or a file system without links
+            with suppress(OSError):  # another disk, a file system without links, or a file that is replaced
                 (here / path).parent.mkdir(parents=True, exist_ok=True)
                 (here / path).hardlink_to(there / path)
                 return

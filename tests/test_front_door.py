@@ -29,6 +29,7 @@ from streaming.jobs.replay import replay_log
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL
+from streaming.state.seed import Seed, SeedWriter
 from tests.e2e.processes import wait_until
 from tests.spark.helpers import traffic
 
@@ -702,6 +703,9 @@ def test_other_mistakes(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(magnetar.MagnetarError, match="holds output of micro-batch"):
         magnetar.start(good, checkpoint=tmp_path / "ckpt", store=tmp_path / "out")
     assert not (tmp_path / "out" / "ingress.json").exists()
+    SeedWriter(str(tmp_path / "seeded")).finish(Seed(partitions=1))
+    with pytest.raises(magnetar.MagnetarError, match="has the states of a magnetar run"):
+        magnetar.start(good, checkpoint=tmp_path / "new", store=tmp_path / "seeded")
 
 
 def test_the_types_are_those_of_the_functions() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from schemas.commands import Tick
 from schemas.records import Coordinates
-from sinks.ledger_store import LedgerStore
+from sinks.ledger_store import LedgerStore, read_entries
 from sinks.outputs import new_file
 from sinks.replayed import read_replayed
 from streaming.answers.check.minimize import Minimized, write
@@ -34,6 +34,7 @@ from streaming.server.clock import HeldClock
 from streaming.server.data_folder import TEST_DOUBLE, BadData
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.state.dump import Header, read_dump, write_dump
+from streaming.state.move import _put
 from streaming.state.saved import read_states
 from streaming.state.seed import Origin, Seed, SeedWriter, read_seed
 from tests.server.test_data import START, publish
@@ -155,15 +156,16 @@ def _dumped(folder: Path) -> Any:
 
 
 def _seed(folder: Path) -> None:
-    writer = SeedWriter(str(folder / "store"))
-    writer.check_new()
     if read_whole(folder):
         return
+    writer = SeedWriter(str(folder / "store"))
     writer.begin(Origin(states="s", ingress="t", topic_id=None, partitions=2, ends=[]))
-    for state in read_states(folder / "out" / "state") or []:
-        writer.write_piece(0, state.partition, state.broker)
-        (piece,) = writer.take_pieces(state.partition)
-        writer.write(state.partition, piece)
+    entries, target = LedgerStore(str(folder / "out" / "store")), LedgerStore(str(folder / "store"))
+    for row in read_states(folder / "out" / "state") or []:
+        writer.write_piece(0, row.partition, row.broker)
+        (piece,) = writer.take_pieces(row.partition)
+        state = decode_state(piece)
+        _put(writer, state, entries, target, dict.fromkeys(state.topics, row.partition))
     writer.finish(Seed(partitions=2))
 
 
@@ -174,9 +176,10 @@ def read_whole(folder: Path) -> bool:
 def _seeded(folder: Path) -> Any:
     reader = read_seed(str(folder / "store"))
     assert reader is not None
-    return reader.states(), sorted(
-        each.name for each in (folder / "store").rglob("*") if each.name != "_temporary"
-    )
+    reader.check({})
+    names = sorted(each.name for each in (folder / "store").rglob("*") if each.name != "_temporary")
+    assert "000000001.parquet" in names
+    return reader.states(), names, read_entries(str(folder / "store"))
 
 
 def _note(folder: Path) -> None:
@@ -186,6 +189,13 @@ def _note(folder: Path) -> None:
 
 def _noted(folder: Path) -> Any:
     return {origin: each.place for origin, each in Quarantine(str(folder / "out")).resubmitted().items()}
+
+
+def _with_ledgers(folder: Path) -> None:
+    """A replay with a closed ledger, and an open one."""
+    config = '{"timestamp":1,"command":"BROKER_CONFIG","settings":{"managedLedgerMaxEntriesPerLedger":4,"managedLedgerMinLedgerRolloverTimeMinutes":0,"defaultRetentionTimeInMinutes":-1,"defaultRetentionSizeInMB":-1}}\n'
+    (folder / "log.jsonl").write_text(config + LOG)
+    _replay(folder)
 
 
 def _with_replay(folder: Path) -> None:
@@ -237,7 +247,7 @@ WORKS: dict[str, Work] = {
     ),
     "minimize": Work(_minimize, lambda folder: sorted((each.name, each.read_bytes()) for each in folder.iterdir() if each.name[0] != ".")),
     "state export": Work(_dump, _dumped, _with_replay),
-    "state import and move": Work(_seed, _seeded, _with_replay),
+    "state import and move": Work(_seed, _seeded, _with_ledgers),
     "quarantine resubmit": Work(_note, _noted, _with_replay),
     "micro-batches": Work(
         lambda folder: _batches(folder, first=16, last=17), _batched, lambda folder: _batches(folder, first=0, last=16),
@@ -309,7 +319,7 @@ WRITERS = {
     "sinks/entry_file.py:write_entries": "replay",
     "sinks/ledger_store.py:_seal": _ONE,
     "sinks/ledger_store.py:begin": "micro-batches",
-    "sinks/ledger_store.py:take": "by `state move` that is killed, in tests/kafka/test_move.py",
+    "sinks/ledger_store.py:take": "state import and move",
     "sinks/begun.py:_write": _TRIED,
     "sinks/ledger_store.py:write": "micro-batches",
     "sinks/lock.py:_lock": _LOCK,
@@ -330,7 +340,7 @@ WRITERS = {
     "sinks/storage.py:_tidy": "micro-batches",
     "sinks/storage.py:_upload": "by a store on S3, in tests/sinks/test_s3.py",
     "sinks/storage.py:delete": "state import and move",
-    "sinks/storage.py:take": "by `state move` that is killed, in tests/kafka/test_move.py",
+    "sinks/storage.py:take": "state import and move",
     "sinks/storage.py:write_json": "state import and move",
     "sinks/tables.py:_publish": "replay",
     "sinks/tables.py:begin": _TRIED,

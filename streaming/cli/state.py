@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,9 @@ state_app = typer.Typer(
     "ingress partitions.",
     no_args_is_help=True,
 )
+
+_DIGITS = 16
+"""Of a dump's checksum, which tells it from others."""
 
 Checkpoint = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The --checkpoint of a query: a folder, or an s3a:// URL.")
@@ -148,14 +152,18 @@ def import_command(
     from streaming.state.dump import read_dump, read_header
     from streaming.state.move import States, move_states, restore_states
 
-    with _expected():
+    # Another file may get its name meanwhile.
+    with _expected(), ExitStack() as held_open:
         url = KafkaUrl.parse(ingress)
         config = credentials(kafka_config)
-        with dump.open("rb") as file:
-            header = read_header(file)
-        with dump.open("rb") as file:
-            for _ in read_dump(file):  # before anything is written
-                pass
+        file = held_open.enter_context(dump.open("rb"))
+        header = read_header(file)
+        file.seek(0)
+        for _ in read_dump(file):  # before anything is written
+            pass
+        file.seek(0)
+        digest = file_digest(file, "sha256").hexdigest()[:_DIGITS]
+        file.seek(0)
         offsets = {int(partition): offset for partition, offset in header.offsets.items()}
         same = header.ingress == url.topic
         if same and partitions not in (None, header.partitions):
@@ -163,8 +171,8 @@ def import_command(
                 f"topic {url.topic} has {header.partitions} partitions: for another number, name a new topic",
                 param_hint="--partitions",
             )
-        with exclusive([entries, store], "magnetar state import") as held, dump.open("rb") as file:
-            states = States(str(dump), read_dump(file), entries, None, offsets)
+        with exclusive([entries, store], "magnetar state import") as held:
+            states = States(f"{dump.name} (sha256 {digest}…)", read_dump(file), entries, None, offsets)
             if same:
                 moved = restore_states(
                     states, url, store, partitions=header.partitions, config=config, check=held.check
@@ -251,7 +259,7 @@ def move_command(
             task = bar.add_task("moving", total=None)
             moved = move_states(
                 States(
-                    f"{checkpoint} after micro-batch {last.batch}",
+                    f"{_absolute(checkpoint)} after micro-batch {last.batch}",
                     (each.broker for each in with_seed(_states(checkpoint, last.batch), read_seed(store))),
                     store,
                     old,
@@ -318,8 +326,11 @@ def _states(checkpoint: str, batch: int) -> Iterator[StateRow]:
         s3a_jars()
     with explained("Try again"):
         spark = spark_session("magnetar state", shuffle_partitions=1, master="local[1]", with_s3=on_s3)
-        where = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)  # noqa: PTH100 (a text, as a URL is)
-        yield from states_in_turn(spark, where, batch)
+        yield from states_in_turn(spark, _absolute(checkpoint), batch)
+
+
+def _absolute(checkpoint: str) -> str:
+    return checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)  # noqa: PTH100 (a text, as a URL is)
 
 
 def _done(moved: Moved, ingress: str, store: str) -> None:

@@ -213,6 +213,8 @@ def run_query(
         seed = read_seed(store)
         sinks = LiveSinks(store, tables=tables, keep_outputs=keep_outputs, quality=quality)
         planned = sinks.begin(checkpoint)
+        if seed is not None and planned is not None:
+            seed.check(committed_offsets(checkpoint, url.topic))
         if spark is None:
             spark_java_home()
         if not are_distinct(topics, config):

@@ -90,6 +90,7 @@ def start(
     from streaming.spark.dataframes import packed
     from streaming.spark.operator import FoldOptions
     from streaming.spark.trigger import TriggerClock, interval
+    from streaming.state.seed import NotWhole, read_seed
 
     if trigger != query.AVAILABLE_NOW:
         interval(trigger)
@@ -109,6 +110,10 @@ def start(
         held = stack.enter_context(exclusive(folders, "magnetar.start"))
         check(checkpoint, None)
         check_clock(checkpoint, clock)
+        if read_seed(store) is not None:
+            raise NotWhole(
+                f"{store} has the states of a magnetar run, which goes on from them: use a new one"
+            )
         sinks = LiveSinks(store, tables=tables, keep_outputs=keep_outputs, quality=quality)
         stack.callback(sinks.close)
         sinks.begin(checkpoint)

@@ -16,12 +16,12 @@ The idea
 The data
     `States`        what is moved: encoded states, the store with their entries, the old topic, and the first offset of
                     each of its partitions that was not folded
-    `Origin`        written first: whose states, which topic, how many partitions, where the old topic ended. A repeated
-                    move must have the same.
+    `Origin`        written first: whose states, which topic, how many partitions, where the old topic ended. A move
+                    with another one is not a repeated one.
     `Spread`        which part of which state goes to which new partition. It keeps names and what concerns the whole
                     broker, not the states.
     *pieces*        parts of old states that wait, in the store, for the other parts of their new state
-    `Seed`          written last: the number of partitions, and where to read from
+    `Seed`          written last: the number of partitions, those with states, and where to read from
 
 In order (`move_states`)
     1. Check: the old topic belongs to the old store, Kafka still has the records that were not folded, no transaction is
@@ -49,7 +49,8 @@ In order (`move_states`)
 Invariants
     * The old query can go on as if nothing had been moved.
     * A topic is in one old state and in one new one. Its block of the state moves as it is.
-    * A repeated move writes the same again, and one with another `Origin` is refused.
+    * A move that failed leaves nothing in the new store: the next attempt takes all anew. What it sent to the new topic stays there,
+      so only a move with the same `Origin` goes on with that topic.
     * A command for all partitions is in all states that have topics, or in none (`_check_commands_for_all`).
 
 What it costs
@@ -86,7 +87,7 @@ from streaming.log.merge import (
 )
 from streaming.log.partition import ingress_partition, note_on_strays, partition_log
 from streaming.log.table import LogError, log_table
-from streaming.state.seed import NotWhole, Origin, Seed, SeedWriter
+from streaming.state.seed import Origin, Seed, SeedWriter
 from streaming.state.spread import NotSpread, Spread
 
 MOST_UNFOLDED = 100_000
@@ -99,7 +100,7 @@ CATCH_UP = "start the query again, and stop it when it has caught up"
 class States(NamedTuple):
     """The states of a query.
 
-    * `name`: says whose they are.
+    * `name`: says whose they are, and differs for others. It does not depend on the working directory.
     * `encoded`: as `Broker.encode` gives them, one per ingress partition.
     * `entries`: the URL of the store that has the entries.
     * `ingress`: the query's topic; None: unknown.
@@ -152,14 +153,15 @@ def move_states(
     if states.ingress is not None:
         first, _ = partition_counts(states.ingress, states.entries, config)
         ends = _unfolded(states.ingress, first, states.offsets, config)
-    if not writer.is_begun:
-        _check_new(ingress, config)
     count = ensure_topic(ingress, partitions, config)
     if count != partitions:
         raise LogError(
             f"topic {ingress.topic} has {count} partitions, not {partitions}: choose another topic"
         )
-    origin = writer.begin(_origin(states, ingress, partitions, ends or {}, latest, config))
+    origin = writer.begin(
+        _origin(states, ingress, partitions, ends or {}, latest, config),
+        lambda: holds_records(ingress, config),
+    )
 
     spread = Spread(partitions, lambda topic: ingress_partition(topic, partitions))
     for encoded in states.encoded:
@@ -237,13 +239,6 @@ def restore_states(
     check()
     writer.finish(Seed(partitions=partitions, offsets={str(p): at for p, at in states.offsets.items()}))
     return Moved(topics, 0, [])
-
-
-def _check_new(ingress: KafkaUrl, config: KafkaConfig) -> None:
-    with administration(ingress, config) as admin:
-        known = ingress.topic in admin.list_topics()
-    if known and holds_records(ingress, config):
-        raise NotWhole(f"topic {ingress.topic} has records already: choose another topic")
 
 
 def _origin(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from schemas.commands import Admin, Tick, to_json
 from schemas.effects import KINDS, AdminResponse
-from sinks.ledger_store import read_entries
+from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import read_quarantine
 from sinks.tables import TABLES, read_table
 from streaming.answers.history.folders import Folders
@@ -162,11 +162,12 @@ def test_partitions_without_records_have_the_states_of_the_beginning(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
     query = Live(spark, kafka, "half-visited", tmp_path)
-    writer = SeedWriter(query.store)
+    writer, ledgers = SeedWriter(query.store), LedgerStore(query.store)
     for partition in range(2):
         broker = Broker(partition, NoEntries())
         topic = f"persistent://public/default/t{partition}"
         feed(broker, 0, START, topic, b'{"producer":"p","sequence_id":1}')
+        ledgers.take(ledgers, partition, [])
         writer.write(partition, broker.encode())
     writer.finish(Seed(partitions=2, offsets={"0": 1, "1": 1}))
     seed = read_seed(query.store)
@@ -198,7 +199,8 @@ def test_a_query_does_not_go_back_to_an_older_version(
     query = Live(spark, kafka, "newer-states", tmp_path)
     produce_log(BEFORE, query.address, partitions=1)
     state_of_99 = bytes([99]) + Broker(0, NoEntries()).encode()[1:]
-    writer = SeedWriter(query.store)
+    writer, ledgers = SeedWriter(query.store), LedgerStore(query.store)
+    ledgers.take(ledgers, 0, [])
     writer.write(0, state_of_99)
     writer.finish(Seed(partitions=1))
     with pytest.raises(QueryFailed) as failed, explained("Nothing is lost"):

@@ -1,7 +1,10 @@
 """States that move to another topic with other partitions, in the middle of a log whose beginning Kafka has deleted."""
 
 import json
+import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,12 @@ from sinks.base import Sink
 from sinks.begun import Begun, Planned
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.quarantine import QuarantineSink, read_quarantine
+from sinks.storage import Damaged
 from sinks.tables import TABLES, TableSink, read_table
 from streaming.cli.app import app
 from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow
+from streaming.jobs.run import run_query
 from streaming.kafka import copies
 from streaming.kafka.client import administration
 from streaming.kafka.ingress import IngressChanged, ensure_ingress
@@ -32,6 +37,7 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError, slices
 from streaming.state import move
+from streaming.state.dump import Header, write_dump
 from streaming.state.move import Moved, States, move_states, restore_states
 from streaming.state.seed import NotWhole, SeedWriter, read_seed
 from streaming.state.spread import NotSpread
@@ -194,15 +200,9 @@ class Interrupted(Exception):
 STEPS = ["piece", "entries", "state", "first transaction", "finish", "check"]
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("step", STEPS)
-def test_a_move_that_was_interrupted_goes_on(
-    step: str, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"again-{STEPS.index(step)}"
-    old, states = stopped(kafka, f"{name}-old", tmp_path)
-    new, store = KafkaUrl(kafka.bootstrap, name), str(tmp_path / name)
-    monkeypatch.setattr(copies, "_TOGETHER", 7)
+@contextmanager
+def interrupted_at(step: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A move is interrupted at the second of such steps. Gives arguments for it."""
     calls = iter(range(9))
 
     def interrupted(*_: Any, **__: Any) -> None:
@@ -224,16 +224,28 @@ def test_a_move_that_was_interrupted_goes_on(
             patch.setattr(owner, method, partly)
         elif step == "finish":
             patch.setattr(move, "ensure_ingress", interrupt)
-        progress = interrupted if step == "first transaction" else None
-        check = interrupted if step == "check" else lambda: None
-        with pytest.raises(Interrupted):
-            move_states(states, new, store, partitions=5, progress=progress, check=check)
+        yield {
+            "progress": interrupted if step == "first transaction" else None,
+            "check": interrupted if step == "check" else lambda: None,
+        }
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_move_that_was_interrupted_goes_on(
+    step: str, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"again-{STEPS.index(step)}"
+    old, states = stopped(kafka, f"{name}-old", tmp_path)
+    new, store = KafkaUrl(kafka.bootstrap, name), str(tmp_path / name)
+    monkeypatch.setattr(copies, "_TOGETHER", 7)
+    with interrupted_at(step, monkeypatch) as given, pytest.raises(Interrupted):
+        move_states(states, new, store, partitions=5, **given)
     with pytest.raises(NotWhole, match="has only part of the states of the checkpoint: run the same"):
         read_seed(store)
-    with pytest.raises(
-        NotWhole, match="is the store of a query: use a new one|has a part of a move of the check"
-    ):
-        move_states(states._replace(name="another"), new, store, partitions=5)
+    if step in ("first transaction", "finish"):
+        with pytest.raises(NotWhole, match="has records already, and .* has a part of a move of the check"):
+            move_states(states._replace(name="another"), new, store, partitions=5)
     move_states(states, new, store, partitions=5)
     assert moved_on(kafka, old, name, tmp_path) == undisturbed(5, tmp_path / "whole")
     with pytest.raises(NotWhole, match="has its states: start the query"):
@@ -242,6 +254,134 @@ def test_a_move_that_was_interrupted_goes_on(
 
 def magnetar(*arguments: object) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    """What a store has, but for what names the topic."""
+    found = {str(each.relative_to(store)): each for each in store.rglob("*") if each.is_file()}
+    return {name: found[name].read_bytes() for name in found.keys() - {"seed/begun.json", "ingress.json"}}
+
+
+def query_of(records: pa.Table, kafka: LocalKafka, name: str, folder: Path) -> Query:
+    query = Query(kafka, name, folder)
+    query.fold(partition_log(records, 2), 7)
+    return query
+
+
+IMPORTS = [
+    ("the same topic", "entries"), ("the same topic", "state"), ("the same topic", "finish"), ("the same topic", "itself"),
+    ("a new topic", "piece"), ("a new topic", "entries"), ("a new topic", "state"), ("a new topic", "finish"), ("a new topic", "itself"),
+]  # fmt: skip
+"""Where an import fails. `itself`: it may, because of its sources."""
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize(("target", "step"), IMPORTS)
+@pytest.mark.parametrize("changed", ["entries", "entries in their place", "dump", "folder", "nothing"])
+def test_nothing_of_an_import_that_failed_stays(
+    changed: str, target: str, step: str, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one, from other sources, is as if it were the first, or it needs another topic."""
+    name = f"{changed}-{target}-{step}".replace(" ", "-")
+    old, states = stopped(kafka, name, tmp_path, unfolded=0)
+    entries, dump, store = tmp_path / "entries", tmp_path / "here" / "dump", tmp_path / "store"
+
+    def export(query: Query) -> None:
+        offsets = {str(partition): offset for partition, offset in states.offsets.items()}
+        dump.unlink(missing_ok=True)
+        with dump.open("wb") as file:
+            write_dump(file, Header(ingress=name, partitions=2, offsets=offsets), query.states().encoded)
+        shutil.rmtree(entries, ignore_errors=True)
+        shutil.copytree(query.store, entries)
+
+    def run(topic: str, to: Path, given: Path = entries) -> Result:
+        return magnetar(
+            "state", "import", dump, "--ingress", f"kafka://{kafka.bootstrap}/{topic}", "--entries", given, "--store", to,
+            *(() if topic == name else ("--partitions", 3)),
+        )  # fmt: skip
+
+    dump.parent.mkdir()
+    wrong = tmp_path / "wrong"
+    values = [each.replace(b" of persistent", b" OF persistent") for each in BEFORE["value"].to_pylist()]
+    others = BEFORE.set_column(BEFORE.schema.get_field_index("value"), "value", pa.array(values))
+    query_of(others, kafka, "payloads", wrong)  # of the same sizes
+    topics = pa.compute.is_in(BEFORE["topic"], pa.array([None, *TOPICS[4:]], pa.string()))
+    fewer = query_of(BEFORE.filter(topics), kafka, "topics", wrong)
+    topic = name if target == "the same topic" else f"{name}-new"
+    export(old)
+    if changed == "entries in their place":
+        shutil.rmtree(entries)
+        shutil.copytree(wrong / "payloads", entries)
+    if step == "itself":  # at the second partition
+        for each in (entries, wrong / "payloads"):
+            shutil.rmtree(each / "segments" / "00001")
+    with interrupted_at(step, monkeypatch):
+        ran = run(topic, store, wrong / "payloads" if changed == "entries" else entries)
+    assert ran.exit_code == 1, ran.output
+    assert (store / "seed" / "begun.json").exists()
+    export(fewer if changed == "dump" else old)
+    if changed == "folder":
+        monkeypatch.chdir(dump.parent)
+        dump = Path("dump")
+    ran = run(topic, store)
+    if step == "finish" and changed == "dump" and topic != name:
+        assert ran.exit_code == 2
+        assert "has records already, and " in ran.stderr
+        topic += "-2"
+        ran = run(topic, store)
+    assert ran.exit_code == 0, ran.output
+    assert run(f"{name}-whole" if topic != name else name, tmp_path / "whole").exit_code == 0
+    assert files_of(store) == files_of(tmp_path / "whole")
+    assert json.loads((store / "ingress.json").read_bytes())["topic"] == topic
+
+
+@pytest.mark.parametrize("target", ["the same topic", "a new topic"])
+def test_each_file_of_a_store_with_states_is_missed(target: str, kafka: LocalKafka, tmp_path: Path) -> None:
+    """The query does not start, or it starts with all that there was. So do those without a whole folder."""
+    name = f"lost-{target}".replace(" ", "-")
+    old, states = stopped(kafka, name, tmp_path, unfolded=0)
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    url = old.url if target == "the same topic" else KafkaUrl(kafka.bootstrap, f"{name}-new")
+    if url == old.url:
+        restore_states(states, url, str(store), partitions=2)
+    else:
+        move_states(states, url, str(store), partitions=3)
+    stop = threading.Event()
+    stop.set()  # when it has checked all, and before Spark starts
+
+    def start() -> Any:
+        run_query(
+            f"kafka://{url.bootstrap}/{url.topic}", tmp_path / "new", str(copy), quality=False, stop=stop
+        )
+        seed = read_seed(str(copy))
+        assert seed is not None
+        note = json.loads((copy / "ingress.json").read_bytes())
+        return seed.states(), seed.seed.offsets, read_entries(str(copy)), note
+
+    shutil.copytree(store, copy)
+    expected, refused = start(), dict[str, str]()
+    for each in sorted(store.rglob("*")):
+        lost = each.relative_to(store)
+        shutil.rmtree(copy)
+        shutil.copytree(store, copy)
+        shutil.rmtree(copy / lost) if each.is_dir() else (copy / lost).unlink()
+        try:
+            found = start()
+        except (Damaged, NotWhole) as error:
+            refused[str(lost)] = str(error)
+        else:
+            assert found == expected, lost
+    assert {
+        "seed",
+        "seed/whole.json",
+        "seed/00001.state",
+        "segments",
+        "segments/00001",
+        "ledgers",
+    } <= refused.keys()
+    assert all(str(copy) in each for each in refused.values()), refused
+    assert len([each for each in refused if each.endswith(".parquet")]) > 10
+    assert not refused.keys() & {"ingress.json", "seed/begun.json"}
 
 
 def test_the_commands_go_on_after_an_interruption(

@@ -736,9 +736,9 @@ def test_policies_have_their_share_although_all_topics_are_due(
         asked.append(topic)
         return of_topic(self, topic, **more)
 
-    def looking(self: Any, topic: str) -> Any:
+    def looking(self: Any, topic: str, **more: Any) -> Any:
         looked.append(topic)
-        return look(self, topic)
+        return look(self, topic, **more)
 
     monkeypatch.setattr(ClusterPolicies, "of_topic", asking)
     monkeypatch.setattr(MirroredCluster, "look", looking)

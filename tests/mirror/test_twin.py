@@ -191,7 +191,7 @@ def lost(path: Path) -> None:
 
 
 def repeated(path: Path) -> None:
-    path.with_name("00000009-00000.parquet").write_bytes(path.read_bytes())
+    path.with_name("000000009-00000.parquet").write_bytes(path.read_bytes())
 
 
 def changed(path: Path) -> None:
