@@ -79,8 +79,8 @@ def partitions(storage: Storage) -> list[int]:
 
 def moved(storage: Storage) -> set[int]:
     """The ingress partitions whose entries began with those of another store. Merges keep the first micro-batch that a segment spans."""
-    found = storage.files("segments", recursive=True)
-    return {int(storage.relative(i).split("/")[1]) for i in found if parse(i).first == MOVED}
+    found = (storage.relative(each.info) for each in everywhere(storage) if each.first == MOVED)
+    return {int(path.split("/")[1]) for path in found}
 
 
 def count(storage: Storage) -> int:

@@ -180,8 +180,8 @@ def read_seed(store: str) -> SeedReader | None:
 
 def _is_used(storage: Storage) -> bool:
     """Whether a query has begun a micro-batch with this store. One of an earlier version left no note."""
-    found = storage.files("segments", recursive=True)
-    return storage.info(BEGUN) is not None or any(segments.parse(i).last > segments.MOVED for i in found)
+    found = segments.everywhere(storage)
+    return storage.info(BEGUN) is not None or any(each.last > segments.MOVED for each in found)
 
 
 class SeedWriter:
