@@ -204,6 +204,8 @@ class Storage:
         if here is not None and there is not None:
             with suppress(OSError):  # another disk, a file system without links, or a file that is replaced
                 (here / path).parent.mkdir(parents=True, exist_ok=True)
+                if (here / path).exists() and (here / path).samefile(there / path):
+                    return
                 (here / path).hardlink_to(there / path)
                 return
         filesystem, target = self._at(path)

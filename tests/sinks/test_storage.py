@@ -99,7 +99,7 @@ def test_the_cache_is_charged_for_what_a_footer_takes(tmp_path: Path) -> None:
 
 
 def test_files_of_another_storage(tmp_path: Path) -> None:
-    """On one disk, they become links; from elsewhere, copies. What is there stays."""
+    """On one disk, they become links; from elsewhere, copies. What was there is replaced: it may be that of another source."""
     source = Storage(str(tmp_path / "source"))
     source.publish("a/b", lambda stream: stream.write(b"x" * 100))
     here = Storage(str(tmp_path / "here"))
@@ -107,13 +107,14 @@ def test_files_of_another_storage(tmp_path: Path) -> None:
     here.take(source, "a/b")
     assert (tmp_path / "here" / "a" / "b").samefile(tmp_path / "source" / "a" / "b")
     source.publish("a/b", lambda stream: stream.write(b"other"))
-    here.take(source, "a/b")
     assert (tmp_path / "here" / "a" / "b").read_bytes() == b"x" * 100
+    here.take(source, "a/b")
+    assert (tmp_path / "here" / "a" / "b").read_bytes() == b"other"
 
     elsewhere = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     copy = Storage("copies", elsewhere)
     copy.take(here, "a/b")
-    assert (tmp_path / "copies" / "a" / "b").read_bytes() == b"x" * 100
+    assert (tmp_path / "copies" / "a" / "b").read_bytes() == b"other"
     assert not (tmp_path / "copies" / "a" / "b").samefile(tmp_path / "here" / "a" / "b")
     for storage in (here, copy):
         with pytest.raises(FileNotFoundError):
