@@ -634,8 +634,18 @@ def test_files_that_are_no_stats(text: str, complaint: str, tmp_path: Path) -> N
 def test_files_that_windows_wrote(encoding: str, tmp_path: Path) -> None:
     file = tmp_path / "stats.json"
     file.write_text('{"subscriptions": {"s": {"msgBacklog": 1, "consumers": []}}}', encoding=encoding)
-    code, said = run("--stats", file, "--policies", file)
+    policies = tmp_path / "policies.json"
+    policies.write_text('{"bundles": {"numBundles": 4}}', encoding=encoding)
+    code, said = run("--stats", file, "--policies", policies)
     assert (code, "subscription s" in said) == (0, True), said
+
+
+@pytest.mark.parametrize("text", ["{}", '{"ttlDurationDefaultInSeconds": "0"}', '{"subscriptions": {}}'])
+def test_files_that_are_no_policies_of_a_namespace(scene: Scene, text: str, tmp_path: Path) -> None:
+    options = pasted(scene, tmp_path, "no_permits")
+    Path(str(options[-1])).write_text(text)
+    code, said = run(*options)
+    assert (code, "nothing in it is a policy of a namespace" in said) == (2, True), said
 
 
 def test_pasted_partitions(scene: Scene, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from schemas.undecodable import UNDECODABLE
 from sinks.small_files import in_utf8, read_small
 from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace, stats_of
 from streaming.answers.history.folders import NotFound, listed
+from streaming.broker.admin import namespace_policies
 from streaming.broker.names import whole_of
 from streaming.broker.policies.hierarchy import NO_POLICIES
 
@@ -54,7 +55,12 @@ def from_files(
             "the policies of the namespace: give --policies (pulsar-admin namespaces policies NAMESPACE)"
         )
     else:
-        namespace, refused = policies_of_namespace(_object(policies))
+        dump = _object(policies)
+        if dump.keys().isdisjoint(namespace_policies.NAMES):
+            raise BadStats(
+                f"{policies}: expected what `pulsar-admin namespaces policies` prints, and nothing in it is a policy of a namespace"
+            )
+        namespace, refused = policies_of_namespace(dump)
         missing += refused
         missing.append("policies of the topic itself: it is taken to have none")
     missing.append("the broker's settings")
