@@ -83,9 +83,8 @@ def test_a_column_of_integers_without_values(tmp_path: Path, caplog: pytest.LogC
     ran = quality(tmp_path / "out")
     assert ran.exit_code == 1
     assert "entry_id" in (tmp_path / "out" / "quality" / "output.SEND_RECEIPT.html").read_text()
-    assert not [
-        each for each in caplog.records if each.levelname == "ERROR"
-    ]  # Great Expectations tells there what it could not render
+    told = [each.levelname for each in caplog.records if each.name.startswith("great_expectations")]
+    assert "ERROR" not in told  # what it could not render
 
 
 def test_a_log(tmp_path: Path) -> None:
