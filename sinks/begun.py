@@ -6,7 +6,8 @@ last micro-batch of the store is the one that the query begins, or the one befor
 A micro-batch that Spark repeats after a crash is the one that it planned: the same records and the same time. One that is planned anew,
 because an older checkpoint was restored, has the same number and other contents, and what it wrote would replace what is there.
 
-It is folded by the options of its first attempt, too (`Repeated`), since a part of it may be written. New options count from the next one on.
+It is folded by the `max_ahead_ms` of its first attempt, too (`Repeated`); another one counts from the next one on. What an operator sets
+aside counts at once: a repeat clears what its first attempt wrote (`StoringSink.clear`).
 
 When all of a micro-batch is written, the note says so, and where. So the files that a power failure or an incomplete copy took are missed
 at the next start. It also says which micro-batches ran without output tables, so that nobody takes the rest for all that happened.

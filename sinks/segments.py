@@ -42,6 +42,11 @@ class Segment(NamedTuple):
     revision: int
     info: fs.FileInfo
 
+    @property
+    def partition(self) -> int:
+        """The ingress partition whose entries it has."""
+        return int(str(self.info.path).split("/")[-2])
+
     def covers(self, other: "Segment") -> bool:
         """Whether `other` no longer counts because this segment replaces it."""
         spans = self.first <= other.first and other.last <= self.last
@@ -73,14 +78,12 @@ def everywhere(storage: Storage) -> list[Segment]:
 
 def partitions(storage: Storage) -> list[int]:
     """The ingress partitions that have segments."""
-    folders = {storage.relative(each.info).split("/")[1] for each in everywhere(storage)}
-    return sorted(map(int, folders))
+    return sorted({each.partition for each in everywhere(storage)})
 
 
 def moved(storage: Storage) -> set[int]:
     """The ingress partitions whose entries began with those of another store. Merges keep the first micro-batch that a segment spans."""
-    found = (storage.relative(each.info) for each in everywhere(storage) if each.first == MOVED)
-    return {int(path.split("/")[1]) for path in found}
+    return {each.partition for each in everywhere(storage) if each.first == MOVED}
 
 
 def count(storage: Storage) -> int:
