@@ -64,6 +64,7 @@ mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF:
 
 # What a change has no time for: new examples, many mutants, hours of fuzzing, each kind of scenario beside a real broker.
 nightly: env  ## run the large samples, which take hours: new examples, 300 mutants, fuzz, chaos, kills, parity, the twin
+	$(MAKE) check-deploy
 	MAGNETAR_EXAMPLES=$(or $(EXAMPLES),5) MAGNETAR_SAMPLES=all $(MAKE) test PYTEST_ARGS='--hypothesis-profile=nightly -m "slow or not slow" --timeout=3600'
 	$(MAKE) mutants N=300 MINUTES= PYTEST_ARGS='-m "not spark and not slow"'
 	$(MAKE) fuzz MINUTES=$(or $(MINUTES),120)

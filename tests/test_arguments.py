@@ -633,7 +633,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return dict(zip(every, map(json.loads, ran.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=" ".join(case.arguments)) for cases in CASES.values() for case in cases]
 )
@@ -730,6 +730,7 @@ def test_every_number_has_a_range() -> None:
     assert without == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["serve", "--help"], ["inspect", "{w}/log.jsonl"], ["debug", "{w}/log.jsonl"]],
                          ids=" ".join)  # fmt: skip
 @pytest.mark.parametrize("stream", ["full", "closed", "latin-1"])

@@ -1,4 +1,4 @@
-"""`docs/reference/support.md` agrees with the marks of the tests (test_reference.py checks that it is current)."""
+"""`docs/reference/support.md` agrees with the marks of the tests."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from streaming.traces import RECORDED
-from tools.support import ROOT, Features, Marks, features, marked, mistakes, page
+from tools.support import ROOT, Features, Marks, features, marked, mistakes, page, support
 
 TRACES = {path.stem: ["A1"] for path in RECORDED.glob("*.jsonl")}
 SMALL = Features(
@@ -32,6 +32,10 @@ TESTS = {
     "A2": ["tests/test_z.py::test_a"],
 }
 MARKS = Marks(TESTS)
+
+
+def test_it_is_fresh() -> None:
+    assert (ROOT / "docs/reference/support.md").read_text() == support(), "run `make docs`"
 
 
 def test_features_tests_and_traces_fit_together() -> None:

@@ -176,7 +176,7 @@ PAIRS = [
 """All but two that only read."""
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("thing", "one", "other"), PAIRS, ids=[" - ".join(each) for each in PAIRS])
 def test_two_at_a_time(
     thing: str, one: str, other: str, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -243,6 +243,7 @@ def test_each_setting_that_differs_between_two_profiles_has_a_case() -> None:
     assert {*RECORDINGS, *LOGS, *ELSEWHERE} == differ
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("setting", RECORDINGS)
 def test_a_recording_meets_the_rule(setting: str, tmp_path: Path) -> None:
     version, scenario, profile, messages = RECORDINGS[setting]

@@ -53,6 +53,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("words", QUESTIONS, ids=" ".join)
 def test_a_replay_that_is_not_whole_answers_nothing(folder: Path, words: list[str], damage: str) -> None:

@@ -275,7 +275,7 @@ IMPORTS = [
 """Where an import fails. `itself`: it may, because of its sources."""
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize(("target", "step"), IMPORTS)
 @pytest.mark.parametrize("changed", ["entries", "entries in their place", "dump", "folder", "nothing"])
 def test_nothing_of_an_import_that_failed_stays(

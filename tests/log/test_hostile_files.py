@@ -43,7 +43,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("command", ["check", "replay"])
 def test_yaml_is_bounded(name: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

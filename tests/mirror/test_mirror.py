@@ -201,6 +201,7 @@ class Moody(Rest):
         return super().call(method, path, body)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
     seed: int,

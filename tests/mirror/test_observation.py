@@ -156,6 +156,7 @@ def act(pair: Pair, draw: Random, connected: set[str]) -> None:
             pair.wait(draw.choice([0.1, 3, 20]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_twin_equals_its_topic(seed: int) -> None:
     draw = Random(seed)
@@ -304,6 +305,7 @@ def in_log(*records: Mirror) -> Observation | None:
     return MirrorProgress(log, sampled=False).topics["t"].before
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])
 @pytest.mark.parametrize("seed", range(20))
 def test_what_consumers_acknowledge_nobody_has_skipped(seed: int, type_: Any) -> None:

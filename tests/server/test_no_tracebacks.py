@@ -103,7 +103,7 @@ def variants(cmd: str) -> Iterator[bytes]:
         yield partial(cmd, fields, tail[:length])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cmd", COMMANDS)
 def test_frames_that_lack_something(cmd: str) -> None:
     failures: list[dict[str, Any]] = []
@@ -440,6 +440,7 @@ _TARGETS = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["serve", "insecure", "double", "record", "metrics", "page"])
 def test_headers_of_any_value(name: str, tmp_path: Path) -> None:
     """They are no error of the server's."""

@@ -442,7 +442,7 @@ def test_pandas_reads_it(url: str) -> None:
     assert found.to_dict("list") == {"topic": [TOPIC] * 2, "entry_id": [0, 0], "batch": [0, 0]}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("commit", "damage"),
     # Without its last commit, a table is what it was before. Of the others, nobody looks whether they are commits.

@@ -195,6 +195,7 @@ def test_the_store_of_an_earlier_version(tmp_path: Path) -> None:
     life.start()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [".DS_Store", "README", "1.txt", "foreign.parquet", "0-1.parquet", "1.json", "1.json~"]
 )

@@ -63,6 +63,7 @@ def found(folder: Path) -> object:
     return files, tables.to_pylist()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("first", "second"), [*permutations(range(len(ATTEMPTS)), 2)])
 def test_the_rows_of_the_last_attempt_count(tmp_path: Path, first: int, second: int) -> None:
     once, twice = tmp_path / "once", tmp_path / "twice"

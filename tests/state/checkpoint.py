@@ -26,8 +26,10 @@ from streaming.spark import query, source
 from streaming.spark.operator import FoldOptions
 from tests.broker.kit import START
 from tests.e2e.traffic import Traffic
+from tests.state.golden import GOLDEN
 
 ARCHIVE = "checkpoint.tar.gz"
+RELEASES = sorted(file.parent for file in GOLDEN.glob(f"*/{ARCHIVE}"))
 NOWHERE = "file:///magnetar-golden"
 STAGED, TO_COME = "staged", "to-come"
 NOTES = Path("checkpoint", "sources", "0")

@@ -19,8 +19,8 @@ from tests.broker.kit import Stored, feed
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 from tests.state import golden
+from tests.state.checkpoint import RELEASES
 from tests.state.lives import LIVES
-from tests.state.test_state_evolution import RELEASES
 
 pytestmark = pytest.mark.feature("J2")
 

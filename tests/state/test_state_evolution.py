@@ -7,13 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
 
 from schemas.commands import MessageMetadata, Publish, SubType, to_json
 from schemas.entries import Entry
-from sinks.ledger_store import read_entries
-from sinks.quarantine import read_quarantine
-from sinks.tables import TABLES, read_table
 from streaming.broker.broker import Broker
 from streaming.broker.dispatch.selectors import ConsistentHashing
 from streaming.broker.entries import NoEntries
@@ -31,16 +27,13 @@ from streaming.broker.state import codec, upgrades
 from streaming.broker.state.codec import VERSION, PartitionState, TopicBlock
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.topic.abstract_topic import Counters
-from streaming.fold.records import stats
-from streaming.spark.state import partition_states
 from tests.broker.kit import Stored, feed
-from tests.state import checkpoint, golden, record_draft
+from tests.state import golden, record_draft
+from tests.state.checkpoint import RELEASES
 from tests.state.lives import lives
 from tests.state.shape import Shape, changes, read_as_is, shape
 
 pytestmark = pytest.mark.feature("J2")
-
-RELEASES = sorted(file.parent for file in golden.GOLDEN.glob(f"*/{checkpoint.ARCHIVE}"))
 
 CORRECTED: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {
     ("0.1.0", "corners"): {
@@ -98,33 +91,6 @@ def test_the_states_of_a_release_are_read_and_go_on(folder: Path) -> None:
                 inner = inner[each]
             inner[last] = value
         assert within(life.topics_after, topics), name
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("folder", RELEASES, ids=lambda folder: folder.name)
-def test_a_checkpoint_of_a_release_goes_on_to_the_same_end(
-    folder: Path, spark: SparkSession, tmp_path: Path
-) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    for each in (ours, theirs):
-        checkpoint.unpack(folder / checkpoint.ARCHIVE, each)
-    before = partition_states(spark, ours / "checkpoint")
-    expected = checkpoint.go_on_in_process(before, theirs)
-    checkpoint.go_on(spark, ours)
-    for kind in TABLES:
-        assert read_table(str(ours / "tables"), kind).equals(read_table(str(theirs / "tables"), kind)), kind
-    assert read_entries(str(ours / "store")).equals(read_entries(str(theirs / "store")))
-    assert read_quarantine(str(ours)).equals(read_quarantine(str(theirs)))
-    states = partition_states(spark, ours / "checkpoint")
-    assert [canonical(each.broker) for each in states] == [canonical(each.broker) for each in expected]
-    assert stats(states) == stats(expected) != stats(before)
-
-
-def canonical(state: bytes) -> bytes:
-    """A state with all topics encoded by the current code."""
-    broker = Broker.decode(state, NoEntries())
-    broker.stats()
-    return broker.encode()
 
 
 def test_version_1_of_a_non_persistent_topic_loses_only_what_it_never_used() -> None:
