@@ -154,7 +154,7 @@ def run_query(
         files,
         is_on_s3,
     )
-    from streaming.spark.trigger import TriggerClock, interval, seconds
+    from streaming.spark.trigger import SetBack, TriggerClock, interval, seconds
     from streaming.state.seed import read_seed, with_seed
 
     def written(batch: Written) -> None:
@@ -329,7 +329,7 @@ def run_query(
             held.on_loss(running.stop)
             if on_start is not None:
                 on_start(running)
-            query.wait(running, stop)
+            query.wait(running, stop, SetBack(trigger).check)
         finally:
             ended.set()
             running.stop()

@@ -89,7 +89,7 @@ def start(
     from streaming.spark.checkpoint import check, check_clock
     from streaming.spark.dataframes import packed
     from streaming.spark.operator import FoldOptions
-    from streaming.spark.trigger import TriggerClock, interval
+    from streaming.spark.trigger import SetBack, TriggerClock, interval
     from streaming.state.seed import NotWhole, read_seed
 
     if trigger != query.AVAILABLE_NOW:
@@ -142,7 +142,8 @@ def start(
                 check_time=TriggerClock(RealClock(max_ahead_ms), stopped).check if live else (lambda: None),
             )
         held.on_loss(running.stop)
-        return query.Owner(running, stopped, stack.pop_all())
+        watch = SetBack("0ms" if trigger == query.AVAILABLE_NOW else trigger)
+        return query.Owner(running, stopped, stack.pop_all(), watch.check)
 
 
 @contextmanager

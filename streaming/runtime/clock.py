@@ -18,7 +18,7 @@ _WORTH_SAYING_MS = 60_000
 log = logging.getLogger(__name__)
 
 
-def _running() -> int:
+def running_ns() -> int:
     """Time since some start (ns), sleep of the machine included where it is known."""
     return (
         time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
@@ -38,7 +38,7 @@ class RealClock:
         max_ahead: int | None = MAX_AHEAD_MS,
         *,
         machine: Callable[[], int] = time.time_ns,
-        running: Callable[[], int] = _running,
+        running: Callable[[], int] = running_ns,
     ) -> None:
         """`max_ahead`: None follows the machine's clock wherever it goes. `machine` and `running` give the two clocks' times (ns)."""
         self._max_ahead = None if max_ahead is None else max_ahead * _MS

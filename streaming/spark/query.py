@@ -1,5 +1,6 @@
 """The query: source → operator and sinks per ingress partition, with one Spark job per micro-batch."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery as StreamingQuery
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from schemas.errors import MagnetarError
 from schemas.metrics import PartitionMetrics, decode
 from sinks.base import CommittingSink, Sink, StoringSink
 from sinks.begun import Begun, Planned
@@ -23,7 +26,11 @@ from streaming.spark.trigger import interval
 AVAILABLE_NOW = "availableNow"
 
 _POLL_SECONDS = 0.1
+_WATCH_SECONDS = 1
 _SETTLE_SECONDS = 0.01
+
+
+log = logging.getLogger(__name__)
 
 
 class Written(NamedTuple):
@@ -38,17 +45,26 @@ class Written(NamedTuple):
 class Owner(StreamingQuery):
     """A query and what it has until it ends: its locks, and what runs beside it. When it is seen to have ended, it has let go of these."""
 
-    def __init__(self, query: StreamingQuery, stopped: threading.Event, held: ExitStack) -> None:
-        """`stopped` is set when the query is told to stop."""
+    def __init__(
+        self, query: StreamingQuery, stopped: threading.Event, held: ExitStack, watch: Callable[[], None]
+    ) -> None:
+        """`stopped` is set when the query is told to stop. `watch`: called often; what it raises ends the query."""
         super().__init__(query._jsq)
-        self._stopped, self._held = stopped, held
+        self._stopped, self._held, self._watch = stopped, held, watch
+        self._ended_by: StreamingQueryException | None = None
         self._keeper = threading.Thread(target=self._keep, name="magnetar", daemon=True)
         self._keeper.start()
 
     def _keep(self) -> None:
         # An error is for those who ask the query.
         with self._held, suppress(Exception):
-            super().awaitTermination()
+            try:
+                while not super().awaitTermination(_WATCH_SECONDS):
+                    self._watch()
+            except MagnetarError as error:
+                log.error("the query ends: %s", error)
+                self._ended_by = StreamingQueryException(str(error))
+                super().stop()
 
     def stop(self) -> None:
         """Stop the query, and wait until it has ended."""
@@ -59,10 +75,17 @@ class Owner(StreamingQuery):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """Wait until the query has ended, see `StreamingQuery.awaitTermination`."""
         try:
-            return super().awaitTermination(timeout)
+            ended = super().awaitTermination(timeout)
         finally:
             if not self.isActive:
                 self._keeper.join()
+        if self._ended_by is not None:
+            raise self._ended_by
+        return ended
+
+    def exception(self) -> StreamingQueryException | None:
+        """What ended the query, see `StreamingQuery.exception`."""
+        return self._ended_by or super().exception()
 
 
 def start(
@@ -212,10 +235,11 @@ def batch_writer(
     return write
 
 
-def wait(query: StreamingQuery, stop: threading.Event) -> None:
-    """Wait until `stop` is set and the current micro-batch is done. Raises the error that ended the query, if any."""
+def wait(query: StreamingQuery, stop: threading.Event, watch: Callable[[], None] = lambda: None) -> None:
+    """Wait until `stop` is set and the current micro-batch is done. Raises the error that ended the query, if any, and what `watch` raises,
+    which is called often."""
     while query.isActive and not stop.wait(_POLL_SECONDS):
-        pass
+        watch()
     before = _batch(query)
     # Between two polls, a batch may end and the next one begin. Then one was finished, too.
     while query.isActive and query.status["isTriggerActive"] and _batch(query) == before:

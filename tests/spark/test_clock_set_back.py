@@ -1,14 +1,16 @@
-"""A query that starts again while the machine's clock is hours behind the time that its last micro-batch was planned for."""
+"""A query whose machine's clock is set back: while it runs, and before it starts again."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import magnetar
 from schemas.outputs import IDENTITY
@@ -16,9 +18,11 @@ from sinks.base import BEGUN
 from sinks.begun import Begun, Planned
 from sinks.storage import Storage
 from streaming.spark import query
+from streaming.spark.trigger import ClockJumped, SetBack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.feature("J2"), pytest.mark.spark]
 
@@ -53,14 +57,17 @@ class Life:
             if receipts <= 0:
                 enough.set()
 
-        running = magnetar.start(
-            self._spark.readStream.schema(SCHEMA).json(str(self._folder / "in")), checkpoint=self.checkpoint, store=self.store,
-            partitions=1, trigger="100ms", quality=False, on_batch=on_batch,
-        )  # fmt: skip
+        running = self.start("100ms", on_batch)
         try:
             query.wait(running, enough)
         finally:
             running.stop()
+
+    def start(self, trigger: str, on_batch: Callable[[magnetar.Written], None]) -> StreamingQuery:
+        return magnetar.start(
+            self._spark.readStream.schema(SCHEMA).json(str(self._folder / "in")), checkpoint=self.checkpoint, store=self.store,
+            partitions=1, trigger=trigger, quality=False, on_batch=on_batch,
+        )  # fmt: skip
 
     def plan_ahead(self) -> None:
         """Make the last micro-batch one of a later time, in all that was noted of it: as if the clock had been set back since."""
@@ -113,3 +120,22 @@ def test_a_batch_that_has_begun_is_repeated_and_another_planned_anew(
     ahead = [clock - before > AHEAD_MS // 2 for clock in receipts["clock"].to_pylist()]
     assert ahead == [False, False, has_begun]  # a tick ends the repeated one, and time never goes back
     assert rows["clock"].to_pylist() == sorted(rows["clock"].to_pylist())
+
+
+def test_a_query_whose_clock_is_set_back_ends_and_says_so(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(spark, tmp_path)
+    life.send(0)
+    first = threading.Event()
+
+    def check(self: SetBack) -> None:
+        if first.is_set():
+            raise ClockJumped("set back")
+
+    monkeypatch.setattr(SetBack, "check", check)
+    with pytest.raises(StreamingQueryException, match="set back"):
+        life.start("24h", lambda _: first.set()).awaitTermination()
+    monkeypatch.undo()
+    life.send(1)
+    life.run(1)

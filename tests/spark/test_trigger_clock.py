@@ -8,7 +8,7 @@ from streaming.metrics.endpoint import application
 from streaming.metrics.query import QueryMetrics
 from streaming.runtime.clock import MAX_AHEAD_MS, RealClock
 from streaming.spark import trigger
-from streaming.spark.trigger import ClockJumped, TriggerClock
+from streaming.spark.trigger import ClockJumped, SetBack, TriggerClock
 
 DAY_NS = 24 * 3_600_000_000_000
 
@@ -62,3 +62,27 @@ def test_a_query_that_waits_can_be_stopped_and_is_not_ready() -> None:
     body = b"".join(application(metrics)(environ, lambda status, headers: said.append(status)))
     assert said == ["503 Service Unavailable"]
     assert b"clock jumped ahead" in body
+
+
+@pytest.mark.parametrize(("trigger", "most"), [("1s", 60), ("2m", 120), ("0ms", None)])
+def test_a_clock_that_is_set_back_ends_the_query_and_small_steps_do_not(
+    trigger: str, most: int | None
+) -> None:
+    """Spark waits for the time of the next micro-batch, by the machine's clock."""
+    machine = Machine()
+    watch = SetBack(trigger, machine=lambda: machine.shown, running=lambda: machine.running)
+    for _ in range(100):  # as when it is corrected now and then
+        machine.pass_by(1_000_000_000)
+        machine.shown -= 59_000_000_000
+        watch.check()
+    machine.shown += 2 * DAY_NS
+    watch.check()
+    machine.pass_by(DAY_NS)  # a machine that sleeps
+    watch.check()
+    machine.shown -= (most or 86_400) * 1_000_000_000
+    if most is None:
+        watch.check()
+        return
+    with pytest.raises(ClockJumped, match=f"set back by {most} s.* start the query again"):
+        watch.check()
+    watch.check()
