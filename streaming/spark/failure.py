@@ -12,6 +12,7 @@ from sinks.s3 import failed
 from sinks.storage import RESTORE, Damaged, NotStored
 from streaming.broker.errors import StateVersionError
 from streaming.fold.records import FoldError, OffsetError
+from streaming.spark.trigger import ClockJumped
 
 _END_OF_STORY = "=== Streaming Query ==="
 _RAISED = re.compile(r"(?:Caused by: |: )?(?:[\w$]+\.)*([A-Z][\w$]*): (.+)")
@@ -126,7 +127,9 @@ def explained(advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, Damaged | EntryNotFound | FoldError | OffsetError | StateVersionError):
+        if isinstance(
+            error, ClockJumped | Damaged | EntryNotFound | FoldError | OffsetError | StateVersionError
+        ):
             raise QueryFailed(str(error)) from error
         if isinstance(error, NotStored):
             raise QueryFailed(f"{error}. {advice}") from error

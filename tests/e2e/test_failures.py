@@ -8,6 +8,7 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from sinks.storage import RESTORE, Damaged, NotStored, plain
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.spark.failure import QueryFailed, cause, explained, explanation, not_started
+from streaming.spark.trigger import ClockJumped
 from streaming.spark.worker_daemon import Quiet
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Reason: Traceback (most recent call last):\n"
@@ -118,6 +119,8 @@ def test_what_the_store_says_in_the_driver() -> None:
         raise Damaged("it is damaged")
     with pytest.raises(QueryFailed, match="^not written. Start again$"), explained("Start again"):
         raise NotStored("not written")
+    with pytest.raises(QueryFailed, match="^set back$"), explained("Start again"):
+        raise ClockJumped("set back")
 
 
 def test_without_a_cause_the_first_line_counts() -> None:
