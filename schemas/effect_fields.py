@@ -115,3 +115,11 @@ class TopicEventFields(Fields, frozen=True):
 
     fenced_out: list[str]
     """The names of the producers that lost their access to another with ExclusiveWithFencing."""
+
+
+class MirrorDriftFields(Fields, frozen=True):
+    """How else a subscription differs."""
+
+    mark_delete: int
+    """How many more stored entries come after its mark-delete position than after that on the source, acknowledged or not; negative if
+    fewer."""

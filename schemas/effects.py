@@ -366,7 +366,9 @@ class MirrorDrift(NamedTuple):
     size: int
     """How many more bytes the topic stores than the source, negative if fewer. 0 for a subscription."""
     cause: str
-    """Why, as far as it is known."""
+    """Why: `missed interval`, `race` or `rule unknown` where something shows it, else `unknown`, and what is known of it."""
+    fields: f.MirrorDriftFields | None = None
+    """What only this kind has, as JSON. Null: the row is of a topic."""
 
 
 class Tick(NamedTuple):

@@ -25,9 +25,10 @@ CONSUMER_RATES = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRe
 
 class DriftMetrics(msgspec.Struct, array_like=True):
     """How much more a shadow topic, or a subscription of it, has than its source, negative if less: the figures and the cause of the
-    latest MIRROR_DRIFT row."""
+    latest MIRROR_DRIFT row. `cause`: empty if that row is not of this process."""
 
     entries: int
+    mark_delete: int
     messages: int
     size: int
     cause: str

@@ -1,6 +1,6 @@
 """What a mirrored cluster shows of a topic at one moment, as a command."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
@@ -11,6 +11,10 @@ from schemas.units import Int32, Int64
 MirroredPosition = tuple[Int64, Int64]
 """Ledger and entry."""
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+UnknownRules = Literal["settings", "policies of the namespace", "policies of the topic"]
+"""The levels of rules of a cluster."""
 
 
 class MirroredConsumer(Part):
@@ -59,6 +63,8 @@ class MirroredSubscription(Part):
     """Its consumers."""
     read: MirroredPosition | None = None
     """`readPosition`. Absent: unknown."""
+    moving: bool = False
+    """True: it moved while the cluster was asked. `stats` show another backlog than `internalStats`, from which its position is."""
 
 
 class MirroredProducer(Part):
@@ -97,6 +103,15 @@ class Mirror(Command, tag="MIRROR"):
     """The durable subscriptions. Others are deleted."""
     producers: list[MirroredProducer] = field(default_factory=list)
     """The producers. Others are closed."""
+    resync: bool = False
+    """True: a subscription that has had another backlog or mark-delete position than on the source for two minutes is put where it is
+    there. `magnetar mirror` says so when nothing happens on the source any more, and at least every ten minutes."""
+    late: Natural = 0
+    """How much later than planned the cluster was asked (ms), if that was an interval or more. 0: in time."""
+    moving: bool = False
+    """True: entries came while the cluster was asked. `stats` show another size than `internalStats`."""
+    unknown: list[UnknownRules] = field(default_factory=list)
+    """The rules of the source that could not be read."""
     created: Int64 = 0
     """`topicCreationTimeStamp`. 0: unknown, as in versions before 4.2."""
     added: Int64 = -1

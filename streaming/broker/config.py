@@ -415,8 +415,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     # Mirrored clusters: Pulsar has no setting for this, so the name is Magnetar's.
     shadowTopicFollowsSource: bool = True
-    """A shadow topic deletes the ledgers that its source has deleted, messages expire when they do on the source, a subscription whose backlog
-    differs from that on the source for ten minutes is put where it is there, and nothing is deleted for being inactive. If false, its own
+    """A shadow topic deletes the ledgers that its source has deleted, messages expire when they do on the source, a MIRROR that resynchronizes
+    puts a subscription that differs for two minutes where it is there, and nothing is deleted for being inactive. If false, its own
     policies decide alone, which may be others than the source's."""
 
     # Differences between Pulsar versions: Pulsar has no settings for these, so the names are Magnetar's.

@@ -113,6 +113,7 @@ _DRIFTS = {
 }
 _SUBSCRIPTION_DRIFTS = {
     "magnetar_mirror_drift_backlog_entries": "How many more entries the backlog has than on the source; negative: fewer.",
+    "magnetar_mirror_drift_mark_delete_entries": "How many more entries come after the mark-delete position than on the source; negative: fewer.",
     "magnetar_mirror_drift_unacked_messages": "How many more messages consumers hold than on the source; negative: fewer.",
 }
 _TOPICS_COUNT = {"pulsar_topics_count": "Topics of the namespace."}
@@ -149,6 +150,8 @@ class TopicFigures:
         for name in measured.deleted:
             self._known.pop(name, None)
         for topic in measured.topics:
+            if (before := self._known.get(topic.name)) is not None:
+                _keep_causes(before.topic, topic)
             self._known[topic.name] = KnownTopic(measured.partition, topic)
         self._partitions[measured.partition] = msgspec.structs.replace(measured, topics=[])
 
@@ -314,6 +317,20 @@ def _entry_sizes(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
     return found | {"pulsar_entry_size_count": sum(buckets), "pulsar_entry_size_sum": total}
 
 
+def _keep_causes(before: TopicMetrics, now: TopicMetrics) -> None:
+    """Partitions tell the cause of a drift when it is new. It holds until there is another one."""
+    earlier = {each.name: each.drift for each in before.subscriptions}
+    pairs = [(before.drift, now.drift), *((earlier.get(each.name), each.drift) for each in now.subscriptions)]
+    for old, new in pairs:
+        if (
+            old is not None
+            and new is not None
+            and not new.cause
+            and msgspec.structs.replace(new, cause=old.cause) == old
+        ):
+            new.cause = old.cause
+
+
 def _drift_values(topic: TopicMetrics) -> dict[str, float]:
     """The drift of a topic's storage by metric, of a shadow topic."""
     if (drift := topic.drift) is None:
@@ -330,6 +347,7 @@ def _subscription_drift_values(subscription: SubscriptionMetrics) -> dict[str, f
         return {}
     return {
         "magnetar_mirror_drift_backlog_entries": drift.entries,
+        "magnetar_mirror_drift_mark_delete_entries": drift.mark_delete,
         "magnetar_mirror_drift_unacked_messages": drift.messages,
     }
 

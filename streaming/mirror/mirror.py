@@ -11,7 +11,7 @@ The idea
 
     * A round takes the topics that are due, those first that have waited longest, as many as the rate of calls allows. Their records are
       merged by time, so that time in the log goes on as on the cluster, to the interval.
-    * A topic that did not change is looked at less and less often, and its MIRROR is not written again.
+    * A topic that did not change is looked at less and less often, and its MIRROR is written once more, which puts the twin right.
     * Every `RESTATED_SECONDS` each topic gets a MIRROR anyway. So a start finds where each topic is near the log's end, and the twin
       compares itself with a topic that is silent. In between, a TICK says that nothing has changed.
 
@@ -50,6 +50,11 @@ RESTATED_SECONDS = 600.0
 
 SILENT_SECONDS = 60
 """After so long without a record, a TICK says that the log's time goes on."""
+
+_QUIET_LOOKS = 3
+_QUIET_SECONDS = 120
+"""After so many looks at a topic that show nothing new, and so long, a MIRROR says that the twin may be put right: what may have acted at
+another time on the cluster has acted (docs/rules/ledgers.md §16)."""
 
 SLOWEST = 16
 """A topic that does not change is looked at once in so many intervals."""
@@ -160,6 +165,7 @@ class ClusterMirror:
     def run(self, stop: Event) -> MirrorTotals:
         """Mirror until `stop` is set. Raises what the journal raises."""
         self._progress = MirrorProgress(self._journal.read(), sampled=self._entries == "sampled")
+        self._began_at = self._progress.time
         self._policies = ClusterPolicies(self._rest, goes_on=self._progress.time > 0)
         rounds = threading.Thread(target=self._rounds, args=(stop,), name="rounds", daemon=True)
         rounds.start()
@@ -400,15 +406,42 @@ class ClusterMirror:
             self._leave_out(state, error)
             return
         is_new = state.before is None or _shown(seen) != _shown(state.before)
-        if is_new or state.stated < self._restated:
+        rests = self._rests(state, look, is_new=is_new)
+        if is_new or rests or state.stated < self._restated:
+            resync = state.before is not None and (rests or state.stated < self._restated)
+            late, unknown = self._late(state, look), self._policies.unknown(base_of(state.name))
+            seen = seen._replace(
+                record=msgspec.structs.replace(seen.record, resync=resync, late=late, unknown=unknown)
+            )
             yield MirrorRecord(look.time, state.name, msgspec.to_builtins(seen.record))
             state.before, state.stated = seen, self._begun
+        elif state.before is not None:
+            state.before = state.before._replace(time=look.time)
         if self._entries == "sampled":
             state.look = look
         state.interval = self._every if is_new else min(max(state.interval * 2, self._every), self._slowest)
         state.due = self._begun + state.interval
         self._troubles.over(state.name)
         self._troubled.discard(state.name)
+
+    def _rests(self, state: TopicProgress, look: Look, *, is_new: bool) -> bool:
+        """Whether nothing happens on a topic any more. Only once after each change."""
+        if is_new:
+            state.changed, state.quiet = look.time, 0
+            return False
+        state.quiet += 1
+        rests = state.quiet >= _QUIET_LOOKS and 0 < state.changed <= look.time - _QUIET_SECONDS * 1000
+        state.changed = 0 if rests else state.changed
+        return rests
+
+    def _late(self, state: TopicProgress, look: Look) -> int:
+        """How much later than planned a look came (ms), if that was an interval or more."""
+        if state.before is None:
+            return 0
+        # What an earlier process did not write, its last record stands for.
+        before = max(state.before.time, self._began_at) if not state.interval else state.before.time
+        late = look.time - before - int((state.interval or self._slowest) * 1000)
+        return late if late >= self._every * 1000 else 0
 
     def _sends(self, state: TopicProgress, look: Look, reader: Reader) -> Generator[TimedSend]:
         if self._entries == "sampled":
@@ -493,4 +526,4 @@ def _in_threads(
 
 def _shown(seen: Observation) -> Any:
     """What of an observation tells whether a topic changed."""
-    return msgspec.structs.replace(seen.record, since=0)
+    return msgspec.structs.replace(seen.record, since=0, resync=False, late=0, unknown=[])

@@ -88,6 +88,7 @@ def observe(
         producers=list(_producers(stats.get("publishers", []))),
         created=max(stats.get("topicCreationTimeStamp", 0), 0),
         added=internal.get("entriesAddedCounter", -1),
+        moving=stats.get("storageSize", internal["totalSize"]) != internal["totalSize"],
     )
     try:
         record = msgspec.convert(msgspec.to_builtins(record), Mirror)
@@ -165,11 +166,12 @@ def _subscription(
 ) -> MirroredSubscription:
     mark_delete = from_text(cursor["markDeletePosition"])
     acknowledged = list(ranges(cursor["individuallyDeletedMessages"]))
+    backlog = max(stored.backlog(mark_delete, acknowledged), 0)
     return MirroredSubscription(
         mark_delete=mark_delete,
         acknowledged=acknowledged,
         # That of `stats` is of another moment than the positions.
-        backlog=max(stored.backlog(mark_delete, acknowledged), 0),
+        backlog=backlog,
         unacked=seen.get("unackedMessages", 0),
         expired=max(seen.get("totalMsgExpired", 0), 0),
         sent=max(seen.get("msgOutCounter", 0), 0),
@@ -177,6 +179,7 @@ def _subscription(
         out_of_order=bool(seen.get("allowOutOfOrderDelivery", False)),
         consumers=list(_consumers(name, seen.get("consumers", []))),
         read=from_text(cursor["readPosition"]) if "readPosition" in cursor else None,
+        moving=seen.get("msgBacklog", backlog) != backlog,
     )
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from schemas.commands.mirror import UnknownRules
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.policies.admin_calls import ALL_POLICIES
@@ -134,6 +135,17 @@ class ClusterPolicies:
                 found |= call.body
         minutes, megabytes = found["retentionTimeInMinutes"], found["retentionSizeInMB"]
         return (minutes == -1 or time < minutes * 60_000) and (megabytes == -1 or size < megabytes << 20)
+
+    def unknown(self, topic: str) -> list[UnknownRules]:
+        """Which of the rules for a topic the cluster did not tell."""
+        found: list[UnknownRules] = []
+        if _SETTINGS in self.refused:
+            found.append("settings")
+        if f"{_OF_NAMESPACE} {namespace_of(topic)}" in self.refused:
+            found.append("policies of the namespace")
+        if _TOPICS in self.refused or f"the policies of {topic}" in self.refused:
+            found.append("policies of the topic")
+        return found
 
     def forget(self, topic: str) -> None:
         """A topic was deleted."""

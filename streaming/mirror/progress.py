@@ -32,7 +32,9 @@ class WholeChange(NamedTuple):
 
 class TopicProgress:
     """A topic. `created`: it is in the log. `is_mirrored`: it is still one of those that are followed. `read_to`: its last entry in the
-    log. `is_marked`: this process has noted in the log that the topic is sampled. `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock."""
+    log. `is_marked`: this process has noted in the log that the topic is sampled. `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock.
+    `changed`: the time (ms) of the last look that showed something new, 0 once a MIRROR has said that nothing happens any more;
+    `quiet`: the looks since then."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,6 +44,7 @@ class TopicProgress:
         self.before: Observation | None = None
         self.look: Look | None = None
         self.due = self.interval = self.stated = 0.0
+        self.changed = self.quiet = 0
 
 
 class MirrorProgress:

@@ -42,8 +42,9 @@ SUBSCRIPTION_ORDERS: Mapping[str, Callable[[SubscriptionMetrics], float]] = {
     "evicted": lambda subscription: subscription.evicted,
 }
 DRIFT_ORDERS: Mapping[str, Callable[[DriftMetrics, int], float]] = {
-    "drift": lambda drift, _: max(abs(drift.entries), abs(drift.messages)),
+    "drift": lambda drift, _: max(abs(drift.entries), abs(drift.mark_delete), abs(drift.messages)),
     "entries": lambda drift, _: abs(drift.entries),
+    "markDelete": lambda drift, _: abs(drift.mark_delete),
     "messages": lambda drift, _: abs(drift.messages),
     "size": lambda drift, _: abs(drift.size),
     "unseen": lambda _, seen: -seen,
@@ -130,8 +131,8 @@ def subscriptions(figures: MetricsSnapshot, search: str, order: str, page: int) 
 
 
 def twin(figures: MetricsSnapshot, search: str, order: str, page: int) -> dict[str, Any]:
-    """A page of the shadow topics and their subscriptions: how much more each has than its source (``entries``, ``messages``, ``size`` in
-    bytes), why, and when the source was ``seen`` (ms; None: never). A row without ``subscription`` is about what the topic stores.
+    """A page of the shadow topics and their subscriptions: how much more each has than its source (``entries``, after the
+    mark-delete position ``markDelete``, ``messages``, ``size`` in bytes), why, and when the source was ``seen`` (ms; None: never). A row without ``subscription`` is about what the topic stores.
 
     ``topics``: how many shadow topics there are, ``differ``: how many rows differ from the source, and ``seen``: the latest look; these
     three are of all, ``total`` and ``rows`` of those found by a name. Raises `KeyError` for an unknown order.
@@ -147,16 +148,19 @@ def twin(figures: MetricsSnapshot, search: str, order: str, page: int) -> dict[s
                 "topic": topic.name,
                 "subscription": name,
                 "entries": drift.entries,
+                "markDelete": None if name is None else drift.mark_delete,
                 "messages": None if name is None else drift.messages,
                 "size": drift.size if name is None else None,
-                "cause": drift.cause,
+                "cause": drift.cause or "as its latest MIRROR_DRIFT row says",
                 "seen": topic.source_seen or None,
             }
             for topic, name, drift in shown
         ],
         "total": len(found),
         "topics": len(mirrored),
-        "differ": sum(1 for _, _, drift in rows if drift.entries or drift.messages or drift.size),
+        "differ": sum(
+            1 for _, _, drift in rows if drift.entries or drift.mark_delete or drift.messages or drift.size
+        ),
         "seen": max((topic.source_seen for topic in mirrored), default=0) or None,
     }
 

@@ -190,7 +190,7 @@ const twinTable = (rows, found) => [
   table("What is here more than on the source, the largest drift first", [
     ["topic", (row) => link(row.topic), "text"],
     ["subscription", (row) => (row.subscription === null ? h("i", {}, "storage") : row.subscription), "text"],
-    ["entries", (row) => more(row.entries, count)], ["unacked", (row) => more(row.messages, count)], ["bytes", (row) => more(row.size, size)],
+    ["entries", (row) => more(row.entries, count)], ["mark-delete", (row) => more(row.markDelete, count)], ["unacked", (row) => more(row.messages, count)], ["bytes", (row) => more(row.size, size)],
     ["why", (row) => row.cause, "text"], ["source seen (UTC)", (row) => seen(row.seen), "when"]], rows)];
 
 const quotaTable = (rows) => table("Backlog quotas, the most used first", [
@@ -287,9 +287,9 @@ function subscriptions() {
 }
 
 function twin() {
-  const [tools, rows] = searchable("rows", "twin", [["drift", "drift"], ["entries", "entries"], ["messages", "unacknowledged messages"], ["size", "bytes"], ["unseen", "time since the source was seen"]],
+  const [tools, rows] = searchable("rows", "twin", [["drift", "drift"], ["entries", "entries"], ["markDelete", "mark-delete positions"], ["messages", "unacknowledged messages"], ["size", "bytes"], ["unseen", "time since the source was seen"]],
     twinTable, "Nothing is mirrored here. magnetar mirror follows a cluster.");
-  return ["Twin", [h("p", { class: "note" }, "How topics that are mirrored from a cluster differ from their sources: what they store, and the backlogs of their subscriptions."), tools, rows], [rows]];
+  return ["Twin", [h("p", { class: "note" }, "How topics that are mirrored from a cluster differ from their sources: what they store, and the backlogs and mark-delete positions of their subscriptions."), tools, rows], [rows]];
 }
 
 const latestOf = (caption, parameters) => part(async () => {

@@ -27,6 +27,10 @@ def shown(measured: PartitionMetrics, label_sets: int = 9) -> Values:
     return {key: value for key, value in found.items() if key[0].startswith("magnetar_mirror_")}
 
 
+def mark_delete(row: MirrorDrift) -> int:
+    return 0 if row.fields is None else row.fields.mark_delete
+
+
 def of_rows(rows: Iterable[MirrorDrift]) -> Values:
     """What rows tell, the last one for each topic and subscription."""
     found: Values = {}
@@ -36,6 +40,7 @@ def of_rows(rows: Iterable[MirrorDrift]) -> Values:
             found["magnetar_mirror_drift_storage_bytes", *LABELS] = row.size
         else:
             found["magnetar_mirror_drift_backlog_entries", *LABELS, row.subscription] = row.entries
+            found["magnetar_mirror_drift_mark_delete_entries", *LABELS, row.subscription] = mark_delete(row)
             found["magnetar_mirror_drift_unacked_messages", *LABELS, row.subscription] = row.messages
     return found
 
@@ -82,10 +87,42 @@ def test_the_cause_is_that_of_the_row() -> None:
     (row,) = of(pair.look(), MirrorDrift)
     (topic,) = pair.twin.broker.metrics(everything=True).topics
     (subscription,) = topic.subscriptions
-    assert subscription.drift == metrics.DriftMetrics(row.entries, row.messages, row.size, row.cause)
+    assert subscription.drift == metrics.DriftMetrics(
+        row.entries, mark_delete(row), row.messages, row.size, row.cause
+    )
     assert row.entries == -1
     assert topic.drift is not None
     assert topic.drift.cause == "equal to the source"
+
+
+def test_the_cause_stays_as_long_as_the_drift_does() -> None:
+    """A partition that goes on from a stored state does not know it. Who takes its figures does."""
+    pair, figures = Pair(), TopicFigures()
+    for name in "st":
+        pair.on_cluster(pair.cluster.subscribe(name))
+    pair.publish()
+    pair.publish()
+    pair.look()
+
+    def cause(name: str, known: TopicFigures = figures) -> str | None:
+        known.update(metrics.decode(metrics.encode(pair.twin.broker.metrics(everything=True))))
+        found = known.topic(TOPIC)
+        assert found is not None
+        return next(
+            each.drift.cause for each in found.topic.subscriptions if each.name == name and each.drift
+        )
+
+    pair.see(pair.twin.admin("POST", "/subscription/s/skip/1"))
+    (row,) = of(pair.look(), MirrorDrift)
+    assert cause("s") == row.cause != "equal to the source"
+    pair.cut()
+    pair.look()
+    assert [cause(name) for name in "st"] == [row.cause, "equal to the source"]
+    assert cause("s", TopicFigures()) == ""
+    pair.see(pair.twin.admin("POST", "/subscription/s/skip/1"))
+    (row,) = of(pair.look(says={"late": 5000}), MirrorDrift)
+    assert cause("s") == row.cause
+    assert row.cause.startswith("missed interval: ")
 
 
 def test_a_topic_that_is_no_shadow_topic_has_none() -> None:

@@ -704,6 +704,50 @@ def test_trouble_that_comes_and_goes_is_told_once(seed: int, monkeypatch: pytest
     assert said[0].endswith((": all go on", ": goes on"))
 
 
+class Guarded(Rest):
+    """An admin API that tells nobody which rules it has."""
+
+    def call(self, method: str, path: str, body: Any = None) -> Said:
+        rules = path.startswith(("/brokers", "/namespaces")) or path.count("/") > 4
+        asked = path.partition("?")[0].endswith(("tats", "/partitions", "/internal-info"))
+        return Said(403, {"reason": "no"}) if rules and not asked else super().call(method, path, body)
+
+
+def test_a_mirror_says_what_a_look_is_worth(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the topic rests, how late the look came, and which rules are unknown. At rest, nothing else is written of it."""
+    monkeypatch.setattr(mirroring, "_QUIET_SECONDS", 0)
+    monkeypatch.setattr(mirroring, "SLOWEST", 16)
+    folder, topic = tmp_path / "log", f"persistent://{namespace}/t"
+    publish(client, topic, 3)
+    client.subscribe(topic, "s").close()
+
+    def looks() -> list[dict[str, Any]]:
+        return [each for each in records(folder) if each["command"] == "MIRROR"]
+
+    due = iter(range(100))
+    look = MirroredCluster.look
+
+    def in_time(self: Any, name: str, **more: Any) -> Look:
+        at = now + 10 * next(due)
+        return look(self, name, **more)._replace(time=at)
+
+    now = time.time_ns() // 1_000_000
+    monkeypatch.setattr(MirroredCluster, "look", in_time)
+    monkeypatch.setattr(mirroring, "SLOWEST", 0)
+    mirror(broker.service_url, rest, [topic], folder, 12)
+    assert [each.get("resync", False) for each in looks()] == [False, True]
+    assert looks()[1]["since"] == now + 20  # the look before it, and not the record
+    assert not any("late" in each or "unknown" in each for each in looks())
+    now += 3_600_000
+    mirror(broker.service_url, Guarded(rest.url), [topic], folder, 1)
+    third = looks()[2]
+    assert third["resync"]
+    assert 3_500_000 < third["late"] <= 3_600_000
+    assert third["unknown"] == ["settings", "policies of the namespace", "policies of the topic"]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_shares_add_up(seed: int) -> None:
     """Whoever takes all turns gets the average. A pause gives no burst."""

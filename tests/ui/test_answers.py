@@ -66,16 +66,21 @@ def topic(name: str, storage: int, backlogs: Iterable[int] = (1,), quota: int = 
     )
 
 
-EQUAL = DriftMetrics(0, 0, 0, "equal to the source")
+EQUAL = DriftMetrics(0, 0, 0, 0, "equal to the source")
 
 
 def mirrored() -> Iterable[TopicMetrics]:
     """Two shadow topics: one that differs, and one that was never looked at; and a topic that is none."""
     differs, equal = topic(HOSTILE, 5000), topic(QUOTA, 6000)
-    differs.drift, differs.source_seen = DriftMetrics(3, 0, -2000, "less is stored than on the source"), START
+    differs.drift, differs.source_seen = (
+        DriftMetrics(3, 0, 0, -2000, "less is stored than on the source"),
+        START,
+    )
     subscription = differs.subscriptions[0]
     subscription.name = HOSTILE_SUBSCRIPTION
-    subscription.drift = DriftMetrics(-7, 2, 0, "entries were passed here that the source still has")
+    subscription.drift = DriftMetrics(
+        -7, -5, 2, 0, "unknown: entries were passed here that the source still has"
+    )
     equal.drift = equal.subscriptions[0].drift = EQUAL
     return differs, equal, topic(TTL, 7000)
 
@@ -241,19 +246,19 @@ def test_a_twin() -> None:
     found = figures.twin(snapshot(*mirrored()), "", "drift", 0)
     assert found["rows"] == [
         {
-            "topic": HOSTILE, "subscription": HOSTILE_SUBSCRIPTION, "entries": -7, "messages": 2, "size": None, "seen": START,
-            "cause": "entries were passed here that the source still has",
+            "topic": HOSTILE, "subscription": HOSTILE_SUBSCRIPTION, "entries": -7, "markDelete": -5, "messages": 2, "size": None, "seen": START,
+            "cause": "unknown: entries were passed here that the source still has",
         },
         {
-            "topic": HOSTILE, "subscription": None, "entries": 3, "messages": None, "size": -2000, "seen": START,
+            "topic": HOSTILE, "subscription": None, "entries": 3, "markDelete": None, "messages": None, "size": -2000, "seen": START,
             "cause": "less is stored than on the source",
         },
         {
-            "topic": QUOTA, "subscription": "s0", "entries": 0, "messages": 0, "size": None, "seen": None,
+            "topic": QUOTA, "subscription": "s0", "entries": 0, "markDelete": 0, "messages": 0, "size": None, "seen": None,
             "cause": "equal to the source",
         },
         {
-            "topic": QUOTA, "subscription": None, "entries": 0, "messages": None, "size": 0, "seen": None,
+            "topic": QUOTA, "subscription": None, "entries": 0, "markDelete": None, "messages": None, "size": 0, "seen": None,
             "cause": "equal to the source",
         },
     ]  # fmt: skip
@@ -262,7 +267,8 @@ def test_a_twin() -> None:
 
 @pytest.mark.parametrize(
     ("order", "first"),
-    [("entries", (HOSTILE, HOSTILE_SUBSCRIPTION)), ("messages", (HOSTILE, HOSTILE_SUBSCRIPTION)), ("size", (HOSTILE, None)),
+    [("entries", (HOSTILE, HOSTILE_SUBSCRIPTION)), ("markDelete", (HOSTILE, HOSTILE_SUBSCRIPTION)),
+     ("messages", (HOSTILE, HOSTILE_SUBSCRIPTION)), ("size", (HOSTILE, None)),
      ("unseen", (QUOTA, "s0"))],
 )  # fmt: skip
 def test_the_order_of_a_twin(order: str, first: tuple[str, str | None]) -> None:

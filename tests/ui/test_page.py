@@ -222,12 +222,12 @@ def test_a_twin(browser: Browser, tmp_path: Path) -> None:
     tab.shows(HOSTILE_SUBSCRIPTION)
     tab.shows("entries were passed here that the source still has")
     assert tab.run(
-        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].slice(1, 5).map((cell) => cell.textContent))"
+        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].slice(1, 6).map((cell) => cell.textContent))"
     ) == [
-        [HOSTILE_SUBSCRIPTION, "−7", "+2", ""],
-        ["storage", "+3", "", "−2.0 kB"],
-        ["s0", "0", "0", ""],
-        ["storage", "0", "", "0 B"],
+        [HOSTILE_SUBSCRIPTION, "−7", "−5", "+2", ""],
+        ["storage", "+3", "", "", "−2.0 kB"],
+        ["s0", "0", "0", "0", ""],
+        ["storage", "0", "", "", "0 B"],
     ]
     assert re.search(r"2026-01-01 00:00:00 \([\d.]+ d ago\)", tab.text())
     assert "never" in tab.text()

@@ -15,7 +15,8 @@ The idea
     * What the topic has passed and the source has not is left alone: its own quotas may have acted a little earlier. Who reset a
       subscription shows by a position that went back on the source, and the record says so (`reset`).
 
-    What differs afterwards is the drift. A row tells of it when it changes.
+    What differs afterwards is the drift. A row tells of it, and of what explains it, when it changes. A record that says so (`resync`)
+    puts right what differs for long: so the log shows where the twin did not find out by itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from schemas import commands as c
+from schemas.effect_fields import MirrorDriftFields
 from schemas.effects import CursorMoved, MirrorDrift, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
@@ -41,6 +43,7 @@ from streaming.broker.topic.topic_commands import TopicCommand
 
 SEEN_FIRST = "created on the source"
 """The cause of a new subscription's first move: to where it was when it was seen first."""
+_RESET, _RESYNCHRONIZED = "reset on the source", "resynchronized with the source"
 
 Carry = Callable[[Context, PersistentTopic, TopicCommand], None]
 
@@ -80,9 +83,14 @@ def _forget(topic: PersistentTopic, command: c.Mirror) -> None:
 
 
 def _take_over(
-    ctx: Context, topic: PersistentTopic, name: str, seen: c.MirroredSubscription, carry_out: Carry
+    ctx: Context,
+    topic: PersistentTopic,
+    name: str,
+    seen: c.MirroredSubscription,
+    carry_out: Carry,
+    why: str = _RESET,
 ) -> None:
-    """Raises `BrokerError` if there can't be a subscription of that name."""
+    """`why` it is reset, if it is. Raises `BrokerError` if there can't be a subscription of that name."""
     subscription, target = topic.subscriptions.get(name), Position(*seen.mark_delete)
     if subscription is None:
         subscription = subscribing.create(ctx, topic, name, earliest=True)
@@ -90,7 +98,7 @@ def _take_over(
         if topic.ledger.next_valid(target) != topic.ledger.next_valid(topic.cursors[name].mark_delete):
             seeking.reset(ctx, topic, subscription, target.next(), SEEN_FIRST)
     elif seen.reset:
-        seeking.reset(ctx, topic, subscription, target.next(), "reset on the source")
+        seeking.reset(ctx, topic, subscription, target.next(), why)
     mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
     if seen.reset:
         mirrored.expired_to = EARLIEST
@@ -242,9 +250,13 @@ def _take_over_producers(
 # -- comparison ---------------------------------------------------------------------------------------------------
 
 
-_PATIENCE = 600_000
-"""How long a backlog may differ from that on the source (ms), twice the interval at which brokers check TTL by default, before the
-subscription is put where it is there."""
+_PATIENCE = 120_000
+"""How long a subscription may differ from that on the source (ms), twice the interval at which brokers check quotas by default, before a
+MIRROR that resynchronizes puts it where it is there."""
+
+EQUAL = "equal to the source"
+_MISSED, _RACE, _RULE, _UNKNOWN = "missed interval", "race", "rule unknown", "unknown"
+"""What the causes of a drift begin with."""
 
 
 def _compare(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out: Carry) -> None:
@@ -255,47 +267,92 @@ def _compare(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out:
         return  # entries are on their way, or it is unknown which there are
     mirrored.drift = _drifted(
         ctx, topic, None, mirrored.drift,
-        Drift(ledger.number_of_entries - command.entries, 0, ledger.total_size - command.size),
+        Drift(ledger.number_of_entries - command.entries, 0, ledger.total_size - command.size), command,
     )  # fmt: skip
     for name, seen in command.subscriptions.items():
         if name not in topic.subscriptions:
             continue
         state, now = mirrored.subscriptions[name], _drift_of(topic, name, seen)
-        if now.entries and not state.since:
-            state.since = ctx.clock
-        if now.entries and topic.follows_source(ctx) and ctx.clock - state.since >= _PATIENCE:
-            _resynchronize(ctx, topic, name, seen, carry_out)
-            now = _drift_of(topic, name, seen)
-        if not now.entries:
+        if _is_elsewhere(now):
+            state.since = state.since or ctx.recorded
+            lasts = ctx.recorded - state.since >= _PATIENCE
+            if command.resync and lasts and topic.follows_source(ctx):
+                _resynchronize(ctx, topic, name, seen, carry_out)
+                now = _drift_of(topic, name, seen)
+        if not _is_elsewhere(now):
             state.since = 0
-        state.drift = _drifted(ctx, topic, name, state.drift, now)
+        state.drift = _drifted(ctx, topic, name, state.drift, now, command)
+
+
+def _is_elsewhere(drift: Drift) -> bool:
+    """Whether a subscription is not where it is on the source."""
+    return bool(drift.entries or drift.size)
 
 
 def _drift_of(topic: PersistentTopic, name: str, seen: c.MirroredSubscription) -> Drift:
-    backlog = topic.cursors[name].backlog(topic.ledger, precise=True)
+    ledger, cursor = topic.ledger, topic.cursors[name]
+    backlog = cursor.backlog(ledger, precise=True)
     unacked = sum(consumer.unacked for consumer in topic.subscriptions[name].consumers)
-    return Drift(backlog - seen.backlog, unacked - seen.unacked)
+    here, there, last = cursor.mark_delete, Position(*seen.mark_delete), ledger.last_confirmed
+    behind = ledger.stored(here, min(there, last)) - ledger.stored(there, min(here, last))
+    return Drift(backlog - seen.backlog, unacked - seen.unacked, behind)
 
 
-def _drifted(ctx: Context, topic: PersistentTopic, name: str | None, before: Drift, now: Drift) -> Drift:
+def _drifted(
+    ctx: Context, topic: PersistentTopic, name: str | None, before: Drift, now: Drift, command: c.Mirror
+) -> Drift:
     """Tell of a drift that is new."""
     if now != before:
-        ctx.emit(MirrorDrift(topic.name, name, now.entries, now.messages, now.size, why(name, now)))
+        topic.drift_causes[name] = cause = _why(ctx, topic, name, now, command)
+        size, fields = (now.size, None) if name is None else (0, MirrorDriftFields(mark_delete=now.size))
+        ctx.emit(MirrorDrift(topic.name, name, now.entries, now.messages, size, cause, fields))
     return now
 
 
-def why(name: str | None, drift: Drift) -> str:
-    """What explains a drift, as far as it is known: of a subscription, or of the topic (None)."""
+def _why(ctx: Context, topic: PersistentTopic, name: str | None, drift: Drift, command: c.Mirror) -> str:
+    """What explains a drift of a subscription, or of the topic (None): what shows it, the surest first, or else what differs."""
     if drift == Drift():
-        return "equal to the source"
+        return EQUAL
+    if (rule := _other_rule(ctx, topic, name, drift)) is not None:
+        return f"{_RULE}: {rule}"
+    if command.late:
+        gap = f" {(ctx.recorded - command.since) // 1000} s before" if command.since else ""
+        return f"{_MISSED}: the source was last seen{gap}, {command.late // 1000} s longer ago than planned"
+    if not command.resync and (command.moving or (name is not None and command.subscriptions[name].moving)):
+        return f"{_RACE}: the source moved while it was looked at"
+    if name is not None and drift.entries < 0 and topic.subscriptions[name].evicted:
+        return f"{_RACE}: a backlog quota acted here that has yet to act on the source"
+    if command.unknown:
+        return f"{_RULE}: the mirror could not read {', '.join(command.unknown)}"
+    return f"{_UNKNOWN}: {_what(name, drift)}"
+
+
+def _other_rule(ctx: Context, topic: PersistentTopic, name: str | None, drift: Drift) -> str | None:
+    """What shows that a rule made the difference which the topic does not have, or that the source does not have."""
+    if (
+        name is not None
+        and (to := topic.mirrored.subscriptions[name].expired_to) > topic.cursors[name].mark_delete
+    ):
+        return f"one of the source passed entries up to {to}, and none here did"
+    if (name is None or _is_elsewhere(drift)) and not topic.follows_source(ctx):
+        return "the topic has rules of its own here (shadowTopicFollowsSource)"
+    return None
+
+
+def _what(name: str | None, drift: Drift) -> str:
+    """What differs, in words."""
     if name is None and not drift.entries:
         return "as many entries are stored as on the source, with another size"
     if name is None:
-        return "more is stored than on the source" if drift.size > 0 else "less is stored than on the source"
+        return (
+            "more is stored than on the source" if drift.entries > 0 else "less is stored than on the source"
+        )
     if drift.entries > 0:
-        return "the source has passed entries by a rule that did not act here yet"
+        return "the source has passed entries that are unacknowledged here"
     if drift.entries < 0:
         return "entries were passed here that the source still has"
+    if drift.size:
+        return "other entries were passed than on the source"
     return "consumers hold other messages: redeliveries on the source can't be seen"
 
 
@@ -304,4 +361,5 @@ def _resynchronize(
 ) -> None:
     """Put the subscription where it is on the source."""
     topic.mirrored.subscriptions[name].expired_to = EARLIEST
-    _take_over(ctx, topic, name, msgspec.structs.replace(seen, reset=True, expired_to=None), carry_out)
+    shown = msgspec.structs.replace(seen, reset=True, expired_to=None)
+    _take_over(ctx, topic, name, shown, carry_out, _RESYNCHRONIZED)

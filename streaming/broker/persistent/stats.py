@@ -5,7 +5,7 @@ from typing import Any
 from schemas.metrics import SUBSCRIPTION_TIMES, DriftMetrics, SubscriptionMetrics, TopicMetrics
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
-from streaming.broker.persistent.mirroring import why
+from streaming.broker.persistent.mirroring import EQUAL
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import Drift, PersistentTopic
 from streaming.broker.rates.rate import end_of_interval
@@ -82,13 +82,16 @@ def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
         len(topic.ledger.ledgers) - (topic.ledger.current in topic.ledger.ledgers),
         topic.ledger.entry_sizes.last,
         topic.ledger.entry_sizes.current,
-        _drift(None, topic.mirrored.drift) if topic.is_shadow else None,
+        _drift(topic, None, topic.mirrored.drift) if topic.is_shadow else None,
         topic.mirrored.seen,
     )
 
 
-def _drift(subscription: str | None, drift: Drift) -> DriftMetrics:
-    return DriftMetrics(drift.entries, drift.messages, drift.size, why(subscription, drift))
+def _drift(topic: PersistentTopic, name: str | None, drift: Drift) -> DriftMetrics:
+    """Of a subscription, or of what the topic stores (None)."""
+    mark_delete, size = (0, drift.size) if name is None else (drift.size, 0)
+    cause = EQUAL if drift == Drift() else topic.drift_causes.get(name, "")
+    return DriftMetrics(drift.entries, mark_delete, drift.messages, size, cause)
 
 
 def _metrics(
@@ -117,7 +120,7 @@ def _metrics(
         stats.filter_counts(subscription.filtered),
         _times(subscription),
         stats.members(topic, consumers, config),
-        None if mirrored is None else _drift(subscription.name, mirrored.drift),
+        None if mirrored is None else _drift(topic, subscription.name, mirrored.drift),
     )
 
 

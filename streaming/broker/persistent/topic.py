@@ -86,8 +86,8 @@ class OldestPosition(msgspec.Struct, array_like=True):
 
 
 class Drift(msgspec.Struct, array_like=True, frozen=True):
-    """How much more there is here than on the source: of a subscription, `entries` in the backlog and unacknowledged `messages`; of a
-    topic, stored `entries` and their `size` in bytes."""
+    """How much more there is here than on the source. Of a subscription: `entries` in the backlog, unacknowledged `messages`, and as
+    `size` the entries after its mark-delete position. Of a topic: stored `entries` and their `size` in bytes."""
 
     entries: int = 0
     messages: int = 0
@@ -99,7 +99,8 @@ SOURCE_UNSEEN = 900_000
 
 
 class MirroredCursor(msgspec.Struct, array_like=True):
-    """`expired_to`: up to where rules of the source have moved the subscription. `since`: how long the backlogs differ (ms); 0: they do not."""
+    """`expired_to`: up to where rules of the source have moved the subscription. `since`: the time (ms) of the MIRROR since which its backlog or
+    mark-delete position differs; 0: they do not."""
 
     expired_to: Position = EARLIEST
     drift: Drift = Drift()
@@ -230,6 +231,13 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def timers(self) -> SubscriptionTimers[PersistentSubscription]:
         """The timers of the subscriptions."""
         return SubscriptionTimers(self.subscriptions)
+
+    # -- source ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def drift_causes(self) -> dict[str | None, str]:
+        """The causes of the latest MIRROR_DRIFT rows of the topic (None) and of its subscriptions, as far as they came since it was loaded."""
+        return {}
 
     # -- rates ----------------------------------------------------------------------------------------------------
 
