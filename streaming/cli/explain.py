@@ -117,10 +117,11 @@ def explain_command(
         ),
     ] = None,
     policies: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="FILE",
-            help="With --stats: what `pulsar-admin namespaces policies` printed.",
+            help="With --stats: the policies and settings that hold, as `magnetar replay --policies` takes them: a broker.conf, what "
+            "pulsar-admin shows of a broker, a namespace or a topic, or YAML. TOPIC=FILE says what a file is about; FILE,FILE is both.",
             rich_help_panel=_LIVE,
         ),
     ] = None,
@@ -282,15 +283,22 @@ def _of_cluster(
 
 
 def _of_files(
-    stats: Path | None, internal: Path | None, policies: Path | None, topic: str | None, asked: Questions
+    stats: Path | None, internal: Path | None, policies: str | None, topic: str | None, asked: Questions
 ) -> Answers:
     from streaming.answers.explain.stats.answers import answer
-    from streaming.answers.explain.stats.files import BadStats, from_files
+    from streaming.answers.explain.stats.files import BadStats, Told, from_files
     from streaming.answers.history.folders import NotFound
+    from streaming.cli.policy_notes import say_notes
+    from streaming.log.policies import in_force
+    from streaming.log.table import LogError
 
     assert stats is not None
-    with expected_errors(BadStats, NotFound):
-        name, observed, partitions = from_files(stats, internal, policies, topic, _now())
+    with expected_errors(BadStats, NotFound, LogError, FileNotFoundError):
+        told = Told()
+        if policies is not None:
+            told = Told(*in_force(policies, topic))
+            say_notes([policies])
+        name, observed, partitions = from_files(stats, internal, told, topic, _now())
         return answer(name, observed, asked, partitions)
 
 

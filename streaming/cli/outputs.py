@@ -66,7 +66,7 @@ USES: dict[tuple[str, str], Use] = {
     ("explain", "snapshots"): Use.OWN,
     ("explain", "stats"): Use.READS,
     ("explain", "internal_stats"): Use.READS,
-    ("explain", "policies"): Use.READS,
+    ("explain", "policies"): Use.READS_POLICIES,
     ("explain", "tls_ca"): Use.READS,
     ("explain", "token_file"): Use.READS,
     ("inspect", "checkpoint"): Use.READS,

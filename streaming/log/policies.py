@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import msgspec
 import pyarrow as pa
 
 from schemas.commands import (
@@ -29,13 +30,21 @@ from schemas.effects import AdminResponse, Quarantined, Row
 from streaming.broker import admin_requests
 from streaming.broker.admin import namespace_policies, namespaces
 from streaming.broker.broker import Broker
-from streaming.broker.config import BadSetting, configuration, is_known, is_without_effect
+from streaming.broker.config import (
+    BadSetting,
+    ServiceConfiguration,
+    configuration,
+    is_known,
+    is_without_effect,
+)
 from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
+from streaming.broker.names import base_of, is_namespace_name
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of, unknown_fields
+from streaming.broker.policies.hierarchy import NO_POLICIES, Policies
 from streaming.broker.policies.kept import KEPT
 from streaming.log.broker_settings import nearest_setting, sort_out
-from streaming.log.dump_files import NO_EFFECT
+from streaming.log.dump_files import NO_EFFECT, full_topic
 from streaming.log.files import line_numbers, read_log
 from streaming.log.pins import PolicyCommand, fields_of, fronts, keys_of
 from streaming.log.policy_files import SHOWN, PolicyFile, is_log, mistakes, read_policy_file
@@ -63,7 +72,7 @@ def read_policies(
     refuses. Raises `LogError` and `FileNotFoundError` if `source` can't be read.
     """
     name = "the table of policies" if isinstance(source, pa.Table) else str(source)
-    known = _Log(records)
+    known = _Log.of(records)
     table, places, whole, _ = _read(source, known)
     topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
     problems: list[tuple[int, str]] = []
@@ -126,6 +135,66 @@ _ANY = "public/default"
 """Stands for the namespace that a file is about."""
 
 
+class InForce(NamedTuple):
+    """What files say of a topic: its `own` policies, those of its `namespace`, and the broker's `config`. None: they don't say."""
+
+    own: Policies | None
+    namespace: Policies | None
+    config: ServiceConfiguration | None
+
+
+def in_force(source: str | Path, topic: str | None) -> InForce:
+    """What the files that `read_policies` reads say of a topic, or, without one, of what they are about. What they say of others is left out.
+    A broker that carries their commands out tells.
+
+    Raises `LogError` and `FileNotFoundError`, also if they say nothing of it.
+    """
+    abouts = [about for about, _ in policy_sources(source) if about is not None]
+    named = topic or next((about for about in abouts if not is_namespace_name(about)), None)
+    base = None if named is None else base_of(full_topic(named))
+    namespace = next(iter(abouts), _ANY) if base is None else namespace_of(base)
+    found = _read(source, _Log(set(), {namespace}))
+    broker, told, config = Broker(0, NoEntries()), InForce(None, None, None), dict[str, Any]()
+    commands: list[tuple[str, Decoded]] = []
+    for place, value in zip(found.places, found.commands["value"].to_pylist(), strict=True):
+        command = _decoded(source, place, value)
+        commands.append((place, command))
+        if isinstance(command, BrokerConfig):
+            given = fields_of(value)
+            config = config | given | {"settings": config.get("settings", {}) | given.get("settings", {})}
+    if config:
+        combined = msgspec.convert(config, BrokerConfig)
+        try:
+            told = told._replace(config=configuration(combined.profile, combined.settings))
+        except BadSetting as error:
+            raise LogError(f"{source}: {error}") from None
+        broker.apply(0, 0, None, combined, b"")
+        broker.take()
+    for offset, (place, command) in enumerate(commands, 1):
+        if not isinstance(command, Admin):
+            continue
+        of_topic, of_namespace = admin_requests.topic_of(command.path), namespaces.call_of(command.path)
+        if of_topic is not None and base_of(of_topic) == base:
+            broker.apply(offset, 0, of_topic, command, b"")
+            told = told._replace(own=NO_POLICIES)
+        elif of_namespace is not None and of_namespace[0] == namespace:
+            broker.apply(offset, 0, None, command, b"")
+            told = told._replace(namespace=broker.namespace_policies.get(namespace, NO_POLICIES))
+        if (cause := _refusal(broker.take())) is not None:
+            raise LogError(f"{source}: {place}: {cause}")
+    if told == (None, None, None):
+        raise LogError(f"{source}: it has no settings of a broker, and says nothing of {base or namespace}")
+    own = next((broker.policies(name)[1] for name in broker.topic_names()), told.own)
+    return told._replace(own=own)
+
+
+def _decoded(source: str | Path, place: str, value: bytes) -> Decoded:
+    try:
+        return decode(value)
+    except MalformedCommand as error:
+        raise LogError(f"{source}: {place}: {error}") from None
+
+
 def _read(source: str | Path | pa.Table, log: "_Log") -> PolicyFile:
     """The commands, and where each stands."""
     if isinstance(source, pa.Table):
@@ -157,12 +226,17 @@ def _of_log(table: pa.Table, places: list[str]) -> PolicyFile:
     return PolicyFile(table, places, [False] * len(places), [])
 
 
-class _Log:
+class _Log(NamedTuple):
     """What a log has that policies can be about."""
 
-    def __init__(self, records: pa.Table) -> None:
-        self.topics: set[str] = set(records["topic"].unique().drop_null().to_pylist())
-        self.namespaces = {namespace_of(topic) for topic in self.topics}
+    topics: set[str]
+    namespaces: set[str]
+
+    @classmethod
+    def of(cls, records: pa.Table) -> Self:
+        """What the records have."""
+        topics: set[str] = set(records["topic"].unique().drop_null().to_pylist())
+        return cls(topics, {namespace_of(topic) for topic in topics})
 
 
 def _mistakes(policy: PolicyCommand, log: _Log) -> Iterator[str]:

@@ -86,7 +86,7 @@ def mistakes(name: str, found: Sequence[str]) -> str:
         if len(found) > SHOWN
         else f"{len(found)} mistakes"
     )
-    return "\n  ".join([f"{name} has {count}, so nothing was replayed:", *found[:SHOWN]])
+    return "\n  ".join([f"{name} has {count}, so it is not used:", *found[:SHOWN]])
 
 
 class PolicyFile(NamedTuple):

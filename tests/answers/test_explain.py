@@ -825,7 +825,8 @@ def test_a_log_has_the_names_of_those_that_were_refused_and_any_moment(tmp_path:
     _, text = run(log, T, "--producers", "--at", "1", *options)
     assert text.startswith(f"{T}, producers: a has exclusive access\n")
     _, text = run(log, T, "--producers", *options)
-    assert text.startswith(f"{T}, producers: c has exclusive access\n")
+    before = "topic epoch 1: who had it under an earlier one is fenced out"
+    assert text.startswith(f"{T}, producers: c has exclusive access ({before})\n")
 
 
 def test_whose_quota_closed_a_producer_and_refuses_it(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_values_that_pulsar_refuses_are_mistakes(file: Any) -> None:
     with pytest.raises(LogError) as caught:
         policy_notes(path)
     assert str(caught.value).splitlines() == [
-        f"{path} has 2 mistakes, so nothing was replayed:",
+        f"{path} has 2 mistakes, so it is not used:",
         "  line 2: broker setting ttlDurationDefaultInSeconds: 'soon': expected an integer, 0 to 2,147,483,647 s",
         "  line 3: broker setting brokerDeduplicationEnabled: 'maybe': Expected `bool`, got `str`",
     ]

@@ -21,7 +21,7 @@ from tests.record.situations import SETTINGS, SITUATIONS, Scene, topic_of
 FOLDER = Path(__file__).parent / "clusters"
 VERSIONS = ("2.10.5", "3.0.7", "4.0.7", "4.2.4", "5.0.0-M1")
 _SETTINGS = "/brokers/configuration/runtime"
-_WITH_AGES = ("quota_blocks",)
+_WITH_AGES = ("quota_blocks", "age_blocks", "age_evicts")
 """Of these, the ages of the oldest messages are asked for, too."""
 _CHECKS = 3
 """Seconds until a check of the quotas has run."""

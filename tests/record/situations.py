@@ -16,6 +16,8 @@ from streaming.record.rest import Rest
 PREFIX = "persistent://public/default/"
 WAIT = 20_000
 _SECONDS = 40.0
+_MANY = 300
+"""So many messages keep a producer slow while the situations are looked at."""
 _SMALL: dict[str, Any] = {"receiver_queue_size": 1}
 
 SETTINGS = {
@@ -244,6 +246,64 @@ def quota_blocks(scene: Scene, topic: str) -> None:
     scene.policy(topic, "backlogQuota?backlogQuotaType=destination_storage", quota)
 
 
+def quota_holds(scene: Scene, topic: str) -> None:
+    """A quota of size has closed a producer, whose client holds its messages and asks again."""
+    scene.subscribe(topic, "slow").close()
+    scene.publish(topic, 4)
+    scene.keep(scene.new_client().create_producer(topic, producer_name="first"))
+    quota = {"limitSize": 100, "limitTime": -1, "policy": "producer_request_hold"}
+    scene.policy(topic, "backlogQuota?backlogQuotaType=destination_storage", quota)
+    scene.until(topic, lambda stats: not stats["publishers"])
+
+
+def age_blocks(scene: Scene, topic: str) -> None:
+    """The same of a quota of age. The age is that of a ledger's end, so one must have ended."""
+    scene.subscribe(topic, "slow").close()
+    scene.publish(topic, 8)
+    scene.keep(scene.new_client().create_producer(topic, producer_name="first"))
+    quota = {"limitSize": -1, "limitTime": 1, "policy": "producer_request_hold"}
+    scene.policy(topic, "backlogQuota?backlogQuotaType=message_age", quota)
+    scene.until(topic, lambda stats: not stats["publishers"])
+
+
+def age_evicts(scene: Scene, topic: str) -> None:
+    """A quota of age has evicted a ledger from the backlog of a slow subscription. The open ledger stays."""
+    scene.subscribe(topic, "s").close()
+    scene.publish(topic, 8)
+    scene.keep(scene.client.create_producer(topic, producer_name="first"))
+    quota = {"limitSize": -1, "limitTime": 1, "policy": "consumer_backlog_eviction"}
+    scene.policy(topic, "backlogQuota?backlogQuotaType=message_age", quota)
+    scene.until(topic, lambda stats: _subscription(stats)["msgBacklog"] == 1)
+
+
+def fenced_out(scene: Scene, topic: str) -> None:
+    """A producer has taken the exclusive access of another one."""
+    mode = pulsar.ProducerAccessMode
+    for name, access in (("first", mode.Exclusive), ("second", mode.ExclusiveWithFencing)):
+        with suppress(pulsar.ProducerBusy):  # 2.10 takes the second one for Shared
+            scene.keep(scene.new_client().create_producer(topic, producer_name=name, access_mode=access))
+
+
+def max_producers(scene: Scene, topic: str) -> None:
+    """A topic has as many producers as it may have."""
+    scene.publish(topic, 1)
+    scene.policy(topic, "maxProducers", 1)
+    scene.keep(scene.client.create_producer(topic, producer_name="first"))
+    scene.until(topic, lambda stats: len(stats["publishers"]) == 1)
+
+
+def publish_rate(scene: Scene, topic: str) -> None:
+    """A producer sends more than the publish rate of its topic allows."""
+    scene.publish(topic, 1)
+    rate = {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1}
+    scene.policy(topic, "publishRate", rate)
+    producer = scene.new_client().create_producer(topic, producer_name="first", batching_enabled=False)
+    scene.keep(producer)
+    for _ in range(_MANY):
+        producer.send_async(b"x" * 50, lambda *_: None)
+    scene.until(topic, lambda stats: stats["publishRateLimitedTimes"] > 0)
+
+
 def ledgers_kept(scene: Scene, topic: str) -> None:
     """Three ledgers: a subscription is in the second one, another one is at the end."""
     slow, quick = scene.subscribe(topic, "slow", consumer_name="app-1"), scene.subscribe(topic, "quick")
@@ -285,7 +345,8 @@ SITUATIONS: dict[str, Callable[[Scene, str], None]] = {
     for each in (
         no_consumer, caught_up, no_permits, in_flight, unacked_of_consumer, unacked_of_subscription, key_held,
         active_without_permits, delayed_only, dispatch_rate, hole, terminated_at_its_end, exclusive_and_waiting, quota_blocks,
-        ledgers_kept, retained, no_subscription, partitions,
+        quota_holds, age_blocks, age_evicts, fenced_out, max_producers, ledgers_kept, retained, no_subscription, partitions,
+        publish_rate,
     )
 }  # fmt: skip
 

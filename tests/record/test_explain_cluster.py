@@ -1,6 +1,7 @@
 """`magnetar explain` about a live cluster and about what people paste: each answer on situations that clients made, and bad input."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ from streaming.answers.history.folders import NotFound
 from streaming.broker.persistent.delivery import Delivery
 from streaming.broker.topic.producing import Producing
 from streaming.cli.app import app
-from streaming.cli.explained import answers_lines, headline
+from streaming.cli.explained import answers_lines, headline, producers_headline
 from streaming.record.observe import observe
 from streaming.record.rest import CallFailed, Rest, Said
 from streaming.server.authentication import TokenAuthentication
 from streaming.server.server import Security
+from tests.parity.pulsar import LocalPulsar
 from tests.record.recorded_clusters import VERSIONS, Recorded
 from tests.record.situations import SETTINGS, Scene, path, scene_of, topic_of
 from tests.server.conftest import running
@@ -30,7 +32,7 @@ from tests.server.test_authentication import secret, token
 
 pytestmark = pytest.mark.feature("K3")
 
-MAGNETAR = "magnetar"
+MAGNETAR, REAL = "magnetar", "real"
 NOW = 1_800_000_000_000
 
 
@@ -47,11 +49,22 @@ def scene() -> Iterator[Scene]:
         yield found
 
 
-@pytest.fixture(params=[MAGNETAR, *VERSIONS])
+@pytest.fixture(scope="module")
+def real_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with (
+        LocalPulsar(tmp_path_factory.mktemp("pulsar"), SETTINGS) as real,
+        scene_of(
+            f"pulsar://127.0.0.1:{real.ports.broker}", Rest(f"http://127.0.0.1:{real.ports.admin}")
+        ) as found,
+    ):
+        yield found
+
+
+@pytest.fixture(params=[MAGNETAR, *VERSIONS, pytest.param(REAL, marks=pytest.mark.slow)])
 def rest(request: pytest.FixtureRequest) -> Rest:
-    """The admin API of Magnetar's server, or that of a real Pulsar as it was recorded."""
-    if request.param == MAGNETAR:
-        scene: Scene = request.getfixturevalue("scene")
+    """The admin API of Magnetar's server, or that of a real Pulsar, as it was recorded or live."""
+    if request.param in (MAGNETAR, REAL):
+        scene: Scene = request.getfixturevalue("scene" if request.param == MAGNETAR else "real_scene")
         return scene.rest
     return Recorded(request.param)
 
@@ -233,18 +246,133 @@ def test_whose_quota_blocks_producers(rest: Rest) -> None:
     assert "the slowest subscription is slow" in producing.verdicts[0].text
 
 
+def test_a_quota_that_holds_producers(rest: Rest) -> None:
+    found = ask(rest, "quota_holds")
+    (quotas,), (producing,) = found.quotas, found.producers
+    assert (quotas.quotas[0].state, quotas.quotas[0].policy) == ("exceeded", "producer_request_hold")
+    assert (producing.producers, producing.slowest) == ([], "slow")
+    assert blocking(producing) == [("backlogQuota", None)]
+    assert producing.verdicts[0].text.endswith(
+        "; the slowest subscription is slow; clients hold their producers' messages and ask again until these time out"
+    )
+    assert {(each.answer, each.error) for each in producing.admissions} == {
+        ("is refused", "ProducerBlockedQuotaExceededError")
+    }
+    assert "unsubscribe -s slow" in producing.to_do[0]
+    assert any("who is refused or held" in each for each in producing.unknown)
+
+
+AGELESS = ("2.10.5",)
+"""The versions whose stats have no age of the last check: it is told only if the oldest messages are asked for."""
+
+
+def version_of(request: pytest.FixtureRequest) -> str:
+    version: str = request.node.callspec.params["rest"]
+    return version
+
+
+def test_a_quota_of_age_that_holds_producers(request: pytest.FixtureRequest, rest: Rest) -> None:
+    """The age is that of the last check, so that it is not sure."""
+    found = ask(rest, "age_blocks", oldest=True, quota=True, producers=True)
+    (quotas,), (producing,) = found.quotas, found.producers
+    size, age = quotas.quotas
+    assert (size.state, age.state, age.policy, age.level, age.limit) == (
+        "no limit", "exceeded", "producer_request_hold", "topic", 1000,
+    )  # fmt: skip
+    assert (quotas.slowest, quotas.backlogs[0].subscription) == ("slow", "slow")
+    assert producers_headline(producing).startswith(
+        "perhaps held: the message_age quota is exceeded (producer_request_hold, topic): used "
+    )
+    assert producers_headline(producing).endswith(", as of the last check")
+    assert {(each.answer, each.text) for each in producing.admissions} == {
+        ("not known", "refused with ProducerBlockedQuotaExceededError if the quota is still exceeded")
+    }
+    assert "unsubscribe -s slow" in producing.to_do[0]
+    (unasked,) = ask(rest, "age_blocks", producers=True).producers
+    if version_of(request) in AGELESS:
+        assert "whether the message_age quota was exceeded since the last check" in unasked.unknown
+    else:
+        assert blocked_perhaps(unasked) == ["backlogQuota"]
+
+
+def blocked_perhaps(found: Producing) -> list[str]:
+    return [each.decider for each in found.verdicts if not each.sure]
+
+
+def test_a_quota_of_age_that_evicts(rest: Rest) -> None:
+    """It has evicted a ledger, and the open one stays, however old it is. Producers go on."""
+    found = ask(rest, "age_evicts", oldest=True, quota=True, producers=True)
+    (quotas,), (producing,) = found.quotas, found.producers
+    age = quotas.quotas[1]
+    assert (age.policy, age.evicts) == ("consumer_backlog_eviction", False)
+    assert (age.state, age.text.partition(":")[0]) in (
+        ("exceeded", "there is nothing to evict"),
+        ("within its limit", "the last check knew no age"),
+    )
+    assert "ledger" in age.text
+    assert quotas.backlogs[0].entries == 1
+    assert any(each.startswith("what a quota has evicted: the stats don't tell") for each in quotas.unknown)
+    assert (blocking(producing), blocked_perhaps(producing)) == ([], [])
+    assert [each.name for each in producing.producers] == ["first"]
+    assert {each.answer for each in producing.admissions} >= {"gets in"}
+
+
 # -- producers
 
 
-def test_who_has_exclusive_access_and_how_many_wait(rest: Rest) -> None:
+def test_a_topic_with_as_many_producers_as_it_may_have(rest: Rest) -> None:
+    (found,) = ask(rest, "max_producers").producers
+    assert [(each.decider, each.text) for each in found.verdicts if each.blocks] == [
+        ("maxProducersPerTopic", "1 producers, the limit is 1")
+    ]
+    assert [each.name for each in found.producers] == ["first"]
+    assert {(each.answer, each.error) for each in found.admissions} == {("is refused", "ProducerBusy")}
+    assert "set-max-producers" in found.to_do[0]
+
+
+def test_a_producer_that_was_fenced_out(request: pytest.FixtureRequest, rest: Rest) -> None:
+    """The stats show who has the access now, and by its epoch that somebody lost it."""
+    (found,) = ask(rest, "fenced_out", producers=True).producers
+    (producer,) = found.producers
+    access = [each.text for each in found.verdicts if each.blocks]
+    if version_of(request) == "2.10.5":  # it does not know ExclusiveWithFencing
+        assert (producer.name, producer.access_mode, found.epoch) == ("first", "Exclusive", 0)
+        assert access == ["first has exclusive access"]
+    else:
+        assert (producer.name, producer.access_mode, found.epoch) == ("second", "ExclusiveWithFencing", 1)
+        assert access == [
+            "second has exclusive access (topic epoch 1: who had it under an earlier one is fenced out)"
+        ]
+    assert found.owner == producer.name
+    assert ("Exclusive", "is refused", "ProducerFenced") in [
+        (each.access_mode, each.answer, each.error) for each in found.admissions
+    ]
+    assert any("who was fenced out" in each for each in found.unknown)
+
+
+def test_a_publish_rate_that_slows_a_producer(request: pytest.FixtureRequest, rest: Rest) -> None:
+    (found,) = ask(rest, "publish_rate").producers
+    (rate,) = [each for each in found.verdicts if each.decider == "publishRate"]
+    assert (rate.blocks, rate.sure) == (False, False)
+    assert re.fullmatch(
+        r"publishing was throttled \d+ times in the last interval of the stats; the limit is 10 messages/s \(topic\)",
+        rate.text,
+    )
+    assert producers_headline(found).startswith("perhaps held: publishing was throttled ")
+    assert "raise the publish rate" in found.to_do[0]
+    assert {each.answer for each in found.admissions if each.access_mode == "Shared"} == {"gets in"}
+
+
+def test_who_has_exclusive_access_and_how_many_wait(request: pytest.FixtureRequest, rest: Rest) -> None:
     (found,) = ask(rest, "exclusive_and_waiting", producers=True).producers
     assert (found.owner, found.waiting) == ("first", 1)
     assert [each.text for each in found.verdicts if each.blocks] == [
         "first has exclusive access, and 1 waits for it"
     ]
+    fencing = "not known" if version_of(request) == "2.10.5" else "fences"
     assert [(each.access_mode, each.answer, each.error) for each in found.admissions] == [
         ("Shared", "is refused", "ProducerBusy"), ("Exclusive", "is refused", "ProducerFenced"),
-        ("WaitForExclusive", "waits", None), ("ExclusiveWithFencing", "fences", None),
+        ("WaitForExclusive", "waits", None), ("ExclusiveWithFencing", fencing, None),
     ]  # fmt: skip
     assert any(each.startswith("who waits") for each in found.unknown)
 
@@ -557,11 +685,10 @@ def pasted(scene: Scene, tmp_path: Path, situation: str) -> list[object]:
 def test_files_give_the_same_answers(scene: Scene, tmp_path: Path) -> None:
     code, text = run(*pasted(scene, tmp_path, "no_permits"), "public/default/no-permits")
     assert code == 0
-    assert text.startswith(
-        "public/default/no-permits, subscription s (Shared): held back by permits (app-1)\n"
-    )
+    answer = text.splitlines()[1]  # after what is used of the policies
+    assert answer == "public/default/no-permits, subscription s (Shared): held back by permits (app-1)"
     assert "backlog 4 entries: 1 in flight, 0 to redeliver, 0 delayed, 3 not read yet" in text
-    assert "Not known: the broker's settings" in text
+    assert "Not known: the broker's settings: give --policies (broker.conf" in text
     options = pasted(scene, tmp_path, "no_permits")
     code, text = run(*options[:2])
     assert code == 0
@@ -640,12 +767,91 @@ def test_files_that_windows_wrote(encoding: str, tmp_path: Path) -> None:
     assert (code, "subscription s" in said) == (0, True), said
 
 
-@pytest.mark.parametrize("text", ["{}", '{"ttlDurationDefaultInSeconds": "0"}', '{"subscriptions": {}}'])
-def test_files_that_are_no_policies_of_a_namespace(scene: Scene, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{}", '{"subscriptions": {}}'])
+def test_files_that_are_no_policies(scene: Scene, text: str, tmp_path: Path) -> None:
     options = pasted(scene, tmp_path, "no_permits")
     Path(str(options[-1])).write_text(text)
     code, said = run(*options)
-    assert (code, "nothing in it is a policy of a namespace" in said) == (2, True), said
+    assert (code, "expected the settings of a broker, the policies of a namespace or of a topic" in said) == (
+        2,
+        True,
+    ), said
+
+
+def test_the_policies_of_another_namespace_are_refused(scene: Scene, tmp_path: Path) -> None:
+    *options, policies = pasted(scene, tmp_path, "no_permits")
+    code, said = run(*options, f"shop/day={policies}", "orders")
+    assert (code, "says nothing of persistent://public/default/orders" in said) == (2, True), said
+
+
+SHOWN: dict[str, Any] = {
+    "bundles": {"numBundles": 4}, "max_producers_per_topic": 7,
+    "backlog_quota_map": {"message_age": {"limitSize": -1, "limitTime": 60, "policy": "consumer_backlog_eviction"}},
+}  # fmt: skip
+CONF = (
+    "backlogQuotaDefaultLimitBytes={limit}\nbacklogQuotaDefaultRetentionPolicy=producer_exception\ndefaultRetentionTimeInMinutes=9\n"
+    "defaultRetentionSizeInMB=8\nmaxPublishRatePerTopicInMessages=5\nmanagedLedgerPassword=x\n"
+)
+
+
+@pytest.mark.parametrize("form", ["broker.conf", "runtime.json", "policies.yaml", "log.jsonl"])
+def test_the_defaults_of_the_broker_are_told_by_any_file_that_has_them(
+    form: str, scene: Scene, tmp_path: Path
+) -> None:
+    """One translation reads them, that of `magnetar replay --policies`."""
+    *options, _ = pasted(scene, tmp_path, "quota_blocks")
+    settings = dict(line.split("=") for line in CONF.format(limit=300).splitlines())
+    path = "/namespaces/public/default"
+    commands: list[dict[str, Any]] = [
+        {"timestamp": 0, "command": "BROKER_CONFIG", "settings": settings},
+        {"timestamp": 0, "command": "ADMIN", "method": "PUT", "path": path, "body": SHOWN},
+    ]
+    (tmp_path / "namespace.json").write_text(json.dumps(SHOWN))
+    (tmp_path / "topic.json").write_text('{"maxProducerPerTopic": 3}')
+    texts = {
+        "broker.conf": CONF.format(limit=300),
+        "runtime.json": json.dumps(settings),
+        "policies.yaml": json.dumps({"broker": settings, "namespaces": {"public/default": SHOWN}}),
+        "log.jsonl": "".join(f"{json.dumps(each)}\n" for each in commands),
+    }
+    (tmp_path / form).write_text(texts[form])
+    topic = "public/default/quota-blocks"
+    files = [tmp_path / form, *[tmp_path / "namespace.json"] * (form in ("broker.conf", "runtime.json")),
+             f"{topic}={tmp_path / 'topic.json'}"]  # fmt: skip
+    code, text = run(*options, ",".join(map(str, files)), topic, "--quota", "--retention", "--producers")
+    assert code == 0, text
+    for line in (
+        "  destination_storage: exceeded\n    limit 300 bytes, used 516 bytes, headroom -216 bytes (producer_exception, broker)\n",
+        "    limit 60 s, used ",
+        " (consumer_backlog_eviction, namespace)\n",
+        "  retention of what is consumed: 9 min, 8 MB (broker)\n",
+        "0 producers, the limit is 3\n",
+        "publishRate           the limit is 5 messages/s (broker)",
+        "every 60 s (backlogQuotaCheckIntervalInSeconds)",
+        "topic.json: 1 policy applied",
+    ):
+        assert line in text, text
+    assert "Not known: " not in text
+
+
+def test_files_that_say_nothing_of_a_level_leave_what_is_below_it_unknown(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """A broker's default holds only if the levels above are known not to set it."""
+    *options, _ = pasted(scene, tmp_path, "quota_blocks")
+    (tmp_path / "broker.conf").write_text(CONF.format(limit=300))
+    code, text = run(*options, tmp_path / "broker.conf", "--quota", "--retention")
+    assert code == 0
+    assert "retention of what is consumed: not known" in text
+    assert "Not known: the policies of the namespace: give --policies" in text
+    assert "every 60 s (backlogQuotaCheckIntervalInSeconds)" in text
+
+
+def test_settings_that_no_broker_takes(scene: Scene, tmp_path: Path) -> None:
+    *options, _ = pasted(scene, tmp_path, "quota_blocks")
+    (tmp_path / "broker.conf").write_text("defaultRetentionTimeInMinutes=soon\n")
+    code, text = run(*options, tmp_path / "broker.conf")
+    assert (code, "defaultRetentionTimeInMinutes" in text) == (2, True), text
 
 
 def test_pasted_partitions(scene: Scene, tmp_path: Path) -> None:

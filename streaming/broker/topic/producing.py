@@ -137,14 +137,15 @@ def terminated() -> Verdict:
 
 def exclusive_access(access: ProducerAccess, *, shared: bool) -> Verdict:
     """Somebody has exclusive access, or waits for it. `shared`: the topic has producers."""
-    return access_of(access.owner, len(access.waiting), shared=shared)
+    return access_of(access.owner, len(access.waiting), access.epoch, shared=shared)
 
 
-def access_of(owner: str | None, waiting: int, *, shared: bool) -> Verdict:
-    """The same of an owner and so many that wait."""
+def access_of(owner: str | None, waiting: int, epoch: int | None, *, shared: bool) -> Verdict:
+    """The same of an owner, so many that wait, and the topic's epoch."""
     wait = f"{waiting} {'waits' if waiting == 1 else 'wait'}"
     if owner is not None:
-        text = f"{owner} has exclusive access" + (f", and {wait} for it" if waiting else "")
+        before = f" (topic epoch {epoch}: who had it under an earlier one is fenced out)" if epoch else ""
+        text = f"{owner} has exclusive access{before}" + (f", and {wait} for it" if waiting else "")
     else:
         text = f"{wait} for exclusive access" + (", until all producers have left" if shared else "")
     return Verdict("access mode", True, text)
@@ -155,9 +156,15 @@ def quota_blocks(type_: str, policy: str, level: str, figures: str, slowest: str
     of_deduplication = slowest == DEDUP_CURSOR
     found = "cursor is that of deduplication" if of_deduplication else f"subscription is {slowest}"
     whose = "" if slowest is None else f"; the slowest {found}"
-    return Verdict(
-        "backlogQuota", True, f"the {type_} quota is exceeded ({policy}, {level}): {figures}{whose}"
-    )
+    text = f"the {type_} quota is exceeded ({policy}, {level}): {figures}{whose}; {_CLIENTS[policy]}"
+    return Verdict("backlogQuota", True, text)
+
+
+_CLIENTS = {
+    "producer_request_hold": "clients hold their producers' messages and ask again until these time out",
+    "producer_exception": "clients fail their producers and what these send",
+}
+"""What a client does with the refusal of a quota (docs/rules/quotas.md §7)."""
 
 
 def encryption() -> Verdict:

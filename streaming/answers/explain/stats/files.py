@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
 from sinks.small_files import in_utf8, read_small
-from streaming.answers.explain.stats.observed import Observed, ShownFields, policies_of_namespace, stats_of
+from streaming.answers.explain.stats.observed import Observed, ShownFields, stats_of
 from streaming.answers.history.folders import NotFound, listed
-from streaming.broker.admin import namespace_policies
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.names import whole_of
-from streaming.broker.policies.hierarchy import NO_POLICIES
+from streaming.broker.policies.hierarchy import NO_POLICIES, Policies
 
 UNNAMED = "the topic"
 """A topic whose name nobody told: stats don't have it."""
@@ -27,8 +27,16 @@ class BadStats(ValueError):
     """A file is not what it should be. The text says why."""
 
 
+class Told(NamedTuple):
+    """What other files say of a topic: its `own` policies, those of its `namespace`, the broker's `config`. None: they don't say."""
+
+    own: Policies | None = None
+    namespace: Policies | None = None
+    config: ServiceConfiguration | None = None
+
+
 def from_files(
-    stats: Path, internal: Path | None, policies: Path | None, topic: str | None, now: int
+    stats: Path, internal: Path | None, told: Told, topic: str | None, now: int
 ) -> tuple[str, list[Observed], int]:
     """The topic's name, what the files show of it or of its partitions, and their number (0: it is not partitioned).
 
@@ -47,29 +55,25 @@ def from_files(
             f"{internal}: expected what `pulsar-admin topics stats-internal` or `partitioned-stats-internal` prints: it has neither "
             "ledgers nor partitions"
         )
-    missing, namespace = [], None
+    missing, (own, namespace, config) = [], told
     if inside is None:
         missing.append("the internal stats: give --internal-stats")
-    if policies is None:
+    if namespace is None:
         missing.append(
             "the policies of the namespace: give --policies (pulsar-admin namespaces policies NAMESPACE)"
         )
-    else:
-        dump = _object(policies)
-        if dump.keys().isdisjoint(namespace_policies.NAMES):
-            raise BadStats(
-                f"{policies}: expected what `pulsar-admin namespaces policies` prints, and nothing in it is a policy of a namespace"
-            )
-        namespace, refused = policies_of_namespace(dump)
-        missing += refused
+    elif own is None:
+        own = NO_POLICIES
         missing.append("policies of the topic itself: it is taken to have none")
-    missing.append("the broker's settings")
+    if config is None:
+        missing.append(
+            "the broker's settings: give --policies (broker.conf, or pulsar-admin brokers get-runtime-config)"
+        )
     parts = shown.get("partitions") or {}
     if not isinstance(parts, dict):
         raise BadStats(f"{stats}: its partitions are not an object")
     metadata = shown.get("metadata")
     number = ShownFields(metadata).number("partitions") or len(parts)
-    own = None if namespace is None else NO_POLICIES
 
     def observed(name: str, of: Any, inner: Any) -> Observed:
         try:
@@ -83,7 +87,7 @@ def from_files(
             None if inner is None else ShownFields(inner),
             own,
             namespace,
-            None,
+            config,
             missing,
         )
 

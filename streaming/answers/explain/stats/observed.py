@@ -32,14 +32,14 @@ from streaming.broker.topic.stats import cursor_name
 
 NAMESPACE_POLICIES = (
     "backlog_quota_map", "retention_policies", "max_unacked_messages_per_consumer", "max_unacked_messages_per_subscription",
-    "max_producers_per_topic", "topicDispatchRate", "subscriptionDispatchRate",
+    "max_producers_per_topic", "topicDispatchRate", "subscriptionDispatchRate", "publishMaxMessageRate",
 )  # fmt: skip
 """What is used of a namespace's policies."""
 
 TOPIC_POLICIES = {
     "backlogQuotaMap": "backlogQuota", "retention": "retention", "maxUnackedMessagesOnConsumer": "maxUnackedMessagesOnConsumer",
     "maxUnackedMessagesOnSubscription": "maxUnackedMessagesOnSubscription", "maxProducers": "maxProducers",
-    "dispatchRate": "dispatchRate", "subscriptionDispatchRate": "subscriptionDispatchRate",
+    "dispatchRate": "dispatchRate", "subscriptionDispatchRate": "subscriptionDispatchRate", "publishRate": "publishRate",
 }  # fmt: skip
 """The calls that show what is used of a topic's policies, and those that set them."""
 

@@ -34,6 +34,10 @@ MOST_NAMED = 100
 SHOWN = 5
 """So many backlogs are shown."""
 
+EVICTS = "consumer_backlog_eviction"
+"""The policy of a quota that evicts."""
+_AGE = "oldestBacklogMessageAgeSeconds"
+"""The age that the last check knew (4.0), negative if it knew none."""
 _NOT_KNOWN = "not known"
 _OF_PULSAR = ("pulsar.", "__")
 """Begin the names of durable cursors that are no subscriptions: of deduplication, replication and compaction."""
@@ -58,10 +62,17 @@ def explain_quotas(observed: Observed) -> Quotas:
         disconnects=[],
         backlogs=backlogs[:SHOWN],
         unknown=[
-            f"when the quotas are checked next, {_interval(observed, 'backlogQuotaCheckIntervalInSeconds', 's')}"
+            f"when the quotas are checked next, {_interval(observed, 'backlogQuotaCheckIntervalInSeconds', 's')}",
+            *[_EVICTED] * any(each.policy == EVICTS and each.state != "no limit" for each in quotas),
         ],
         to_do=advice.of_quotas(observed.topic, quotas, None if slowest is None else slowest[0]),
     )
+
+
+_EVICTED = (
+    "what a quota has evicted: the stats don't tell; the broker's metric pulsar_storage_backlog_quota_exceeded_evictions_total counts "
+    "how often one did"
+)
 
 
 def _interval(observed: Observed, setting: str, unit: str) -> str:
@@ -135,6 +146,7 @@ def _quota(observed: Observed, type_: QuotaType, oldest: int | None) -> Quota:
         (_NOT_KNOWN, _NOT_KNOWN) if effective is None else (effective.value.policy, effective.level)
     )
     state: QuotaState
+    evicts = False
     if limit is None:
         state, text = (
             "not known",
@@ -142,10 +154,13 @@ def _quota(observed: Observed, type_: QuotaType, oldest: int | None) -> Quota:
         )
     elif limit < 0 or (limit == 0 and not by_size):
         state, text = "no limit", "a negative limit is none" if by_size else "a limit of 0 or less is none"
+    elif used is None and not by_size and stats.number(_AGE) is not None:
+        state, text = "within its limit", _no_age(observed)
     elif used is None:
         state, text = "not known", "the stats of this version don't show how much is used"
     elif used >= limit if by_size else used > limit:
-        state, text = "exceeded", _exceeded(policy)
+        state = "exceeded"
+        evicts, text = _exceeded(policy) if by_size or policy != EVICTS else _age_evicts(observed)
     else:
         state = "within its limit"
         text = (
@@ -163,25 +178,61 @@ def _quota(observed: Observed, type_: QuotaType, oldest: int | None) -> Quota:
         if state in ("no limit", "not known") or used is None or limit is None
         else limit - used,
         state=state,
-        evicts=state == "exceeded" and policy == "consumer_backlog_eviction",
+        evicts=evicts,
         text=text,
     )
 
 
-def _exceeded(policy: str) -> str:
+def _exceeded(policy: str) -> tuple[bool, str]:
+    """Whether the next check evicts, and what else it does."""
     if policy == _NOT_KNOWN:
-        return "whether it evicts or blocks producers is not known: that takes the policies"
-    if policy == "consumer_backlog_eviction":
-        return "the next check evicts, unless the excess is less than one entry"
-    return closes_producers(policy)
+        return False, "whether it evicts or blocks producers is not known: that takes the policies"
+    if policy == EVICTS:
+        return True, "the next check evicts, unless the excess is less than one entry"
+    return False, closes_producers(policy)
+
+
+def _age_evicts(observed: Observed) -> tuple[bool, str]:
+    """The same of a quota of age that evicts."""
+    if observed.config is None:
+        return (
+            True,
+            "the next check evicts what is too old: whole closed ledgers, if the broker's settings don't make it precise",
+        )
+    if observed.config.preciseTimeBasedBacklogQuotaCheck:
+        return True, "the next check expires what is older than nine tenths of the limit"
+    if _in_open_ledger(observed):
+        return (
+            False,
+            "there is nothing to evict: it evicts whole closed ledgers, and the slowest cursor's is open",
+        )
+    return True, "the next check evicts the ledgers that were closed before that"
+
+
+def _no_age(observed: Observed) -> str:
+    if not any(each.number("msgBacklog") for each in _durable(observed).values()):
+        return "no entry is unacknowledged"
+    none = "the last check knew no age: it has not run"
+    if observed.config is not None and observed.config.preciseTimeBasedBacklogQuotaCheck:
+        return none
+    return f"{none}, or the ledger of the oldest unacknowledged entry is open (preciseTimeBasedBacklogQuotaCheck is false)"
+
+
+def _in_open_ledger(observed: Observed) -> bool:
+    """Whether the first entry that the slowest cursor has not acknowledged is in the ledger that is written to."""
+    slowest, ledgers = _slowest(observed), observed.ledgers
+    if slowest is None or slowest[1] is None or not ledgers:
+        return False
+    *closed, last = ledgers
+    ledger, entry = slowest[1]
+    return ledger >= last or (closed != [] and ledger == closed[-1] and entry + 1 >= ledgers[ledger][0])
 
 
 def _used(observed: Observed, oldest: int | None, *, by_size: bool) -> int | None:
     if by_size:
         return observed.stats.number("backlogSize")
-    age = observed.stats.number("oldestBacklogMessageAgeSeconds")
-    if age is not None and age >= 0:
-        return age * 1000
+    if (age := observed.stats.number(_AGE)) is not None:
+        return age * 1000 if age >= 0 else None
     return None if oldest is None else max(observed.clock - oldest, 0)
 
 
