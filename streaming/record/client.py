@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ from streaming.protocol.codec import (
     encode,
 )
 from streaming.protocol.frames import MINUS_ONE, position
-from streaming.record.proxy import broker_address, is_tls
+from streaming.record.proxy import broker_address, broker_addresses, is_tls
 from streaming.record.stored import Stored
 from streaming.record.unreachable import Unreachable
 
@@ -181,7 +182,7 @@ class Reader:
     """Reads entries of topics through subscriptions that end with it. Topics of one broker share a connection. Use it in one thread, as a
     context manager.
 
-    `token`: that of now, or None. `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
+    `url`: the first of its brokers that can be reached is asked who serves a topic. `token`: that of now, or None. `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
     the system's authorities. `unreachable`: what is known of brokers from earlier readers. This one connects to a broker that can't be
     reached once.
     """
@@ -194,7 +195,7 @@ class Reader:
         streams: int = 1,
         unreachable: Unreachable | None = None,
     ) -> None:
-        self._url, self._token, self._tls = url, token, tls
+        self._urls, self._token, self._tls = [*broker_addresses(url)], token, tls
         self._unreachable = unreachable or Unreachable()
         self._failed: dict[str, ReadFailed] = {}
         self._streams = max(streams, 1)
@@ -270,19 +271,26 @@ class Reader:
         self._unreachable.reached(broker)
         return found
 
+    def _first(self) -> _Connection:
+        """A connection to the first broker of the service URL that can be reached."""
+        for url in self._urls[:-1]:
+            with suppress(BrokerUnreachable):
+                return self._connection(url)
+        return self._connection(self._urls[-1])
+
     def _owner(self, topic: str) -> _Connection:
         """A connection to the broker that serves a topic."""
-        url, authoritative = self._url, False
+        first, authoritative = self._first(), False
+        asked = first
         for _ in range(_MOST_REDIRECTS):
-            asked = self._connection(url)
             found = asked.ask("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=authoritative)
-            broker = found.get("brokerServiceUrlTls" if is_tls(self._url) else "brokerServiceUrl")
+            broker = found.get("brokerServiceUrlTls" if is_tls(first.url) else "brokerServiceUrl")
             if broker is None:
                 reason = found.get("message") or found.get("error")
                 refused = found.get("error") in _NO_RIGHT
                 raise (NoRight if refused else ReadFailed)(f"{topic}: {reason}")
             if found.get("response") == "Connect":
-                proxied = found.get("proxy_through_service_url") and broker != url
-                return self._connection(self._url, broker) if proxied else self._connection(broker)
-            url, authoritative = broker, bool(found.get("authoritative"))
+                proxied = found.get("proxy_through_service_url") and broker != asked.url
+                return self._connection(first.url, broker) if proxied else self._connection(broker)
+            asked, authoritative = self._connection(broker), bool(found.get("authoritative"))
         raise ReadFailed(f"{topic}: the brokers redirect the lookup in a circle")

@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
@@ -49,6 +49,10 @@ class CallFailed(OSError):
         self.status, self.broker = status, broker
 
 
+class _NotConnected(ConnectionError):
+    """There is no connection, so nothing was asked."""
+
+
 class Said(NamedTuple):
     """Status and body of a response; `value`: the body as JSON or else as text, None if there is none."""
 
@@ -87,8 +91,8 @@ class _Idle:
 
 
 class Rest:
-    """The admin API at a URL. `tls`: whose signatures count for the cluster's certificates; None: those of the system's
-    authorities."""
+    """The admin API at a URL, which may name several brokers: ``http://HOST:PORT,HOST:PORT``. One is asked as long as it can be reached, then
+    another one. `tls`: whose signatures count for the cluster's certificates; None: those of the system's authorities."""
 
     def __init__(
         self,
@@ -99,10 +103,8 @@ class Rest:
     ) -> None:
         """`headers`: makes those of every call by `call` and `get`, such as for authentication. `rate`: how many requests there are per second at most,
         from all threads. One that is redirected is two. Raises `BadAdminUrl`."""
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-            raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
         self.url, self.tls = url.rstrip("/"), tls
+        self._brokers = _brokers(self.url)
         self.rate, self.calls = rate, 0
         self._headers = headers
         self._turn, self._next = threading.Lock(), 0.0
@@ -129,9 +131,9 @@ class Rest:
         idle: "_Idle",
     ) -> "_Answered":
         """As `open`. `unreachable`: brokers that are not tried for now. `idle`: connections that may be used."""
-        url = self.url + target
+        answered = self._first(method, target, headers, body, idle)
+        url = answered.broker + target
         for _ in range(_MOST_REDIRECTS):
-            answered = self._sent(method, url, headers, body, unreachable, idle)
             response = answered.response
             if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
                 return answered
@@ -139,9 +141,31 @@ class Rest:
             with response:
                 response.read(_MOST_OF_REDIRECT)
             idle.keep(answered)
+            answered = self._elsewhere(method, url, headers, body, unreachable, idle)
         raise CallFailed(f"{method} {target}: the brokers redirect it in a circle", HTTPStatus.LOOP_DETECTED)
 
-    def _sent(
+    def _first(
+        self, method: str, target: str, headers: dict[str, str], body: bytes | None, idle: "_Idle"
+    ) -> "_Answered":
+        """The response of a broker of the URL. The others are asked if it can't be reached."""
+        failed = list[str]()
+        for broker in self._unreachable.ordered(self._brokers):
+            try:
+                answered = self._sent(method, broker + target, headers, body, idle)
+            except TimeoutError:
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                may_ask_another = method == "GET" or isinstance(error, _NotConnected)
+                if len(self._brokers) == 1 or not may_ask_another:
+                    raise
+                self._unreachable.failed(broker, str(error))
+                failed.append(f"{broker}: {error}")
+                continue
+            self._unreachable.reached(broker)
+            return answered
+        raise ConnectionError("; ".join(failed))
+
+    def _elsewhere(
         self,
         method: str,
         url: str,
@@ -150,12 +174,25 @@ class Rest:
         unreachable: Unreachable,
         idle: "_Idle",
     ) -> "_Answered":
-        """The response to a request. A broker to which others redirect, and that can't be reached, is no trouble of the whole API: raises
+        """The response of a broker to which another one redirects. If it can't be reached, that is no trouble of the whole API: raises
         `CallFailed` with a status."""
-        parts = urllib.parse.urlsplit(url)
-        broker = f"{parts.scheme}://{parts.netloc}"
+        broker = _broker(url)
         if (why := unreachable.why(broker)) is not None:
             raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker)
+        try:
+            answered = self._sent(method, url, headers, body, idle)
+        except (OSError, http.client.HTTPException) as error:
+            why = f"{broker} can't be reached: {error}"
+            unreachable.failed(broker, why)
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker) from None
+        unreachable.reached(broker)
+        return answered
+
+    def _sent(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None, idle: "_Idle"
+    ) -> "_Answered":
+        """The response to a request."""
+        parts, broker = urllib.parse.urlsplit(url), _broker(url)
         path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
         # The broker may have closed an idle connection. It is safe to ask again only for what changes nothing.
         while method == "GET" and (connection := idle.take(broker)) is not None:
@@ -172,18 +209,9 @@ class Rest:
             else http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
         )
         self._wait()
-        try:
-            _connect(connection)
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            if broker == self.url:
-                raise
-            why = f"{broker} can't be reached: {error}"
-            unreachable.failed(broker, why)
-            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker) from None
-        unreachable.reached(broker)
-        return _Answered(broker, connection, response)
+        _connect(connection)
+        connection.request(method, path, body, headers)
+        return _Answered(broker, connection, connection.getresponse())
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
@@ -260,12 +288,34 @@ def understood(url: str) -> Iterator[None]:
         ) from None
 
 
+def _brokers(url: str) -> list[str]:
+    """The URL of each broker that a URL names. Raises `BadAdminUrl`."""
+    scheme, _, hosts = url.partition("://")
+    found = [f"{scheme}://{each}" for each in hosts.split(",")]
+    for each in found:
+        with suppress(ValueError):
+            parts = urllib.parse.urlsplit(each)
+            is_port = parts.port != 0  # one that is too large raises
+            if scheme in ("http", "https") and parts.hostname and is_port and each == _broker(each):
+                continue
+        raise BadAdminUrl(
+            f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080, or several HOST:PORT with commas"
+        )
+    return found
+
+
+def _broker(url: str) -> str:
+    """The broker of a URL."""
+    parts = urllib.parse.urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 def _connect(connection: http.client.HTTPConnection) -> None:
-    """Raises OSError, and `TimeoutError` only from then on: that is a response which does not come."""
+    """Raises `_NotConnected`, and `TimeoutError` only from then on: that is a response which does not come."""
     try:
         connection.connect()
-    except TimeoutError as error:
-        raise ConnectionError(*error.args) from None
+    except OSError as error:
+        raise _NotConnected(str(error)) from None
     connection.sock.settimeout(_SECONDS)
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST_PAUSE_SECONDS = 10.0
@@ -33,6 +34,11 @@ class Unreachable:
                 return found.why
             found.due, found.is_tried = now + found.pause, True
             return None
+
+    def ordered(self, brokers: Iterable[str]) -> list[str]:
+        """The brokers in their order, but the ones that could not be reached last."""
+        with self._lock:
+            return sorted(brokers, key=lambda each: each in self._failures)
 
     def failed(self, broker: str, why: str) -> None:
         """A broker could not be reached."""

@@ -37,7 +37,7 @@ from streaming.record.stored import Stored
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
 from tests.record.test_record import Scripted
-from tests.record.test_unreachable import redirecting
+from tests.record.test_unreachable import of_all, redirecting, refusing
 from tests.server.conftest import Running, running
 
 pytestmark = pytest.mark.feature("K4")
@@ -749,6 +749,19 @@ def test_policies_have_their_share_although_all_topics_are_due(
     assert max(counts) <= min(counts) + 1
     assert len(asked) <= 72  # and what is too little for another look
     assert min(looked.count(topic) for topic in topics) >= 2
+
+
+def test_urls_of_several_brokers_of_which_the_first_is_away(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
+) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    publish(client, topic, 3)
+    urls = of_all(refusing("pulsar"), refusing("pulsar"), broker.service_url)
+    several = Rest(of_all(refusing("http"), rest.url))
+    _, said = mirror(urls, several, [topic], folder, 3, lambda: publish(client, topic, 1))
+    assert said == []
+    is_twin(rest, folder, topic)
+    assert len(positions(folder, topic)) == 5
 
 
 def test_topics_of_a_broker_that_can_not_be_reached_do_not_hold_up_others(

@@ -1,8 +1,9 @@
 """Brokers that can't be reached: each is tried once, and again after some time, whatever waits for it."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from random import Random
@@ -13,7 +14,7 @@ import pytest
 
 from streaming.protocol.codec import encode
 from streaming.record import client, rest, unreachable
-from streaming.record.client import BrokerUnreachable, Reader
+from streaming.record.client import BrokerUnreachable, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest
 from streaming.record.unreachable import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Unreachable
 from tests.record.test_record import Scripted, connected
@@ -93,7 +94,7 @@ def answering(
     *,
     closes: bool = False,
 ) -> Iterator[str]:
-    """The URL of an HTTP server. None: it does not answer before the block ends. `connections` gets the clients' addresses. `closes`: it
+    """The URL of an HTTP server. None: it does not answer before the block ends; status 0: it closes the connection instead. `connections` gets the clients' addresses. `closes`: it
     closes a connection after each answer, without saying so."""
     ended = threading.Event()
 
@@ -109,6 +110,9 @@ def answering(
                 self.close_connection = True
                 return
             status, headers, body = found
+            if not status:
+                self.close_connection = True
+                return
             self.send_response(status)
             if "Transfer-Encoding" in headers:
                 body = b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\n\r\n"
@@ -120,6 +124,8 @@ def answering(
             self.wfile.write(body)
             if closes:
                 self.close_connection = True
+
+        do_POST = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -159,6 +165,117 @@ def test_calls_that_are_redirected_to_a_silent_broker(monkeypatch: pytest.Monkey
                     assert api.get("/other") == {}
                 assert len(asked) == tries
                 clock.now += FIRST_PAUSE_SECONDS
+
+
+def refusing(scheme: str) -> str:
+    """The URL of a port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return f"{scheme}://127.0.0.1:{found.getsockname()[1]}"
+
+
+def of_all(*urls: str) -> str:
+    """The URL that names the brokers of all."""
+    return ",".join([urls[0], *(each.partition("://")[2] for each in urls[1:])])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_calls_go_to_a_broker_that_can_be_reached(seed: int) -> None:
+    """Of a URL with several, as long as there is one; always to the same, as long as it can be."""
+    draw, up, asked = Random(seed), [True] * 3, list[int]()
+
+    def answers(number: int) -> Any:
+        def answer(_: str) -> tuple[int, dict[str, str], bytes]:
+            asked.append(number)
+            return (200, {}, b"{}") if up[number] else (0, {}, b"")
+
+        return answer
+
+    with ExitStack() as stack:
+        urls = [stack.enter_context(answering(answers(number))) for number in range(3)]
+        api = Rest(of_all(refusing("http"), *urls))
+        before = None
+        for _ in range(30):
+            up[:] = [draw.random() < 0.5 for _ in up]
+            if any(up):
+                assert api.get("/a") == {}
+                assert up[asked[-1]]
+                assert before is None or not up[before] or before == asked[-1]
+                before = asked[-1]
+            else:
+                with pytest.raises(CallFailed, match="can't be reached: .*; .*; .*; ") as caught:
+                    api.get("/a")
+                assert "refused" in str(caught.value)
+                assert caught.value.status is None
+                before = None
+
+
+@pytest.mark.parametrize(("method", "both"), [("GET", True), ("POST", False)])
+def test_what_a_broker_may_have_done_is_not_asked_of_another(method: str, both: bool) -> None:
+    asked = list[int]()
+
+    def answers(number: int) -> Any:
+        def answer(_: str) -> tuple[int, dict[str, str], bytes]:
+            asked.append(number)
+            return (number * 200, {}, b"")
+
+        return answer
+
+    with answering(answers(0)) as first, answering(answers(1)) as second:
+        api = Rest(of_all(refusing("http"), first, second))
+        for _ in range(2):
+            with nullcontext() if both else pytest.raises(CallFailed, match="can't be reached"):
+                api.call(method, "/a")
+    assert asked == ([0, 1, 1] if both else [0, 0])
+
+
+@pytest.mark.parametrize("kind", ["refuses", "is silent", "closes"])
+def test_lookups_go_to_a_broker_that_can_be_reached(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a URL with several. The others are not tried by each reader."""
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.1)
+    owner, known, asked = refusing("pulsar"), Unreachable(), list[str]()
+
+    def closing(_: Any) -> list[bytes]:
+        raise ConnectionError
+
+    def named(topic: str) -> str:
+        asked.append(topic)
+        return owner
+
+    away = None if kind == "refuses" else Scripted(closing if kind == "closes" else lambda _: [])
+    first = Scripted(redirecting(named))
+    urls = of_all(refusing("pulsar") if away is None else away.url, refusing("pulsar"), first.url)
+    for topics in ("ab", "c"):
+        with Reader(urls, unreachable=known) as reader:
+            for topic in topics:
+                with pytest.raises(BrokerUnreachable) as caught:
+                    next(reader.entries(topic))
+                assert caught.value.broker == owner
+    assert asked == [*"abc"]
+    assert away is None or away.got == ["CONNECT"]
+    first.close()
+    with Reader(of_all(refusing("pulsar"), refusing("pulsar"))) as reader, pytest.raises(BrokerUnreachable):
+        next(reader.entries("a"))
+
+
+def test_a_proxy_is_the_one_that_was_asked() -> None:
+    """One of several Pulsar proxies leads to a broker."""
+    broker, connects = "pulsar://broker:6650", list[Any]()
+
+    def answers(frame: Any) -> list[bytes]:
+        if frame.cmd == "CONNECT":
+            connects.append(frame.fields.get("proxy_to_broker_url"))
+        if frame.cmd == "SUBSCRIBE":
+            return [encode("ERROR", {"request_id": frame.fields["request_id"], "error": "UnknownError", "message": "enough"})]  # fmt: skip
+        if frame.cmd != "LOOKUP":
+            return connected(frame)
+        fields = {"request_id": frame.fields["request_id"], "response": "Connect", "brokerServiceUrl": broker, "proxy_through_service_url": True}  # fmt: skip
+        return [encode("LOOKUP_RESPONSE", fields)]
+
+    proxy = Scripted(answers)
+    with Reader(of_all(refusing("pulsar"), proxy.url)) as reader, pytest.raises(ReadFailed, match="enough"):
+        next(reader.entries("t"))
+    assert connects == [None, "broker:6650"]
+    proxy.close()
 
 
 @pytest.mark.parametrize("redirects", [0, 1, 3])
