@@ -31,6 +31,9 @@ _MOST_REDIRECTS = 10
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """The statuses of a call for which a token lacks the right."""
 
+INCOMPLETE = HTTPStatus.GATEWAY_TIMEOUT
+"""The status of a call whose response did not come, or not all of it. Another time, it may."""
+
 _MOST_OF_REDIRECT = 1 << 16
 _MOST_BYTES = 64 << 20
 """Of a response. The stats of a topic with 10,000 subscriptions have some 20 MB."""
@@ -51,6 +54,10 @@ class CallFailed(OSError):
 
 class _NotConnected(ConnectionError):
     """There is no connection, so nothing was asked."""
+
+
+class _CutOff(Exception):
+    """A response ended before its end."""
 
 
 class Said(NamedTuple):
@@ -138,7 +145,7 @@ class Rest:
             if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
                 return answered
             url = urllib.parse.urljoin(url, elsewhere)
-            with response:
+            with response, suppress(OSError, http.client.HTTPException):
                 response.read(_MOST_OF_REDIRECT)
             idle.keep(answered)
             answered = self._elsewhere(method, url, headers, body, unreachable, idle)
@@ -225,7 +232,9 @@ class Rest:
                 status, said = response.status, _body(response)
             self._idle.keep(answered)
         except TimeoutError:
-            raise CallFailed(f"{method} {path}: no response in time", HTTPStatus.GATEWAY_TIMEOUT) from None
+            raise CallFailed(f"{method} {path}: no response in time", INCOMPLETE) from None
+        except _CutOff:
+            raise CallFailed(f"{method} {path}: the response is cut off", INCOMPLETE) from None
         except CallFailed:
             raise
         except (OSError, http.client.HTTPException) as error:
@@ -320,10 +329,20 @@ def _connect(connection: http.client.HTTPConnection) -> None:
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
-    """The body, or a part of it that is larger than any may be. Raises `TimeoutError`."""
+    """The body, or a part of it that is larger than any may be. Raises `TimeoutError` and `_CutOff`."""
     deadline, found = time.monotonic() + _MOST_SECONDS, bytearray()
-    while len(found) <= _MOST_BYTES and (some := response.read1(_MOST_BYTES)):
-        found += some
-        if time.monotonic() > deadline:
-            raise TimeoutError
+    try:
+        while len(found) <= _MOST_BYTES and (some := response.read1(_MOST_BYTES)):
+            found += some
+            if time.monotonic() > deadline:
+                raise TimeoutError
+    except TimeoutError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise _CutOff from error
+    if len(found) > _MOST_BYTES or response.chunked:
+        return bytes(found)
+    # Bytes of the announced ones are left, or even the headers are cut off, so that there is no announcement.
+    if response.length or (response.length is None and not found):
+        raise _CutOff
     return bytes(found)

@@ -495,7 +495,7 @@ def test_sampled_entries_are_spread_over_the_interval_across_a_restart(
     assert times[2:] == [before + (after - before) * number // 4 for number in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("shown", ["closed", "not found", "odd"])
+@pytest.mark.parametrize("shown", ["closed", "not found", "odd", "cut off once"])
 def test_the_first_look_knows_when_ledgers_were_closed(
     shown: str, client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
 ) -> None:
@@ -506,6 +506,7 @@ def test_the_first_look_knows_when_ledgers_were_closed(
     days = 86_400_000
     now = time.time_ns() // 1_000_000
     closed = [now - 7 * days, now - 5 * days]
+    asked = list[str]()
 
     class History(Rest):
         def call(self, method: str, path: str, body: Any = None) -> Said:
@@ -514,23 +515,27 @@ def test_the_first_look_knows_when_ledgers_were_closed(
                 created = datetime.fromtimestamp(closed[1] / 1000, UTC).isoformat()
                 value = {**value, "lastLedgerCreatedTimestamp": created}
             if path.endswith("/internal-info"):
+                asked.append(path)
+                if shown == "cut off once" and len(asked) == 1:
+                    raise CallFailed("cut off", 504)
                 if shown == "not found":
                     return Said(404, {"reason": "no such call"})
-                times = [*closed, closed[1] if shown == "closed" else "x"]
+                times = [*closed, "x" if shown == "odd" else closed[1]]
                 ledgers = [each | {"timestamp": at} for each, at in zip(value["ledgers"], times, strict=True)]
                 for name in ("entries", "size"):  # as a real one shows the open one
                     del ledgers[-1][name]
                 value = {**value, "ledgers": ledgers}
             return Said(status, value)
 
-    _, said = mirror(broker.service_url, History(rest.url), [topic], folder, entries="sampled")
-    assert said == []
+    _, said = mirror(broker.service_url, History(rest.url), [topic], folder, 2, entries="sampled")
+    assert said == ([f"{topic}: waits: cut off", f"{topic}: goes on"] if shown == "cut off once" else [])
     twin = is_twin(rest, folder, topic)
     assert twin.broker.topic(topic).is_sampled
     sends = [each for each in records(folder) if each["command"] == "SEND"]
     times = [each["metadata"]["publish_time"] for each in sends]
-    assert [each["timestamp"] for each in sends] == times
-    first = closed[0] if shown == "closed" else closed[1]
+    if shown != "cut off once":  # the log's time does not go back
+        assert [each["timestamp"] for each in sends] == times
+    first = closed[0] if shown in ("closed", "cut off once") else closed[1]
     assert times[:7] == [first] * 7
     expected = [first + (closed[1] - first) * number // 7 for number in range(1, 8)]
     assert times[7:14] == expected

@@ -327,6 +327,46 @@ def test_connections_are_kept(chunked: bool, closes: str, monkeypatch: pytest.Mo
     assert len(connections) == {"never": 1, "at once": 10, "says so": 10, "unread": 5}[closes]
 
 
+@pytest.mark.parametrize("form", ["length", "chunks", "chunk"])
+def test_a_response_that_is_cut_off_is_none(form: str) -> None:
+    """Wherever it is. A later call is answered."""
+    body = b'{"a": [1, 2, 3], "b": "x"}'
+    if form == "length":
+        head, sent = b"Content-Length: %d" % len(body), body
+    else:
+        size = len(body) if form == "chunk" else 9
+        parts = [body[at : at + size] for at in range(0, len(body), size)]
+        head, sent = b"Transfer-Encoding: chunked", b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in [*parts, b""])  # fmt: skip
+    whole = b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (head, sent)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ends = list[int]()
+
+        def serve() -> None:
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    if not connection.recv(1 << 16):
+                        return
+                    connection.sendall(whole[: ends.pop()])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        api = Rest(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        for end in range(len(whole)):
+            ends.append(end)
+            if end >= len(whole) - 4 and form != "length":  # the last chunk is empty
+                assert api.get("/a")["b"] == "x"
+                continue
+            with pytest.raises(CallFailed) as caught:
+                api.get("/a")
+            assert caught.value.status in (None, rest.INCOMPLETE)
+            assert caught.value.status or end < whole.index(b"\r\n") + 2
+        ends.append(len(whole))
+        assert api.get("/a")["b"] == "x"
+        socket.create_connection(listener.getsockname()).close()
+        thread.join()
+
+
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
