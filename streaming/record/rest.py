@@ -159,18 +159,27 @@ class Rest:
         for broker in self._unreachable.ordered(self._brokers):
             try:
                 answered = self._sent(method, broker + target, headers, body, idle)
-            except TimeoutError:
-                raise
             except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, TimeoutError) and not self._is_silent(broker):
+                    raise  # that is a trouble of this call
                 may_ask_another = method == "GET" or isinstance(error, _NotConnected)
-                if len(self._brokers) == 1 or not may_ask_another:
+                if not may_ask_another:
                     raise
                 self._unreachable.failed(broker, str(error))
-                failed.append(f"{broker}: {error}")
+                failed.append(f"{broker}: {error}" if len(self._brokers) > 1 else str(error))
                 continue
             self._unreachable.reached(broker)
             return answered
         raise ConnectionError("; ".join(failed))
+
+    def _is_silent(self, broker: str) -> bool:
+        """Whether a broker answers nothing at all."""
+        try:
+            answered = self._sent("GET", f"{broker}/", {}, None, _Idle(), _CONNECT_SECONDS)
+        except (OSError, http.client.HTTPException):
+            return True
+        answered.connection.close()
+        return False
 
     def _elsewhere(
         self,
@@ -196,9 +205,15 @@ class Rest:
         return answered
 
     def _sent(
-        self, method: str, url: str, headers: dict[str, str], body: bytes | None, idle: "_Idle"
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        idle: "_Idle",
+        seconds: float | None = None,
     ) -> "_Answered":
-        """The response to a request."""
+        """The response to a request. `seconds`: how long to wait for it."""
         parts, broker = urllib.parse.urlsplit(url), _broker(url)
         path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
         # The broker may have closed an idle connection. It is safe to ask again only for what changes nothing.
@@ -216,7 +231,7 @@ class Rest:
             else http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
         )
         self._wait()
-        _connect(connection)
+        _connect(connection, _SECONDS if seconds is None else seconds)
         connection.request(method, path, body, headers)
         return _Answered(broker, connection, connection.getresponse())
 
@@ -319,13 +334,13 @@ def _broker(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _connect(connection: http.client.HTTPConnection) -> None:
+def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
     """Raises `_NotConnected`, and `TimeoutError` only from then on: that is a response which does not come."""
     try:
         connection.connect()
     except OSError as error:
         raise _NotConnected(str(error)) from None
-    connection.sock.settimeout(_SECONDS)
+    connection.sock.settimeout(seconds)
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:

@@ -36,7 +36,7 @@ from streaming.record.rest import CallFailed, Rest, Said
 from streaming.record.stored import Stored
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
-from tests.record.test_record import Scripted
+from tests.record.test_record import Scripted, connected
 from tests.record.test_unreachable import of_all, redirecting, refusing
 from tests.server.conftest import Running, running
 
@@ -769,18 +769,29 @@ def test_urls_of_several_brokers_of_which_the_first_is_away(
     assert len(positions(folder, topic)) == 5
 
 
+@pytest.mark.parametrize(
+    ("answers", "got"), [(lambda _: [], ["CONNECT"]), (connected, ["CONNECT", "SUBSCRIBE", "PING"])]
+)
 def test_topics_of_a_broker_that_can_not_be_reached_do_not_hold_up_others(
-    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+    answers: Any,
+    got: list[str],
+    client: Any,
+    rest: Rest,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It takes connections, and says nothing more, or nothing after that."""
     monkeypatch.setattr(reading_client, "_CONNECT_SECONDS", 0.1)
     folder, topics = tmp_path / "log", [f"persistent://{namespace}/{name}" for name in "abcdef"]
     for topic in topics:
         publish(client, topic, 3)
-    silent = Scripted(lambda _: [])
+    silent = Scripted(answers)
     away = {*topics[:4]}
     first = Scripted(redirecting(lambda topic: silent.url if topic in away else broker.service_url))
     _, said = mirror(first.url, rest, [namespace], folder, 5)
-    assert silent.got == ["CONNECT"]
+    assert silent.got == got
     assert len(said) == 1
     assert said[0].startswith(f"broker {silent.url}: 4 topics wait, such as {topics[0]}: ")
     assert {topic: len(positions(folder, topic)) for topic in topics} == dict.fromkeys(

@@ -1,7 +1,9 @@
 """Brokers that can't be reached: each is tried once, and again after some time, whatever waits for it."""
 
+import operator
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,8 +15,9 @@ from typing import Any
 import pytest
 
 from streaming.protocol.codec import encode
+from streaming.protocol.frames import MINUS_ONE
 from streaming.record import client, rest, unreachable
-from streaming.record.client import BrokerUnreachable, Reader, ReadFailed
+from streaming.record.client import BrokerUnreachable, NoAnswer, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest
 from streaming.record.unreachable import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Unreachable
 from tests.record.test_record import Scripted, connected
@@ -85,6 +88,89 @@ def test_a_silent_broker_is_connected_once(first_is_silent: bool, monkeypatch: p
         clock.now += seconds
     for each in {first, silent}:
         each.close()
+
+
+STAGES = ["LOOKUP", "SUBSCRIBE", "GET_LAST_MESSAGE_ID", "FLOW"]
+"""What a reader sends to read a topic that has entries."""
+
+
+def falling_silent(at: str, *, pongs: bool = False) -> Scripted:
+    """A broker that serves topics without entries, and those whose name begins with "bad" up to a stage. `pongs`: it answers PING. What it has not
+    answered it answers later, wrongly: before the next answer."""
+    topics, late = dict[int, str](), list[bytes]()
+
+    def answered(frame: Any) -> bytes:
+        fields = {"request_id": frame.fields.get("request_id", 0)}
+        match frame.cmd:
+            case "LOOKUP":
+                fields |= {"response": "Connect", "brokerServiceUrl": broker.url}
+                return encode("LOOKUP_RESPONSE", fields)
+            case "SUBSCRIBE":
+                topics[frame.fields["consumer_id"]] = frame.fields["topic"]
+                return encode("SUCCESS", fields)
+            case "GET_LAST_MESSAGE_ID":
+                is_bad = topics[frame.fields["consumer_id"]].startswith("bad")
+                last = {"ledgerId": 5, "entryId": 0 if is_bad else MINUS_ONE}
+                return encode("GET_LAST_MESSAGE_ID_RESPONSE", {**fields, "last_message_id": last})
+        return b""
+
+    def answers(frame: Any) -> list[bytes]:
+        if frame.cmd not in STAGES:
+            return [encode("PONG", {})] if frame.cmd == "PING" and pongs else connected(frame)
+        topic = frame.fields.get("topic") or topics[frame.fields["consumer_id"]]
+        if topic.startswith("bad") and frame.cmd == at:
+            if at != "FLOW":
+                id_ = frame.fields["request_id"]
+                late.append(encode("ERROR", {"request_id": id_, "error": "UnknownError", "message": "late"}))
+            return []
+        found = [*late, answered(frame)]
+        late.clear()
+        return found
+
+    broker = Scripted(answers)
+    return broker
+
+
+@pytest.mark.parametrize("at", STAGES)
+def test_a_broker_that_says_nothing_any_more_is_asked_once(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it was connected. Again as one that can't be reached: after a time that doubles, although it takes connections."""
+    clock, known, broker = Clock(monkeypatch), Unreachable(), falling_silent(at)
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.1)
+    for tries, seconds in (
+        (1, FIRST_PAUSE_SECONDS),
+        (2, FIRST_PAUSE_SECONDS),
+        (2, FIRST_PAUSE_SECONDS),
+        (3, 0),
+    ):
+        with Reader(of_all(refusing("pulsar"), broker.url), unreachable=known) as reader:
+            for number in range(4):
+                with pytest.raises(BrokerUnreachable, match="does not answer") as caught:
+                    next(reader.entries(f"bad{number}"))
+                assert caught.value.broker == broker.url
+        assert broker.got.count("CONNECT") == broker.got.count(at) == broker.got.count("PING") == tries
+        clock.now += seconds
+    broker.close()
+
+
+@pytest.mark.parametrize("at", STAGES)
+def test_topics_that_a_broker_does_not_serve_do_not_hold_up_others(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker answers, but nothing about them. The more there are, the less each of them may take."""
+    broker, patience = falling_silent(at, pongs=True), list[float]()
+    monkeypatch.setattr(client, "_SECONDS", 2)
+    monkeypatch.setattr(client, "_LEAST_SECONDS", 0.5)
+    with Reader(broker.url) as reader:
+        for number in range(4):
+            begun = time.monotonic()
+            with pytest.raises(NoAnswer):
+                next(reader.entries(f"bad{number}"))
+            patience.append(time.monotonic() - begun)
+            assert [*reader.entries(f"good{number}")] == []
+    assert broker.got.count("CONNECT") == 1
+    assert all(map(operator.ge, patience, [2, 1, 0.5, 0.5]))
+    assert min(patience) < 1
+    broker.close()
 
 
 @contextmanager
@@ -207,6 +293,32 @@ def test_calls_go_to_a_broker_that_can_be_reached(seed: int) -> None:
                 assert "refused" in str(caught.value)
                 assert caught.value.status is None
                 before = None
+
+
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_broker_of_the_url_that_says_nothing(
+    is_silent: bool, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even to something else: another one is asked. If it is a single call that it does not answer, others go on."""
+    monkeypatch.setattr(rest, "_SECONDS", 0.3)
+    monkeypatch.setattr(rest, "_CONNECT_SECONDS", 0.3)
+
+    def first(path: str) -> tuple[int, dict[str, str], bytes] | None:
+        return None if is_silent or "slow" in path else (200, {}, b"{}")
+
+    with answering(first) as url, answering(lambda _: (200, {}, b"{}")) as other:
+        api = Rest(of_all(url, *[other] * several))
+        for _ in range(2):
+            if is_silent and several:
+                assert api.get("/slow") == {}
+            else:
+                with pytest.raises(CallFailed) as caught:
+                    api.get("/slow")
+                assert caught.value.status == (None if is_silent else rest.INCOMPLETE)
+        if not is_silent:
+            assert api.get("/other") == {}
+        assert api.calls == (4 if is_silent else 5)
 
 
 @pytest.mark.parametrize(("method", "both"), [("GET", True), ("POST", False)])
