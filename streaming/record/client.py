@@ -21,7 +21,7 @@ from streaming.protocol.codec import (
 from streaming.protocol.frames import MINUS_ONE, position
 from streaming.record.proxy import broker_address, broker_addresses, is_tls
 from streaming.record.stored import Stored
-from streaming.record.unreachable import Unreachable
+from streaming.record.unreachable import Unreachable, why_not
 
 _SECONDS = 30
 """For so long a broker may take for an answer, or for the next message, as in Pulsar's clients."""
@@ -75,7 +75,7 @@ class _Connection:
         self.url, self._token = url, token
         self._broker, self._unreachable = proxied or url, unreachable
         self._patience: float = _SECONDS
-        self._works = False
+        self._works = self._is_closed = False
         self._broken: ReadFailed | None = None
         try:
             self._socket = socket.create_connection(address, timeout=_CONNECT_SECONDS)
@@ -83,7 +83,7 @@ class _Connection:
                 tls = tls or ssl.create_default_context()
                 self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
         except OSError as error:
-            raise ReadFailed(f"{address} can't be reached: {error}") from None
+            raise ReadFailed(f"{address} can't be reached: {why_not(error)}") from None
         self._frames = FrameReader()
         self._consumers: dict[int, deque[Frame]] = {}
         self._answers: deque[Frame] = deque()
@@ -100,8 +100,12 @@ class _Connection:
             if not self._read(_CONNECT_SECONDS):
                 raise self._silent()
             size = self._answered("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
-        except ReadFailed:
+        except ReadFailed as error:
             self._socket.close()
+            if self._is_closed and not is_tls(url):
+                raise ReadFailed(
+                    f"{error} (does it speak TLS? Then the URL begins with pulsar+ssl://)"
+                ) from None
             raise
         self._frames.largest = size + HEADROOM
 
@@ -191,6 +195,7 @@ class _Connection:
         except (FrameError, OSError) as error:
             raise self._fail(str(error)) from None
         if not data:
+            self._is_closed = True
             raise self._fail("the broker closed the connection")
         for frame in frames:
             if frame.cmd == "PING":
@@ -333,8 +338,10 @@ class Reader:
         for _ in range(_MOST_REDIRECTS):
             found = asked.ask("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=authoritative)
             broker = found.get("brokerServiceUrlTls" if is_tls(first.url) else "brokerServiceUrl")
-            if broker is None:
-                reason = found.get("message") or found.get("error")
+            if not broker:
+                kind = "with TLS" if is_tls(first.url) else "without TLS"
+                no_address = f"the broker that serves it has no address for connections {kind}"
+                reason = found.get("message") or found.get("error") or no_address
                 refused = found.get("error") in _NO_RIGHT
                 raise (NoRight if refused else ReadFailed)(f"{topic}: {reason}")
             if broker != asked.url:

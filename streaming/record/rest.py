@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
-from streaming.record.unreachable import Unreachable
+from streaming.record.unreachable import Unreachable, why_not
 
 _SECONDS = 60
 _CONNECT_SECONDS = 10
@@ -233,7 +233,14 @@ class Rest:
         self._wait()
         _connect(connection, _SECONDS if seconds is None else seconds)
         connection.request(method, path, body, headers)
-        return _Answered(broker, connection, connection.getresponse())
+        try:
+            return _Answered(broker, connection, connection.getresponse())
+        except http.client.RemoteDisconnected as error:
+            if parts.scheme == "https":
+                raise
+            raise http.client.RemoteDisconnected(
+                f"{error} (does it speak TLS? Then the URL begins with https://)"
+            ) from None
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
@@ -339,7 +346,7 @@ def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
     try:
         connection.connect()
     except OSError as error:
-        raise _NotConnected(str(error)) from None
+        raise _NotConnected(why_not(error)) from None
     connection.sock.settimeout(seconds)
 
 
