@@ -36,10 +36,16 @@ ServiceUrl = Annotated[
     str,
     typer.Option(
         metavar="URL",
-        help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy, or pulsar+ssl://HOST:PORT.",
+        help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy, or pulsar+ssl://HOST:PORT. May name several, of which one is used that "
+        "can be reached: pulsar://HOST:PORT,HOST:PORT.",
     ),
 ]
-AdminUrl = Annotated[str, typer.Option(metavar="URL", help="Its admin REST API.")]
+AdminUrl = Annotated[
+    str,
+    typer.Option(
+        metavar="URL", help="Its admin REST API. May name several brokers: http://HOST:PORT,HOST:PORT."
+    ),
+]
 TlsCa = Annotated[
     Path | None,
     typer.Option(

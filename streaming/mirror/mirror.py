@@ -41,8 +41,8 @@ from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
 from streaming.mirror.reading import FIRST_LEDGER, TimedSend, known_by, known_of, read, stand_ins
 from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.mirror.trouble import Trouble, Troubles
-from streaming.record.client import NoRight, Reader, ReadFailed
-from streaming.record.rest import DENIED, CallFailed, Rest
+from streaming.record.client import NoAnswer, NoRight, Reader, ReadFailed
+from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, Rest
 from streaming.record.unreachable import Unreachable
 
 RESTATED_SECONDS = 600.0
@@ -419,7 +419,7 @@ class ClusterMirror:
             state.before = state.before._replace(time=look.time)
         if self._entries == "sampled":
             state.look = look
-        state.interval = self._every if is_new else min(max(state.interval * 2, self._every), self._slowest)
+        state.interval = self._every if is_new else self._later(state)
         state.due = self._begun + state.interval
         self._troubles.over(state.name)
         self._troubled.discard(state.name)
@@ -454,13 +454,21 @@ class ClusterMirror:
         size = look.internal["totalSize"] // max(look.internal["numberOfEntries"], 1)
         return read(reader.entries(state.name, state.read_to, size), look, state.read_to, self._entries)
 
+    def _later(self, state: TopicProgress) -> float:
+        """The interval of a topic at which to look less often than before."""
+        return min(max(state.interval * 2, self._every), self._slowest)
+
     # -- what an operator must know -------------------------------------------------------------------------------
 
     def _leave_out(self, state: TopicProgress, error: Exception) -> None:
         """A topic can't be mirrored now."""
         passes = isinstance(error, CallFailed) and error.status not in DENIED
         passes |= isinstance(error, ReadFailed) and not isinstance(error, NoRight)
-        state.due = self._begun + (self._every if passes else _LEFT_OUT_SECONDS)
+        pause = self._every if passes else _LEFT_OUT_SECONDS
+        if isinstance(error, NoAnswer) or getattr(error, "status", None) == INCOMPLETE:
+            # Each try may take as long as a broker may take.
+            pause = state.interval = self._later(state)
+        state.due = self._begun + pause
         broker = getattr(error, "broker", None)
         if passes:
             trouble = Trouble(_CLUSTER if broker is None else f"broker {broker}", "waits", "topics wait")

@@ -14,7 +14,7 @@ from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of, is_namespace_name, partition_index, partitions_of
 from streaming.protocol.requests import complete
 from streaming.record.policies import SYSTEM_NAMES, is_namespace
-from streaming.record.rest import DENIED, CallFailed, PartitionCount, Rest, understood
+from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, PartitionCount, Rest, understood
 
 CALLS_PER_LOOK = 2
 """The GETs of `MirroredCluster.look`, without the one for its ledgers' history."""
@@ -139,11 +139,11 @@ class MirroredCluster:
         return look._replace(closed=self._closed(path)) if is_asked else look
 
     def _closed(self, path: str) -> Mapping[int, int]:
-        """When the ledgers of a topic were closed (ms), as far as the cluster says it. Raises `CallFailed` if it can't be reached."""
+        """When the ledgers of a topic were closed (ms), as far as the cluster says it. Raises `CallFailed` if it may say so later."""
         try:
             info: _Info = self.rest.get(f"{path}/internal-info", _Info)
         except CallFailed as error:
-            if error.status is None:
+            if error.status in (None, INCOMPLETE):
                 raise
             return {}
         return {each.ledgerId: each.timestamp for each in info.ledgers if each.entries and each.timestamp}

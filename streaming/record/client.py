@@ -3,6 +3,7 @@
 import os
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -18,13 +19,16 @@ from streaming.protocol.codec import (
     encode,
 )
 from streaming.protocol.frames import MINUS_ONE, position
-from streaming.record.proxy import broker_address, is_tls
+from streaming.record.proxy import broker_address, broker_addresses, is_tls
 from streaming.record.stored import Stored
-from streaming.record.unreachable import Unreachable
+from streaming.record.unreachable import Unreachable, why_not
 
-_SECONDS = 60
+_SECONDS = 30
+"""For so long a broker may take for an answer, or for the next message, as in Pulsar's clients."""
+_LEAST_SECONDS = 1
+"""The same of a broker that has often taken longer."""
 _CONNECT_SECONDS = 10
-"""For so long a broker may take to be connected and to say so, as in Pulsar's clients."""
+"""For so long a broker may take to be connected and to say so, as in Pulsar's clients, and to say anything."""
 _PERMITS = 20_000
 """Of all readers. Messages for one wait while another one's are read: this bounds how many."""
 _LEAST_PERMITS = 10
@@ -45,8 +49,12 @@ class NoRight(ReadFailed):
     """The token lacks the right to read a topic."""
 
 
+class NoAnswer(ReadFailed):
+    """A broker is there, and does not answer what it was asked."""
+
+
 class BrokerUnreachable(ReadFailed):
-    """A broker can't be reached, so that no topic of it can be read. `broker`: its URL."""
+    """A broker can't be reached, or says nothing any more, so that no topic of it can be read. `broker`: its URL."""
 
     def __init__(self, broker: str, text: str) -> None:
         super().__init__(text)
@@ -59,11 +67,15 @@ class _Connection:
         url: str,
         token: Callable[[], str | None],
         tls: ssl.SSLContext | None,
+        unreachable: Unreachable,
         proxied: str | None = None,
     ) -> None:
-        """`proxied`: the broker to which the proxy at `url` connects."""
+        """`proxied`: the broker to which the proxy at `url` connects. `unreachable`: gets to know whether it answers."""
         address = broker_address(url)
         self.url, self._token = url, token
+        self._broker, self._unreachable = proxied or url, unreachable
+        self._patience: float = _SECONDS
+        self._works = self._is_closed = False
         self._broken: ReadFailed | None = None
         try:
             self._socket = socket.create_connection(address, timeout=_CONNECT_SECONDS)
@@ -71,7 +83,7 @@ class _Connection:
                 tls = tls or ssl.create_default_context()
                 self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
         except OSError as error:
-            raise ReadFailed(f"{address} can't be reached: {error}") from None
+            raise ReadFailed(f"{address} can't be reached: {why_not(error)}") from None
         self._frames = FrameReader()
         self._consumers: dict[int, deque[Frame]] = {}
         self._answers: deque[Frame] = deque()
@@ -85,16 +97,22 @@ class _Connection:
             fields["proxy_to_broker_url"] = proxied.partition("://")[2]
         try:
             self.send("CONNECT", fields)
+            if not self._read(_CONNECT_SECONDS):
+                raise self._silent()
             size = self._answered("CONNECTED").get("max_message_size", MAX_MESSAGE_SIZE)
-        except ReadFailed:
+        except ReadFailed as error:
             self._socket.close()
+            if self._is_closed and not is_tls(url):
+                raise ReadFailed(
+                    f"{error} (does it speak TLS? Then the URL begins with pulsar+ssl://)"
+                ) from None
             raise
         self._frames.largest = size + HEADROOM
-        self._socket.settimeout(_SECONDS)
 
     @property
-    def is_broken(self) -> bool:
-        return self._broken is not None
+    def broken(self) -> ReadFailed | None:
+        """Why nothing comes any more."""
+        return self._broken
 
     def close(self) -> None:
         self._fail("the connection is closed")
@@ -103,13 +121,22 @@ class _Connection:
     def send(self, cmd: str, fields: dict[str, Any]) -> None:
         try:
             self._socket.sendall(encode(cmd, fields))
+        except TimeoutError:
+            raise self._silent() from None
         except OSError as error:
             raise self._fail(str(error)) from None
 
     def ask(self, cmd: str, answer: str, **fields: Any) -> dict[str, Any]:
+        self._answers.clear()
         self._requests += 1
         self.send(cmd, {**fields, "request_id": self._requests})
         return self._answered(answer)
+
+    def works(self) -> None:
+        """The broker has done what it is there for: it was reached."""
+        if not self._works:
+            self._works = True
+            self._unreachable.reached(self._broker)
 
     def _auth_data(self) -> dict[str, Any]:
         token = self._token()
@@ -123,38 +150,52 @@ class _Connection:
 
     def next_of(self, consumer: int) -> Frame:
         """The next frame for a consumer."""
-        waiting = self._consumers[consumer]
-        while not waiting:
-            self._read()
-        return waiting.popleft()
+        return self._next(self._consumers[consumer])
 
     def close_consumer(self, consumer: int) -> None:
+        """Nobody waits for the answer."""
         del self._consumers[consumer]
         if self._broken is None:
-            self.ask("CLOSE_CONSUMER", "SUCCESS", consumer_id=consumer)
+            self._requests += 1
+            self.send("CLOSE_CONSUMER", {"consumer_id": consumer, "request_id": self._requests})
 
     def _answered(self, cmd: str) -> dict[str, Any]:
         """The answer to the request that was sent last."""
-        self._answers.clear()
-        while not self._answers:
-            self._read()
-        frame = self._answers.popleft()
+        frame = self._next(self._answers)
         if frame.cmd == cmd:
             return frame.fields
         reason = frame.fields.get("message", frame.cmd)
         refused = frame.fields.get("error") in _NO_RIGHT
         raise (NoRight if refused else ReadFailed)(f"{self.url}: {reason}")
 
-    def _read(self) -> None:
-        """Read frames, which go to those for whom they are."""
+    def _next(self, waiting: deque[Frame]) -> Frame:
+        deadline = time.monotonic() + self._patience
+        while not waiting:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._patience = max(self._patience / 2, _LEAST_SECONDS)
+                self.works()  # although not here
+                raise NoAnswer(f"{self.url}: no answer in time")
+            if not self._read(min(left, _CONNECT_SECONDS)):
+                self.send("PING", {})
+                if not self._read(_CONNECT_SECONDS):
+                    raise self._silent()
+        return waiting.popleft()
+
+    def _read(self, seconds: float) -> bool:
+        """Read frames, which go to those for whom they are. Whether something has come in time."""
         if self._broken is not None:
             raise self._broken
+        self._socket.settimeout(seconds)
         try:
             data = self._socket.recv(_READ)
             frames = [decode(each) for each in self._frames.feed(data)]
+        except TimeoutError:
+            return False
         except (FrameError, OSError) as error:
             raise self._fail(str(error)) from None
         if not data:
+            self._is_closed = True
             raise self._fail("the broker closed the connection")
         for frame in frames:
             if frame.cmd == "PING":
@@ -169,11 +210,19 @@ class _Connection:
             elif frame.cmd == "CLOSE_CONSUMER":  # the broker numbers these
                 if (waiting := self._consumers.get(frame.fields["consumer_id"])) is not None:
                     waiting.append(frame)
-            elif frame.cmd != "PONG":
+            elif frame.cmd != "PONG" and (
+                not self._requests or frame.fields.get("request_id") == self._requests
+            ):  # not a late answer
                 self._answers.append(frame)
+        return True
 
     def _fail(self, reason: str) -> ReadFailed:
         self._broken = ReadFailed(f"{self.url}: {reason}")
+        return self._broken
+
+    def _silent(self) -> ReadFailed:
+        self._broken = BrokerUnreachable(self._broker, f"{self._broker} does not answer")
+        self._unreachable.failed(self._broker, str(self._broken))
         return self._broken
 
 
@@ -181,7 +230,7 @@ class Reader:
     """Reads entries of topics through subscriptions that end with it. Topics of one broker share a connection. Use it in one thread, as a
     context manager.
 
-    `token`: that of now, or None. `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
+    `url`: the first of its brokers that can be reached is asked who serves a topic. `token`: that of now, or None. `streams`: how many topics are read at the same time, about. `tls`: whose signatures count for certificates of brokers; None: those of
     the system's authorities. `unreachable`: what is known of brokers from earlier readers. This one connects to a broker that can't be
     reached once.
     """
@@ -194,7 +243,7 @@ class Reader:
         streams: int = 1,
         unreachable: Unreachable | None = None,
     ) -> None:
-        self._url, self._token, self._tls = url, token, tls
+        self._urls, self._token, self._tls = [*broker_addresses(url)], token, tls
         self._unreachable = unreachable or Unreachable()
         self._failed: dict[str, ReadFailed] = {}
         self._streams = max(streams, 1)
@@ -232,6 +281,7 @@ class Reader:
                     connection.send("FLOW", {"consumer_id": consumer, "messagePermits": most})
                     permits += most
                 frame = connection.next_of(consumer)
+                connection.works()
                 if frame.cmd == "CLOSE_CONSUMER":
                     raise ReadFailed(f"{topic}: the topic was unloaded while it was read")
                 if frame.cmd == "MESSAGE" and frame.metadata is not None:
@@ -240,12 +290,15 @@ class Reader:
                     if at > after:  # the entry at the start may be a batch that has been read in part
                         after = at
                         yield Stored(*after, frame.metadata, frame.payload or b"", frame.broker_time)
+            connection.works()
         finally:
             connection.close_consumer(consumer)
 
     def _connection(self, url: str, proxied: str | None = None) -> _Connection:
         found = self._connections.get((url, proxied))
-        if found is None or found.is_broken:
+        if found is not None and isinstance(found.broken, BrokerUnreachable):
+            raise found.broken
+        if found is None or found.broken is not None:
             found = self._connections[url, proxied] = self._connected(url, proxied)
         return found
 
@@ -258,7 +311,7 @@ class Reader:
             if (why := self._unreachable.why(broker)) is not None:
                 raise BrokerUnreachable(broker, why)
             try:
-                found = _Connection(url, self._token, self._tls, proxied)
+                found = _Connection(url, self._token, self._tls, self._unreachable, proxied)
             except NoRight:
                 raise
             except ReadFailed as error:
@@ -267,22 +320,34 @@ class Reader:
         except ReadFailed as error:
             self._failed[broker] = error
             raise
-        self._unreachable.reached(broker)
         return found
 
     def _owner(self, topic: str) -> _Connection:
         """A connection to the broker that serves a topic."""
-        url, authoritative = self._url, False
+        for url in self._urls[:-1]:
+            try:
+                return self._looked_up(topic, self._connection(url))
+            except BrokerUnreachable as error:
+                if error.broker != url:
+                    raise
+        return self._looked_up(topic, self._connection(self._urls[-1]))
+
+    def _looked_up(self, topic: str, first: _Connection) -> _Connection:
+        authoritative = False
+        asked = first
         for _ in range(_MOST_REDIRECTS):
-            asked = self._connection(url)
             found = asked.ask("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=authoritative)
-            broker = found.get("brokerServiceUrlTls" if is_tls(self._url) else "brokerServiceUrl")
-            if broker is None:
-                reason = found.get("message") or found.get("error")
+            broker = found.get("brokerServiceUrlTls" if is_tls(first.url) else "brokerServiceUrl")
+            if not broker:
+                kind = "with TLS" if is_tls(first.url) else "without TLS"
+                no_address = f"the broker that serves it has no address for connections {kind}"
+                reason = found.get("message") or found.get("error") or no_address
                 refused = found.get("error") in _NO_RIGHT
                 raise (NoRight if refused else ReadFailed)(f"{topic}: {reason}")
+            if broker != asked.url:
+                asked.works()
             if found.get("response") == "Connect":
-                proxied = found.get("proxy_through_service_url") and broker != url
-                return self._connection(self._url, broker) if proxied else self._connection(broker)
-            url, authoritative = broker, bool(found.get("authoritative"))
+                proxied = found.get("proxy_through_service_url") and broker != asked.url
+                return self._connection(first.url, broker) if proxied else self._connection(broker)
+            asked, authoritative = self._connection(broker), bool(found.get("authoritative"))
         raise ReadFailed(f"{topic}: the brokers redirect the lookup in a circle")

@@ -41,13 +41,22 @@ class BadBrokerUrl(ValueError):
 
 def broker_address(url: str) -> Address:
     """The address in a broker's URL, the first if there are several. Raises `BadBrokerUrl`."""
-    hosts = url.removeprefix(_SCHEME).removeprefix(_TLS_SCHEME)
-    if hosts == url:
-        raise BadBrokerUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
-    host, _, port = hosts.rstrip("/").split(",")[0].rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise BadBrokerUrl(f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT")
-    return Address(host.strip("[]"), int(port))
+    return next(iter(broker_addresses(url).values()))
+
+
+def broker_addresses(url: str) -> dict[str, Address]:
+    """The addresses in a service URL, each by the URL of it alone. Raises `BadBrokerUrl`."""
+    scheme = _TLS_SCHEME if is_tls(url) else _SCHEME
+    hosts, found = url.removeprefix(scheme), dict[str, Address]()
+    for each in hosts.rstrip("/").split(","):
+        host, _, port = each.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+        if hosts == url or not host or "/" in host or not is_port:
+            raise BadBrokerUrl(
+                f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, or several HOST:PORT with commas"
+            )
+        found[scheme + each] = Address(host.strip("[]"), int(port))
+    return found
 
 
 def is_tls(url: str) -> bool:
@@ -122,12 +131,17 @@ class Proxy:
         self._listeners[broker] = _Listener(server, f"{_SCHEME}{Address(*listener.getsockname()[:2])}")
 
     async def _serve(self, broker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address, tls = broker_address(broker), (self._tls or True) if is_tls(broker) else None
-        try:
-            from_broker, to_broker = await asyncio.open_connection(*address, limit=_READ, ssl=tls)
-        except OSError as error:
-            log.warning("%s can't be reached, so a client's connection is closed: %s", address, error)
-            self._is_down = isinstance(error, ConnectionRefusedError) and len(self._listeners) == 1
+        tls = (self._tls or True) if is_tls(broker) else None
+        for address in broker_addresses(broker).values():
+            try:
+                from_broker, to_broker = await asyncio.open_connection(*address, limit=_READ, ssl=tls)
+                break
+            except OSError as error:
+                log.warning("%s can't be reached: %s", address, error)
+                is_refused = isinstance(error, ConnectionRefusedError)
+        else:
+            log.warning("no broker can be reached, so a client's connection is closed")
+            self._is_down = is_refused and len(self._listeners) == 1
             writer.transport.abort()
             return
         if self._is_down:

@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
-from streaming.record.unreachable import Unreachable
+from streaming.record.unreachable import Unreachable, why_not
 
 _SECONDS = 60
 _CONNECT_SECONDS = 10
@@ -30,6 +30,9 @@ _REDIRECTS = (
 _MOST_REDIRECTS = 10
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """The statuses of a call for which a token lacks the right."""
+
+INCOMPLETE = HTTPStatus.GATEWAY_TIMEOUT
+"""The status of a call whose response did not come, or not all of it. Another time, it may."""
 
 _MOST_OF_REDIRECT = 1 << 16
 _MOST_BYTES = 64 << 20
@@ -47,6 +50,14 @@ class CallFailed(OSError):
     def __init__(self, text: str, status: int | None = None, broker: str | None = None) -> None:
         super().__init__(text)
         self.status, self.broker = status, broker
+
+
+class _NotConnected(ConnectionError):
+    """There is no connection, so nothing was asked."""
+
+
+class _CutOff(Exception):
+    """A response ended before its end."""
 
 
 class Said(NamedTuple):
@@ -87,8 +98,8 @@ class _Idle:
 
 
 class Rest:
-    """The admin API at a URL. `tls`: whose signatures count for the cluster's certificates; None: those of the system's
-    authorities."""
+    """The admin API at a URL, which may name several brokers: ``http://HOST:PORT,HOST:PORT``. One is asked as long as it can be reached, then
+    another one. `tls`: whose signatures count for the cluster's certificates; None: those of the system's authorities."""
 
     def __init__(
         self,
@@ -99,10 +110,8 @@ class Rest:
     ) -> None:
         """`headers`: makes those of every call by `call` and `get`, such as for authentication. `rate`: how many requests there are per second at most,
         from all threads. One that is redirected is two. Raises `BadAdminUrl`."""
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-            raise BadAdminUrl(f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080")
         self.url, self.tls = url.rstrip("/"), tls
+        self._brokers = _brokers(self.url)
         self.rate, self.calls = rate, 0
         self._headers = headers
         self._turn, self._next = threading.Lock(), 0.0
@@ -129,19 +138,50 @@ class Rest:
         idle: "_Idle",
     ) -> "_Answered":
         """As `open`. `unreachable`: brokers that are not tried for now. `idle`: connections that may be used."""
-        url = self.url + target
+        answered = self._first(method, target, headers, body, idle)
+        url = answered.broker + target
         for _ in range(_MOST_REDIRECTS):
-            answered = self._sent(method, url, headers, body, unreachable, idle)
             response = answered.response
             if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
                 return answered
             url = urllib.parse.urljoin(url, elsewhere)
-            with response:
+            with response, suppress(OSError, http.client.HTTPException):
                 response.read(_MOST_OF_REDIRECT)
             idle.keep(answered)
+            answered = self._elsewhere(method, url, headers, body, unreachable, idle)
         raise CallFailed(f"{method} {target}: the brokers redirect it in a circle", HTTPStatus.LOOP_DETECTED)
 
-    def _sent(
+    def _first(
+        self, method: str, target: str, headers: dict[str, str], body: bytes | None, idle: "_Idle"
+    ) -> "_Answered":
+        """The response of a broker of the URL. The others are asked if it can't be reached."""
+        failed = list[str]()
+        for broker in self._unreachable.ordered(self._brokers):
+            try:
+                answered = self._sent(method, broker + target, headers, body, idle)
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, TimeoutError) and not self._is_silent(broker):
+                    raise  # that is a trouble of this call
+                may_ask_another = method == "GET" or isinstance(error, _NotConnected)
+                if not may_ask_another:
+                    raise
+                self._unreachable.failed(broker, str(error))
+                failed.append(f"{broker}: {error}" if len(self._brokers) > 1 else str(error))
+                continue
+            self._unreachable.reached(broker)
+            return answered
+        raise ConnectionError("; ".join(failed))
+
+    def _is_silent(self, broker: str) -> bool:
+        """Whether a broker answers nothing at all."""
+        try:
+            answered = self._sent("GET", f"{broker}/", {}, None, _Idle(), _CONNECT_SECONDS)
+        except (OSError, http.client.HTTPException):
+            return True
+        answered.connection.close()
+        return False
+
+    def _elsewhere(
         self,
         method: str,
         url: str,
@@ -150,12 +190,31 @@ class Rest:
         unreachable: Unreachable,
         idle: "_Idle",
     ) -> "_Answered":
-        """The response to a request. A broker to which others redirect, and that can't be reached, is no trouble of the whole API: raises
+        """The response of a broker to which another one redirects. If it can't be reached, that is no trouble of the whole API: raises
         `CallFailed` with a status."""
-        parts = urllib.parse.urlsplit(url)
-        broker = f"{parts.scheme}://{parts.netloc}"
+        broker = _broker(url)
         if (why := unreachable.why(broker)) is not None:
             raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker)
+        try:
+            answered = self._sent(method, url, headers, body, idle)
+        except (OSError, http.client.HTTPException) as error:
+            why = f"{broker} can't be reached: {error}"
+            unreachable.failed(broker, why)
+            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker) from None
+        unreachable.reached(broker)
+        return answered
+
+    def _sent(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        idle: "_Idle",
+        seconds: float | None = None,
+    ) -> "_Answered":
+        """The response to a request. `seconds`: how long to wait for it."""
+        parts, broker = urllib.parse.urlsplit(url), _broker(url)
         path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
         # The broker may have closed an idle connection. It is safe to ask again only for what changes nothing.
         while method == "GET" and (connection := idle.take(broker)) is not None:
@@ -172,18 +231,16 @@ class Rest:
             else http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
         )
         self._wait()
+        _connect(connection, _SECONDS if seconds is None else seconds)
+        connection.request(method, path, body, headers)
         try:
-            _connect(connection)
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            if broker == self.url:
+            return _Answered(broker, connection, connection.getresponse())
+        except http.client.RemoteDisconnected as error:
+            if parts.scheme == "https":
                 raise
-            why = f"{broker} can't be reached: {error}"
-            unreachable.failed(broker, why)
-            raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker) from None
-        unreachable.reached(broker)
-        return _Answered(broker, connection, response)
+            raise http.client.RemoteDisconnected(
+                f"{error} (does it speak TLS? Then the URL begins with https://)"
+            ) from None
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         """A call below ``/admin/v2``. Raises `CallFailed` if the API can't be reached."""
@@ -197,7 +254,9 @@ class Rest:
                 status, said = response.status, _body(response)
             self._idle.keep(answered)
         except TimeoutError:
-            raise CallFailed(f"{method} {path}: no response in time", HTTPStatus.GATEWAY_TIMEOUT) from None
+            raise CallFailed(f"{method} {path}: no response in time", INCOMPLETE) from None
+        except _CutOff:
+            raise CallFailed(f"{method} {path}: the response is cut off", INCOMPLETE) from None
         except CallFailed:
             raise
         except (OSError, http.client.HTTPException) as error:
@@ -260,20 +319,52 @@ def understood(url: str) -> Iterator[None]:
         ) from None
 
 
-def _connect(connection: http.client.HTTPConnection) -> None:
-    """Raises OSError, and `TimeoutError` only from then on: that is a response which does not come."""
+def _brokers(url: str) -> list[str]:
+    """The URL of each broker that a URL names. Raises `BadAdminUrl`."""
+    scheme, _, hosts = url.partition("://")
+    found = [f"{scheme}://{each}" for each in hosts.split(",")]
+    for each in found:
+        with suppress(ValueError):
+            parts = urllib.parse.urlsplit(each)
+            is_port = parts.port != 0  # one that is too large raises
+            if scheme in ("http", "https") and parts.hostname and is_port and each == _broker(each):
+                continue
+        raise BadAdminUrl(
+            f"{url!r}: expected http://HOST:PORT, such as http://localhost:8080, or several HOST:PORT with commas"
+        )
+    return found
+
+
+def _broker(url: str) -> str:
+    """The broker of a URL."""
+    parts = urllib.parse.urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
+    """Raises `_NotConnected`, and `TimeoutError` only from then on: that is a response which does not come."""
     try:
         connection.connect()
-    except TimeoutError as error:
-        raise ConnectionError(*error.args) from None
-    connection.sock.settimeout(_SECONDS)
+    except OSError as error:
+        raise _NotConnected(why_not(error)) from None
+    connection.sock.settimeout(seconds)
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
-    """The body, or a part of it that is larger than any may be. Raises `TimeoutError`."""
+    """The body, or a part of it that is larger than any may be. Raises `TimeoutError` and `_CutOff`."""
     deadline, found = time.monotonic() + _MOST_SECONDS, bytearray()
-    while len(found) <= _MOST_BYTES and (some := response.read1(_MOST_BYTES)):
-        found += some
-        if time.monotonic() > deadline:
-            raise TimeoutError
+    try:
+        while len(found) <= _MOST_BYTES and (some := response.read1(_MOST_BYTES)):
+            found += some
+            if time.monotonic() > deadline:
+                raise TimeoutError
+    except TimeoutError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        raise _CutOff from error
+    if len(found) > _MOST_BYTES or response.chunked:
+        return bytes(found)
+    # Bytes of the announced ones are left, or even the headers are cut off, so that there is no announcement.
+    if response.length or (response.length is None and not found):
+        raise _CutOff
     return bytes(found)

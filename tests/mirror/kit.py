@@ -39,17 +39,19 @@ def mirror(
     rest: Rest,
     topics: list[str],
     folder: Path,
-    rounds: int = 1,
+    rounds: int | threading.Event = 1,
     before: Any = None,
     log: type[LogFolder] = LogFolder,
+    every: float = 0.01,
     **more: Any,
 ) -> tuple[MirrorTotals, list[str]]:
-    """What a mirror did in some rounds, and what it said."""
+    """What a mirror did in some rounds, or until it was stopped, and what it said."""
     said: list[str] = []
     with log(folder) as journal:
-        made = ClusterMirror(service_url, rest, topics, journal, every=0.01, say=said.append, **more)
+        made = ClusterMirror(service_url, rest, topics, journal, every=every, say=said.append, **more)
         made.find()
-        return made.run(Rounds(rounds, before)), said
+        stop = Rounds(rounds, before) if isinstance(rounds, int) else rounds
+        return made.run(stop), said
 
 
 def records(folder: Path) -> Iterator[dict[str, Any]]:

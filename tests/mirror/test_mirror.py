@@ -36,8 +36,8 @@ from streaming.record.rest import CallFailed, Rest, Said
 from streaming.record.stored import Stored
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
-from tests.record.test_record import Scripted
-from tests.record.test_unreachable import redirecting
+from tests.record.test_record import Scripted, connected
+from tests.record.test_unreachable import of_all, redirecting, refusing
 from tests.server.conftest import Running, running
 
 pytestmark = pytest.mark.feature("K4")
@@ -496,7 +496,7 @@ def test_sampled_entries_are_spread_over_the_interval_across_a_restart(
     assert times[2:] == [before + (after - before) * number // 4 for number in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("shown", ["closed", "not found", "odd"])
+@pytest.mark.parametrize("shown", ["closed", "not found", "odd", "cut off once"])
 def test_the_first_look_knows_when_ledgers_were_closed(
     shown: str, client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
 ) -> None:
@@ -507,6 +507,7 @@ def test_the_first_look_knows_when_ledgers_were_closed(
     days = 86_400_000
     now = time.time_ns() // 1_000_000
     closed = [now - 7 * days, now - 5 * days]
+    asked = list[str]()
 
     class History(Rest):
         def call(self, method: str, path: str, body: Any = None) -> Said:
@@ -515,23 +516,27 @@ def test_the_first_look_knows_when_ledgers_were_closed(
                 created = datetime.fromtimestamp(closed[1] / 1000, UTC).isoformat()
                 value = {**value, "lastLedgerCreatedTimestamp": created}
             if path.endswith("/internal-info"):
+                asked.append(path)
+                if shown == "cut off once" and len(asked) == 1:
+                    raise CallFailed("cut off", 504)
                 if shown == "not found":
                     return Said(404, {"reason": "no such call"})
-                times = [*closed, closed[1] if shown == "closed" else "x"]
+                times = [*closed, "x" if shown == "odd" else closed[1]]
                 ledgers = [each | {"timestamp": at} for each, at in zip(value["ledgers"], times, strict=True)]
                 for name in ("entries", "size"):  # as a real one shows the open one
                     del ledgers[-1][name]
                 value = {**value, "ledgers": ledgers}
             return Said(status, value)
 
-    _, said = mirror(broker.service_url, History(rest.url), [topic], folder, entries="sampled")
-    assert said == []
+    _, said = mirror(broker.service_url, History(rest.url), [topic], folder, 2, entries="sampled")
+    assert said == ([f"{topic}: waits: cut off", f"{topic}: goes on"] if shown == "cut off once" else [])
     twin = is_twin(rest, folder, topic)
     assert twin.broker.topic(topic).is_sampled
     sends = [each for each in records(folder) if each["command"] == "SEND"]
     times = [each["metadata"]["publish_time"] for each in sends]
-    assert [each["timestamp"] for each in sends] == times
-    first = closed[0] if shown == "closed" else closed[1]
+    if shown != "cut off once":  # the log's time does not go back
+        assert [each["timestamp"] for each in sends] == times
+    first = closed[0] if shown in ("closed", "cut off once") else closed[1]
     assert times[:7] == [first] * 7
     expected = [first + (closed[1] - first) * number // 7 for number in range(1, 8)]
     assert times[7:14] == expected
@@ -796,18 +801,42 @@ def test_policies_have_their_share_although_all_topics_are_due(
     assert min(looked.count(topic) for topic in topics) >= 2
 
 
-def test_topics_of_a_broker_that_can_not_be_reached_do_not_hold_up_others(
-    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+def test_urls_of_several_brokers_of_which_the_first_is_away(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str
 ) -> None:
+    topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
+    publish(client, topic, 3)
+    urls = of_all(refusing("pulsar"), refusing("pulsar"), broker.service_url)
+    several = Rest(of_all(refusing("http"), rest.url))
+    _, said = mirror(urls, several, [topic], folder, 3, lambda: publish(client, topic, 1))
+    assert said == []
+    is_twin(rest, folder, topic)
+    assert len(positions(folder, topic)) == 5
+
+
+@pytest.mark.parametrize(
+    ("answers", "got"), [(lambda _: [], ["CONNECT"]), (connected, ["CONNECT", "SUBSCRIBE", "PING"])]
+)
+def test_topics_of_a_broker_that_can_not_be_reached_do_not_hold_up_others(
+    answers: Any,
+    got: list[str],
+    client: Any,
+    rest: Rest,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes connections, and says nothing more, or nothing after that."""
     monkeypatch.setattr(reading_client, "_CONNECT_SECONDS", 0.1)
     folder, topics = tmp_path / "log", [f"persistent://{namespace}/{name}" for name in "abcdef"]
     for topic in topics:
         publish(client, topic, 3)
-    silent = Scripted(lambda _: [])
+    silent = Scripted(answers)
     away = {*topics[:4]}
     first = Scripted(redirecting(lambda topic: silent.url if topic in away else broker.service_url))
     _, said = mirror(first.url, rest, [namespace], folder, 5)
-    assert silent.got == ["CONNECT"]
+    assert silent.got == got
     assert len(said) == 1
     assert said[0].startswith(f"broker {silent.url}: 4 topics wait, such as {topics[0]}: ")
     assert {topic: len(positions(folder, topic)) for topic in topics} == dict.fromkeys(

@@ -26,7 +26,7 @@ from streaming.cli.serve import STANDALONE_SETTINGS
 from streaming.jobs.replay import replay_in_process
 from streaming.protocol.codec import FrameReader, decode, encode, entry
 from streaming.record.admin_proxy import AdminProxy, _Passing, _passing
-from streaming.record.proxy import BadBrokerUrl, broker_address
+from streaming.record.proxy import BadBrokerUrl, broker_address, broker_addresses
 from streaming.record.record import command_log
 from streaming.record.recording import COMMANDS, TRACE, Recording, RecordingExists
 from streaming.record.rest import BadAdminUrl, Rest
@@ -311,7 +311,7 @@ class Scripted:
 
     def _serve(self, client: socket.socket) -> None:
         frames = FrameReader(1 << 30)
-        with client:
+        with client, contextlib.suppress(ConnectionError):
             while data := client.recv(1 << 16):
                 for each in frames.feed(data):
                     frame = decode(each)
@@ -516,19 +516,36 @@ def test_a_full_disk_ends_the_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:6650", "pulsar+ssl://h", "pulsar://h", "pulsar://:1", "pulsar://h:0"]
-)
+    "url",
+    [
+        "localhost:6650", "pulsar+ssl://h", "pulsar://h", "pulsar://:1", "pulsar://h:0", "pulsar://h:1,", "pulsar://h:1,i", "pulsar://h:1,i:0",
+        "pulsar://h:1,pulsar://i:1",
+    ],
+)  # fmt: skip
 def test_urls_that_are_not_a_brokers(url: str) -> None:
     with pytest.raises(BadBrokerUrl):
         broker_address(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8080", "http://", "http://h:0", "http://h:99999", "http://h/admin", "http://[::1", "ftp://h", "http://h:1,", "http://h:1,i:0",
+        "http://h:1,i/admin", "http://h:1,http://i:1",
+    ],
+)  # fmt: skip
+def test_urls_that_are_not_an_admin_apis(url: str) -> None:
+    with pytest.raises(BadAdminUrl):
+        Rest(url)
+
+
 def test_urls_that_are(tmp_path: Path) -> None:
     assert str(broker_address("pulsar://[::1]:6650/")) == "[::1]:6650"
     assert str(broker_address("pulsar+ssl://h:6651")) == "h:6651"
-    assert str(broker_address("pulsar://a:1,b:2")) == "a:1"
-    with pytest.raises(BadAdminUrl):
-        Rest("localhost:8080")
+    several = {"pulsar+ssl://a:1": "a:1", "pulsar+ssl://[::1]:2": "[::1]:2"}
+    assert {url: str(at) for url, at in broker_addresses("pulsar+ssl://a:1,[::1]:2/").items()} == several
+    for url in ("http://h", "https://h:1/", "http://a:1,[::1]:2,c"):
+        assert Rest(url).url == url.rstrip("/")
 
 
 def test_an_admin_api_that_is_away_is_a_bad_gateway(broker: Running, tmp_path: Path) -> None:

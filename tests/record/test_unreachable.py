@@ -1,8 +1,11 @@
 """Brokers that can't be reached: each is tried once, and again after some time, whatever waits for it."""
 
+import operator
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from random import Random
@@ -12,8 +15,9 @@ from typing import Any
 import pytest
 
 from streaming.protocol.codec import encode
+from streaming.protocol.frames import MINUS_ONE
 from streaming.record import client, rest, unreachable
-from streaming.record.client import BrokerUnreachable, Reader
+from streaming.record.client import BrokerUnreachable, NoAnswer, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest
 from streaming.record.unreachable import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Unreachable
 from tests.record.test_record import Scripted, connected
@@ -86,6 +90,89 @@ def test_a_silent_broker_is_connected_once(first_is_silent: bool, monkeypatch: p
         each.close()
 
 
+STAGES = ["LOOKUP", "SUBSCRIBE", "GET_LAST_MESSAGE_ID", "FLOW"]
+"""What a reader sends to read a topic that has entries."""
+
+
+def falling_silent(at: str, *, pongs: bool = False) -> Scripted:
+    """A broker that serves topics without entries, and those whose name begins with "bad" up to a stage. `pongs`: it answers PING. What it has not
+    answered it answers later, wrongly: before the next answer."""
+    topics, late = dict[int, str](), list[bytes]()
+
+    def answered(frame: Any) -> bytes:
+        fields = {"request_id": frame.fields.get("request_id", 0)}
+        match frame.cmd:
+            case "LOOKUP":
+                fields |= {"response": "Connect", "brokerServiceUrl": broker.url}
+                return encode("LOOKUP_RESPONSE", fields)
+            case "SUBSCRIBE":
+                topics[frame.fields["consumer_id"]] = frame.fields["topic"]
+                return encode("SUCCESS", fields)
+            case "GET_LAST_MESSAGE_ID":
+                is_bad = topics[frame.fields["consumer_id"]].startswith("bad")
+                last = {"ledgerId": 5, "entryId": 0 if is_bad else MINUS_ONE}
+                return encode("GET_LAST_MESSAGE_ID_RESPONSE", {**fields, "last_message_id": last})
+        return b""
+
+    def answers(frame: Any) -> list[bytes]:
+        if frame.cmd not in STAGES:
+            return [encode("PONG", {})] if frame.cmd == "PING" and pongs else connected(frame)
+        topic = frame.fields.get("topic") or topics[frame.fields["consumer_id"]]
+        if topic.startswith("bad") and frame.cmd == at:
+            if at != "FLOW":
+                id_ = frame.fields["request_id"]
+                late.append(encode("ERROR", {"request_id": id_, "error": "UnknownError", "message": "late"}))
+            return []
+        found = [*late, answered(frame)]
+        late.clear()
+        return found
+
+    broker = Scripted(answers)
+    return broker
+
+
+@pytest.mark.parametrize("at", STAGES)
+def test_a_broker_that_says_nothing_any_more_is_asked_once(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it was connected. Again as one that can't be reached: after a time that doubles, although it takes connections."""
+    clock, known, broker = Clock(monkeypatch), Unreachable(), falling_silent(at)
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.1)
+    for tries, seconds in (
+        (1, FIRST_PAUSE_SECONDS),
+        (2, FIRST_PAUSE_SECONDS),
+        (2, FIRST_PAUSE_SECONDS),
+        (3, 0),
+    ):
+        with Reader(of_all(refusing("pulsar"), broker.url), unreachable=known) as reader:
+            for number in range(4):
+                with pytest.raises(BrokerUnreachable, match="does not answer") as caught:
+                    next(reader.entries(f"bad{number}"))
+                assert caught.value.broker == broker.url
+        assert broker.got.count("CONNECT") == broker.got.count(at) == broker.got.count("PING") == tries
+        clock.now += seconds
+    broker.close()
+
+
+@pytest.mark.parametrize("at", STAGES)
+def test_topics_that_a_broker_does_not_serve_do_not_hold_up_others(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker answers, but nothing about them. The more there are, the less each of them may take."""
+    broker, patience = falling_silent(at, pongs=True), list[float]()
+    monkeypatch.setattr(client, "_SECONDS", 2)
+    monkeypatch.setattr(client, "_LEAST_SECONDS", 0.5)
+    with Reader(broker.url) as reader:
+        for number in range(4):
+            begun = time.monotonic()
+            with pytest.raises(NoAnswer):
+                next(reader.entries(f"bad{number}"))
+            patience.append(time.monotonic() - begun)
+            assert [*reader.entries(f"good{number}")] == []
+    assert broker.got.count("CONNECT") == 1
+    assert all(map(operator.ge, patience, [2, 1, 0.5, 0.5]))
+    assert min(patience) < 1
+    broker.close()
+
+
 @contextmanager
 def answering(
     answer: Callable[[str], tuple[int, dict[str, str], bytes] | None],
@@ -93,7 +180,7 @@ def answering(
     *,
     closes: bool = False,
 ) -> Iterator[str]:
-    """The URL of an HTTP server. None: it does not answer before the block ends. `connections` gets the clients' addresses. `closes`: it
+    """The URL of an HTTP server. None: it does not answer before the block ends; status 0: it closes the connection instead. `connections` gets the clients' addresses. `closes`: it
     closes a connection after each answer, without saying so."""
     ended = threading.Event()
 
@@ -109,6 +196,9 @@ def answering(
                 self.close_connection = True
                 return
             status, headers, body = found
+            if not status:
+                self.close_connection = True
+                return
             self.send_response(status)
             if "Transfer-Encoding" in headers:
                 body = b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\n\r\n"
@@ -120,6 +210,8 @@ def answering(
             self.wfile.write(body)
             if closes:
                 self.close_connection = True
+
+        do_POST = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -159,6 +251,143 @@ def test_calls_that_are_redirected_to_a_silent_broker(monkeypatch: pytest.Monkey
                     assert api.get("/other") == {}
                 assert len(asked) == tries
                 clock.now += FIRST_PAUSE_SECONDS
+
+
+def refusing(scheme: str) -> str:
+    """The URL of a port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return f"{scheme}://127.0.0.1:{found.getsockname()[1]}"
+
+
+def of_all(*urls: str) -> str:
+    """The URL that names the brokers of all."""
+    return ",".join([urls[0], *(each.partition("://")[2] for each in urls[1:])])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_calls_go_to_a_broker_that_can_be_reached(seed: int) -> None:
+    """Of a URL with several, as long as there is one; always to the same, as long as it can be."""
+    draw, up, asked = Random(seed), [True] * 3, list[int]()
+
+    def answers(number: int) -> Any:
+        def answer(_: str) -> tuple[int, dict[str, str], bytes]:
+            asked.append(number)
+            return (200, {}, b"{}") if up[number] else (0, {}, b"")
+
+        return answer
+
+    with ExitStack() as stack:
+        urls = [stack.enter_context(answering(answers(number))) for number in range(3)]
+        api = Rest(of_all(refusing("http"), *urls))
+        before = None
+        for _ in range(30):
+            up[:] = [draw.random() < 0.5 for _ in up]
+            if any(up):
+                assert api.get("/a") == {}
+                assert up[asked[-1]]
+                assert before is None or not up[before] or before == asked[-1]
+                before = asked[-1]
+            else:
+                with pytest.raises(CallFailed, match="can't be reached: .*; .*; .*; ") as caught:
+                    api.get("/a")
+                assert "refused" in str(caught.value)
+                assert caught.value.status is None
+                before = None
+
+
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_broker_of_the_url_that_says_nothing(
+    is_silent: bool, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even to something else: another one is asked. If it is a single call that it does not answer, others go on."""
+    monkeypatch.setattr(rest, "_SECONDS", 0.3)
+    monkeypatch.setattr(rest, "_CONNECT_SECONDS", 0.3)
+
+    def first(path: str) -> tuple[int, dict[str, str], bytes] | None:
+        return None if is_silent or "slow" in path else (200, {}, b"{}")
+
+    with answering(first) as url, answering(lambda _: (200, {}, b"{}")) as other:
+        api = Rest(of_all(url, *[other] * several))
+        for _ in range(2):
+            if is_silent and several:
+                assert api.get("/slow") == {}
+            else:
+                with pytest.raises(CallFailed) as caught:
+                    api.get("/slow")
+                assert caught.value.status == (None if is_silent else rest.INCOMPLETE)
+        if not is_silent:
+            assert api.get("/other") == {}
+        assert api.calls == (4 if is_silent else 5)
+
+
+@pytest.mark.parametrize(("method", "both"), [("GET", True), ("POST", False)])
+def test_what_a_broker_may_have_done_is_not_asked_of_another(method: str, both: bool) -> None:
+    asked = list[int]()
+
+    def answers(number: int) -> Any:
+        def answer(_: str) -> tuple[int, dict[str, str], bytes]:
+            asked.append(number)
+            return (number * 200, {}, b"")
+
+        return answer
+
+    with answering(answers(0)) as first, answering(answers(1)) as second:
+        api = Rest(of_all(refusing("http"), first, second))
+        for _ in range(2):
+            with nullcontext() if both else pytest.raises(CallFailed, match="can't be reached"):
+                api.call(method, "/a")
+    assert asked == ([0, 1, 1] if both else [0, 0])
+
+
+@pytest.mark.parametrize("kind", ["refuses", "is silent", "closes"])
+def test_lookups_go_to_a_broker_that_can_be_reached(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a URL with several. The others are not tried by each reader."""
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.1)
+    owner, known, asked = refusing("pulsar"), Unreachable(), list[str]()
+
+    def closing(_: Any) -> list[bytes]:
+        raise ConnectionError
+
+    def named(topic: str) -> str:
+        asked.append(topic)
+        return owner
+
+    away = None if kind == "refuses" else Scripted(closing if kind == "closes" else lambda _: [])
+    first = Scripted(redirecting(named))
+    urls = of_all(refusing("pulsar") if away is None else away.url, refusing("pulsar"), first.url)
+    for topics in ("ab", "c"):
+        with Reader(urls, unreachable=known) as reader:
+            for topic in topics:
+                with pytest.raises(BrokerUnreachable) as caught:
+                    next(reader.entries(topic))
+                assert caught.value.broker == owner
+    assert asked == [*"abc"]
+    assert away is None or away.got == ["CONNECT"]
+    first.close()
+    with Reader(of_all(refusing("pulsar"), refusing("pulsar"))) as reader, pytest.raises(BrokerUnreachable):
+        next(reader.entries("a"))
+
+
+def test_a_proxy_is_the_one_that_was_asked() -> None:
+    """One of several Pulsar proxies leads to a broker."""
+    broker, connects = "pulsar://broker:6650", list[Any]()
+
+    def answers(frame: Any) -> list[bytes]:
+        if frame.cmd == "CONNECT":
+            connects.append(frame.fields.get("proxy_to_broker_url"))
+        if frame.cmd == "SUBSCRIBE":
+            return [encode("ERROR", {"request_id": frame.fields["request_id"], "error": "UnknownError", "message": "enough"})]  # fmt: skip
+        if frame.cmd != "LOOKUP":
+            return connected(frame)
+        fields = {"request_id": frame.fields["request_id"], "response": "Connect", "brokerServiceUrl": broker, "proxy_through_service_url": True}  # fmt: skip
+        return [encode("LOOKUP_RESPONSE", fields)]
+
+    proxy = Scripted(answers)
+    with Reader(of_all(refusing("pulsar"), proxy.url)) as reader, pytest.raises(ReadFailed, match="enough"):
+        next(reader.entries("t"))
+    assert connects == [None, "broker:6650"]
+    proxy.close()
 
 
 @pytest.mark.parametrize("redirects", [0, 1, 3])
@@ -208,6 +437,46 @@ def test_connections_are_kept(chunked: bool, closes: str, monkeypatch: pytest.Mo
                 assert api.get("/a") == {}
     assert len(asked) == 10
     assert len(connections) == {"never": 1, "at once": 10, "says so": 10, "unread": 5}[closes]
+
+
+@pytest.mark.parametrize("form", ["length", "chunks", "chunk"])
+def test_a_response_that_is_cut_off_is_none(form: str) -> None:
+    """Wherever it is. A later call is answered."""
+    body = b'{"a": [1, 2, 3], "b": "x"}'
+    if form == "length":
+        head, sent = b"Content-Length: %d" % len(body), body
+    else:
+        size = len(body) if form == "chunk" else 9
+        parts = [body[at : at + size] for at in range(0, len(body), size)]
+        head, sent = b"Transfer-Encoding: chunked", b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in [*parts, b""])  # fmt: skip
+    whole = b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (head, sent)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ends = list[int]()
+
+        def serve() -> None:
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    if not connection.recv(1 << 16):
+                        return
+                    connection.sendall(whole[: ends.pop()])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        api = Rest(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        for end in range(len(whole)):
+            ends.append(end)
+            if end >= len(whole) - 4 and form != "length":  # the last chunk is empty
+                assert api.get("/a")["b"] == "x"
+                continue
+            with pytest.raises(CallFailed) as caught:
+                api.get("/a")
+            assert caught.value.status in (None, rest.INCOMPLETE)
+            assert caught.value.status or end < whole.index(b"\r\n") + 2
+        ends.append(len(whole))
+        assert api.get("/a")["b"] == "x"
+        socket.create_connection(listener.getsockname()).close()
+        thread.join()
 
 
 @pytest.mark.parametrize(
