@@ -147,6 +147,7 @@ def test_a_mutant_that_no_test_reaches_survives(tmp_path: Path) -> None:
     assert ran.stdout.endswith("noticed: 0 of 9, 0.0 %\n")
 
 
+@pytest.mark.sampled(2)
 def test_sharp_tests_pass_the_floor_and_what_never_ends_is_noticed(tmp_path: Path) -> None:
     tests = """\
 from streaming.broker.rule import LOG, check
@@ -187,6 +188,7 @@ def test_it() -> None:
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tests", [WAITS_WHEN_IMPORTED, WAITS_IN_A_TEST])
 def test_what_waits_forever_is_noticed(tmp_path: Path, tests: str) -> None:
     impatient(project(tmp_path, tests))

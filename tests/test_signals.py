@@ -197,6 +197,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 def test_a_signal_at_any_moment_of_a_command(tmp_path: Path, log: Path) -> None:
     """From its first import to its last file: one line or none, a code that says so, and the next start works."""
 

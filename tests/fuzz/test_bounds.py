@@ -195,7 +195,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_at_its_edges(name: str) -> None:
     for value in {*NUMBERS, *edges_of(name)}:
@@ -301,6 +301,7 @@ def failing(broker: Broker) -> None:
     raise RecursionError
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("harm", "name"),
     [(busy, "calls of PUBLISH"), (big, "bytes of memory of PUBLISH"), (slow, "seconds of PUBLISH"),

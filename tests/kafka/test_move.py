@@ -335,6 +335,7 @@ def test_nothing_of_an_import_that_failed_stays(
     assert json.loads((store / "ingress.json").read_bytes())["topic"] == topic
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["the same topic", "a new topic"])
 def test_each_file_of_a_store_with_states_is_missed(target: str, kafka: LocalKafka, tmp_path: Path) -> None:
     """The query does not start, or it starts with all that there was. So do those without a whole folder."""

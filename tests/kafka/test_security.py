@@ -152,6 +152,7 @@ def test_a_wrong_password_is_one_sentence_on_the_terminal(secured: SecuredKafka,
     assert WRONG not in line
 
 
+@pytest.mark.sampled(2)
 def test_a_changed_password_stops_a_sink_with_a_sentence_and_a_repaired_file_lets_it_continue(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

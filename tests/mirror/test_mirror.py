@@ -981,6 +981,7 @@ def of_cursor(**fields: Any) -> Callable[[Any], Any]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("wanted", "change"),
     [

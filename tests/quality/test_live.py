@@ -88,6 +88,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.quality.gx.GreatExpectations", great_expectations)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("looked")
 def test_what_the_live_check_finds(tmp_path: Path) -> None:
     bad = [

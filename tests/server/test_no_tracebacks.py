@@ -376,6 +376,7 @@ def misuse(port: int, data: bytes, end: str) -> None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", ["reads", "closes", "resets"])
 @pytest.mark.parametrize("name", ["serve", "double", "record", "metrics", "page"])
 def test_http_clients_that_misbehave(

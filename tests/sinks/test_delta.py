@@ -231,6 +231,7 @@ def test_the_query_compacts_by_itself(url: str, caplog: pytest.LogCaptureFixture
     DeltaSink(url).close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("starts_per_batch", [1, 2])
 def test_a_query_that_ends_after_each_micro_batch_is_compacted_as_often_as_one_that_goes_on(
     starts_per_batch: int, url: str, tmp_path: Path

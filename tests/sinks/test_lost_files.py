@@ -98,6 +98,7 @@ def contents(life: Life) -> tuple[object, ...]:
     return read_entries(url), read_table(f"{url}/tables"), read_quarantine(url)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("last", range(len(MICRO_BATCHES)))
 def test_each_file_of_the_newest_micro_batch(tmp_path: Path, last: int) -> None:
     before = lived(tmp_path / "before", range(last))
