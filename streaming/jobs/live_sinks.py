@@ -15,7 +15,7 @@ from sinks.quarantine import QuarantineSink
 from sinks.storage import Damaged, within
 from sinks.tables import DeltaSink
 from streaming.quality.sink import EVERY_SECONDS, QualitySink
-from streaming.spark.checkpoint import BadCheckpoint, last_committed, last_planned
+from streaming.spark.checkpoint import BadCheckpoint, check_begun, last_committed, last_planned
 
 _FOLDERS = ("segments", "ledgers", "deletions", "tables", "quarantine", "quality")
 """What the sinks write in the store."""
@@ -55,7 +55,7 @@ class LiveSinks:
             _check_apart(checkpoint, self._store)
         if last is not None:
             committed = last_committed(checkpoint)
-            self.begun.check(last, committed)
+            check_begun(checkpoint, self.begun)
             if missing := self.begun.missing(self._files, committed):
                 repeated = committed == last and set(missing.values()) == {last}
                 raise Damaged(
