@@ -242,10 +242,19 @@ def check_begun(checkpoint: str | Path, begun: Begun) -> None:
 def committed_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
     """Where the next uncommitted micro-batch begins, by partition of the topic; empty if none was committed or only Spark can
     open the checkpoint."""
+    return _offsets(checkpoint, "commits", topic)
+
+
+def planned_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
+    """The same of the last micro-batch that was planned, committed or not."""
+    return _offsets(checkpoint, "offsets", topic)
+
+
+def _offsets(checkpoint: str | Path, of: Literal["offsets", "commits"], topic: str) -> dict[int, int]:
     storage = opened(checkpoint)
-    if storage is None or (commit := _latest(storage, "commits")) is None:
+    if storage is None or (batch := _latest(storage, of)) is None:
         return {}
-    *_, last = _lines(storage, f"offsets/{commit}", 3)
+    *_, last = _lines(storage, f"offsets/{batch}", 3)
     return {int(partition): offset for partition, offset in last[topic].items()}
 
 
