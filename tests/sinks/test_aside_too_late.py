@@ -24,7 +24,7 @@ def crashed(folder: Path, *, committed: bool = True) -> tuple[LiveSinks, Path]:
     table = DeltaSink(str(store / "tables"))
     aside = [
         Quarantined("t", SET_ASIDE, "by an operator", b"x"),
-        Quarantined(OTHER, TOPIC_SET_ASIDE, "by an operator", None),
+        Quarantined(OTHER, TOPIC_SET_ASIDE, "by an operator", b""),
     ]
     for number, effects in enumerate([receipts(1, 0, 4), [*receipts(1, 5, 9), *aside]]):
         rows = output(effects, offset=100 * number)
