@@ -63,7 +63,7 @@ class StoringSink(Sink, Protocol):
 
     def clear(self, batch_id: int) -> None:
         """Delete what an earlier attempt of a micro-batch wrote, which is repeated now. Called on the driver, after `begin`. What a
-        `CommittingSink` has committed stays. Raises `Damaged`."""
+        `CommittingSink` has committed stays, and it refuses other rows then. Raises `Damaged`."""
         ...
 
     def missing(self, wrote: Mapping[str, int], committed: int) -> dict[str, int]:

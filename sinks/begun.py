@@ -41,12 +41,13 @@ class _Note(Planned, frozen=True, kw_only=True):
     """The file. `is_whole`: all of the micro-batch was written. `wrote`: the last micro-batch that wrote to a place, see `StoringSink`,
     up to the last one that was whole. None: not known, because an earlier version wrote the file. `without_tables`: the first and the
     last micro-batch of each time without output tables. `max_ahead_ms`: the option by which it was folded, which an earlier version did
-    not note."""
+    not note. `previous`: the micro-batch before it, None: not known."""
 
     is_whole: bool = False
     wrote: dict[str, int] | None = None
     without_tables: list[tuple[int, int]] = []
     max_ahead_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    previous: Planned | None = None
 
     @property
     def planned(self) -> Planned:
@@ -93,11 +94,7 @@ class Begun:
             return True
         expected = planned if before is not None and before.batch == planned.batch else previous
         if before is not None and expected is not None and before.planned != expected:
-            raise ForeignFiles(
-                f"{self._storage.url} holds output of another micro-batch {before.batch} than the one that the query has: the "
-                "checkpoint is an older copy, which went on without this store. Nothing was written. Restore checkpoint and store of the "
-                "same time together, or give this query a new checkpoint and a new store"
-            )
+            raise self._another(before.batch)
         wrote = {} if before is None else before.wrote
         self._write(
             _Note(
@@ -107,9 +104,18 @@ class Begun:
                 wrote=wrote,
                 without_tables=without,
                 max_ahead_ms=max_ahead_ms,
+                previous=previous if before is None else before.planned,
             )
         )
         return False
+
+    def check_same(self, planned: Planned) -> None:
+        """Raises `ForeignFiles` if the store notes a micro-batch of that number with other contents than the checkpoint has. It notes the
+        last two that began, and one of them is the last one that is committed."""
+        note = self._noted()
+        known = [] if note is None else [note.planned, note.previous]
+        if any(each is not None and each.batch == planned.batch and each != planned for each in known):
+            raise self._another(planned.batch)
 
     def repeated(self) -> Repeated | None:
         """The micro-batch that began last, which a query that goes on may repeat. None: there is none, or an earlier version began it.
@@ -152,6 +158,13 @@ class Begun:
     def _write(self, note: _Note) -> None:
         self._storage.write_json(BEGUN, note)
         self._last = note
+
+    def _another(self, batch: int) -> ForeignFiles:
+        return ForeignFiles(
+            f"{self._storage.url} holds output of another micro-batch {batch} than the one that the query has: the checkpoint is an older "
+            f"copy, which went on without this store, or its file offsets/{batch} is damaged. Nothing was written. Restore checkpoint and "
+            "store of the same time together, or give this query a new checkpoint and a new store"
+        )
 
     def _older(self, holds: str, last: int) -> ForeignFiles:
         return ForeignFiles(

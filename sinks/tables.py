@@ -172,7 +172,7 @@ class DeltaSink(TableSink):
             return
         paths = {self._path(kind, batch_id, partition): kind for kind in rows}
         there = self._storage.infos(paths)
-        if there and self._is_committed(batch_id):
+        if there and self.has_committed(batch_id):
             for path in there:
                 self._check_same(path, self._columns(batch_id, paths[path], rows[paths[path]]))
             left = {kind: rows[kind] for path, kind in paths.items() if path not in there}
@@ -180,7 +180,8 @@ class DeltaSink(TableSink):
             left = dict(rows)
         super().write(batch_id, partition, left)
 
-    def _is_committed(self, batch_id: int) -> bool:
+    def has_committed(self, batch_id: int) -> bool:
+        """Whether the table has the rows of a micro-batch. Raises `Damaged`."""
         log = DeltaLog(self._storage)
         last = log.last_batch() if log.exists else None
         return last is not None and last >= batch_id
@@ -191,10 +192,14 @@ class DeltaSink(TableSink):
         # An earlier version may have had fewer columns.
         names = [name for name in there.column_names if name in table.column_names]
         if not there.select(names).equals(table.select(names).cast(there.select(names).schema)):
-            raise ForeignFiles(
-                f"{self._storage.url}/{path} has other rows than the query would write: its checkpoint is an older copy. Restore checkpoint and "
-                "store of the same time together, or give this query a new checkpoint and a new store"
-            )
+            raise self._other(path)
+
+    def _other(self, path: str) -> ForeignFiles:
+        return ForeignFiles(
+            f"{self._storage.url}/{path} has other rows than the query would write: it began this micro-batch with another --quarantine or "
+            "--quarantine-topic, which then must stay as it was until the micro-batch is done, or its checkpoint is an older copy. Then restore "
+            "checkpoint and store of the same time together, or give this query a new checkpoint and a new store"
+        )
 
     def _path(self, kind: str, batch_id: int, partition: int) -> str:
         return batch_files.path(_of_day(kind, today()), batch_id, partition, "parquet")
@@ -204,7 +209,9 @@ class DeltaSink(TableSink):
         return columns.append_column(BATCH, pa.repeat(pa.scalar(batch_id, BATCH.type), len(table)))
 
     def commit(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> None:
-        """Make the rows of a micro-batch part of the table, unless they are. Raises `NotStored`."""
+        """Make the rows of a micro-batch part of the table, unless they are. Raises `NotStored`, and `ForeignFiles` if others are."""
+        if self._last is None or self._last >= batch_id:
+            self._check_committed(batch_id, rows)
         if not self._open:
             if self._log.exists:
                 self._log.add_columns(_ALL)
@@ -231,6 +238,22 @@ class DeltaSink(TableSink):
             self._since_try = 0
             self._upkeep = threading.Thread(target=self._compact, name="compaction", daemon=True)
             self._upkeep.start()
+
+    def _check_committed(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> None:
+        """`write` has compared the files that are there. Here are those that only one of two attempts has."""
+        if not self.has_committed(batch_id):
+            return
+        own = {
+            (of.partition, path.partition("/")[0].removeprefix("kind=")): path
+            for path in self._log.paths()
+            if (of := batch_files.of(path)) and of.batch == batch_id
+        }
+        differ = own.keys() - rows.keys()
+        if self._log.uncompacted():  # otherwise, some of its files may be part of larger ones
+            differ |= rows.keys() - own.keys()
+        if differ:
+            partition, kind = first = min(differ)
+            raise self._other(own.get(first) or self._path(kind, batch_id, partition))
 
     def _written(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> dict[str, File]:
         """The files of a micro-batch, each of which has the day of the machine that wrote it."""

@@ -47,6 +47,7 @@ Checkpoint = Annotated[
 @contextmanager
 def _expected() -> Iterator[None]:
     from schemas.entries import EntryNotFound
+    from sinks.base import ForeignFiles
     from sinks.lock import InUse, LeaseLost, NotWritable
     from sinks.storage import BadUrl, Damaged, NotStored
     from streaming.broker.errors import StateVersionError
@@ -65,8 +66,8 @@ def _expected() -> Iterator[None]:
     from streaming.state.spread import NotSpread
 
     with expected_errors(
-        BadCheckpoint, BadDump, BadUrl, FileNotFoundError, InUse, IngressChanged, JarsUnavailableError, JavaNotFoundError,
-        KafkaConfigError, KafkaUnreachable, KafkaUrlError, LogError, NotSpread, NotWhole, NotWritable, StateVersionError,
+        BadCheckpoint, BadDump, BadUrl, FileNotFoundError, ForeignFiles, InUse, IngressChanged, JarsUnavailableError,
+        JavaNotFoundError, KafkaConfigError, KafkaUnreachable, KafkaUrlError, LogError, NotSpread, NotWhole, NotWritable, StateVersionError,
         failed=(Damaged, EntryNotFound, LeaseLost, NotProduced, NotStored, QueryFailed),
     ):  # fmt: skip
         try:
@@ -88,13 +89,14 @@ def export_command(
     store: Annotated[
         str | None,
         typer.Option(
-            help="The --store of the query. If it began from other states, those of partitions without records since are there."
+            help="The --store of the query, which also notes the checkpoint's offsets. If it began from other states, those of partitions "
+            "without records since are there."
         ),
     ] = None,
 ) -> None:
     """Write the brokers' states after the last micro-batch as JSON Lines: one line per partition and per topic."""
     from sinks.outputs import new_file
-    from streaming.spark.checkpoint import BadCheckpoint, NoTopic, committed, last_committed
+    from streaming.spark.checkpoint import NoTopic, last_committed
     from streaming.state.dump import Header, write_dump
     from streaming.state.saved import read_states
 
@@ -106,18 +108,14 @@ def export_command(
             encoded = [each.broker for each in states]
         else:
             try:
-                last = committed(checkpoint)
+                last = _committed(checkpoint, store)
             except NoTopic:  # as for a replay, nobody knows which records of what come next
                 header, batch = Header(), last_committed(checkpoint)
             else:
-                if last is None:
-                    raise BadCheckpoint(
-                        f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
-                    )
                 header, batch = _header(last), last.batch
-            found = _states(checkpoint, batch)
             encoded = (
-                each.broker for each in (found if last is None else _whole(found, checkpoint, last, store))
+                each.broker
+                for each in (_states(checkpoint, batch) if last is None else _whole(checkpoint, last, store))
             )
         with new_file(out) as file:
             topics = write_dump(file, header, encoded)
@@ -221,7 +219,7 @@ def move_command(
     from streaming.kafka.ingress import partition_counts
     from streaming.kafka.topics import are_distinct
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
-    from streaming.spark.checkpoint import BadCheckpoint, check, committed
+    from streaming.spark.checkpoint import BadCheckpoint, check
     from streaming.state.move import CATCH_UP, States, move_states
     from streaming.state.seed import SeedWriter, read_seed, with_seed
 
@@ -230,16 +228,12 @@ def move_command(
     with _expected():
         old, new = KafkaUrl.parse(ingress), KafkaUrl.parse(to_ingress)
         config = credentials(kafka_config)
-        last = committed(checkpoint)
-        if last is None:
-            raise BadCheckpoint(
-                f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch"
-            )
         check(checkpoint, old.topic)
         if Storage(store).info(INGRESS) is None:
             raise BadCheckpoint(f"{store} is not the --store of a query")
         folders = [store, to_store] if "://" in checkpoint else [checkpoint, store, to_store]
         with exclusive(folders, "magnetar state move") as held, progress() as bar:
+            last = _committed(checkpoint, store)
             notes = []
             if not last.is_last and Begun(store).may_have_begun(last.batch + 1):
                 first, count = partition_counts(old, store, config)
@@ -260,7 +254,7 @@ def move_command(
             moved = move_states(
                 States(
                     f"{_absolute(checkpoint)} after micro-batch {last.batch}",
-                    (each.broker for each in with_seed(_states(checkpoint, last.batch), read_seed(store))),
+                    (each.broker for each in with_seed(_folded(checkpoint, last), read_seed(store))),
                     store,
                     old,
                     last.offsets,
@@ -288,25 +282,61 @@ def _header(last: Committed) -> Header:
     )
 
 
-def _whole(
-    found: Iterable[StateRow], checkpoint: str, last: Committed, store: str | None
-) -> Iterator[StateRow]:
-    """The states `found` in a checkpoint, and those that only the query's store has. If nobody names that, and a state is missing, it
-    says so: the checkpoint does not tell whether the query began from others."""
+def _committed(checkpoint: str, store: str | None) -> Committed:
+    """The last committed micro-batch, as the query's store notes it, too. Raises `BadCheckpoint`, `ForeignFiles`, `Damaged`."""
     from streaming.kafka.ingress import DATAFRAME, noted_topic
+    from streaming.spark.checkpoint import BadCheckpoint, committed
+
+    last = committed(checkpoint)
+    if last is None:
+        raise BadCheckpoint(f"{checkpoint} is not the --checkpoint of a query with a committed micro-batch")
+    if store is None:
+        return last
+    if noted_topic(store) not in (last.topic, DATAFRAME):
+        raise BadCheckpoint(f"{store} is not the --store of the query of {checkpoint}")
+    return committed(checkpoint, store) or last
+
+
+def _folded(checkpoint: str, last: Committed, until: dict[int, int] | None = None) -> Iterator[StateRow]:
+    """The states of a checkpoint, and into `until` the offset after the last record of each. Raises `BadCheckpoint` if the offsets of the
+    micro-batch do not have that record."""
+    from sinks.storage import RESTORE
     from streaming.spark.checkpoint import BadCheckpoint
+
+    for each in _states(checkpoint, last.batch):
+        at = -1 if each.offset is None else each.offset
+        if at >= last.offsets.get(each.partition, 0):
+            raise BadCheckpoint(
+                f"The checkpoint's file {checkpoint}/offsets/{last.batch} is damaged, or a state is: partition {each.partition} has folded the "
+                f"record at offset {at}, which is not in that micro-batch. {RESTORE}"
+            )
+        if until is not None:
+            until[each.partition] = at + 1
+        yield each
+
+
+def _whole(checkpoint: str, last: Committed, store: str | None) -> Iterator[StateRow]:
+    """The states of a checkpoint, and those that only the query's store has. If nobody names that, it says what the checkpoint alone does
+    not tell: whether the query began from others, if a state is missing, and whether the offsets are right, if a state ends before."""
     from streaming.state.seed import read_seed, with_seed
 
-    if store is not None and noted_topic(store) not in (last.topic, DATAFRAME):
-        raise BadCheckpoint(f"{store} is not the --store of the query of {checkpoint}")
-    missing = {*last.offsets}
-    for each in with_seed(found, None if store is None else read_seed(store)):
+    missing, until = {*last.offsets}, dict[int, int]()
+    for each in with_seed(_folded(checkpoint, last, until), None if store is None else read_seed(store)):
         missing.discard(each.partition)
         yield each
     if store is None and missing:
         say(
             f"magnetar: {checkpoint} has no state of {counted(len(missing), 'ingress partition')}, from {min(missing)} on. If the query began from "
             "other states (magnetar state), they are in its store: give --store",
+            err=True,
+        )
+    short = sorted(each for each, at in until.items() if at < last.offsets[each])
+    if store is None and short:
+        first = short[0]
+        say(
+            f"magnetar: the state of ingress partition {first} ends before offset {until[first]}, and the micro-batch before offset "
+            f"{last.offsets[first]}. Ends of transactions may be in between; only the query's store tells whether that offset is right: give "
+            "--store",
             err=True,
         )
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow.compute as pc
+
+from schemas.effects import KINDS, TOPIC_SET_ASIDE, Quarantined
+from schemas.records import Coordinates
 from sinks.base import Sink
 from sinks.begun import Begun
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import check_nested, local_path
-from sinks.quarantine import QuarantineSink
+from sinks.quarantine import QuarantineSink, read_topics_set_aside
 from sinks.storage import Damaged, within
-from sinks.tables import DeltaSink
+from sinks.tables import DeltaSink, read_table
+from streaming.fold.records import NoSuchRecord
 from streaming.quality.sink import EVERY_SECONDS, QualitySink
-from streaming.spark.checkpoint import BadCheckpoint, last_committed, last_planned
+from streaming.spark.checkpoint import (
+    BadCheckpoint,
+    check_begun,
+    committed_offsets,
+    last_committed,
+    last_planned,
+    planned_offsets,
+)
 
 _FOLDERS = ("segments", "ledgers", "deletions", "tables", "quarantine", "quality")
 """What the sinks write in the store."""
@@ -55,7 +67,7 @@ class LiveSinks:
             _check_apart(checkpoint, self._store)
         if last is not None:
             committed = last_committed(checkpoint)
-            self.begun.check(last, committed)
+            check_begun(checkpoint, self.begun)
             if missing := self.begun.missing(self._files, committed):
                 repeated = committed == last and set(missing.values()) == {last}
                 raise Damaged(
@@ -64,6 +76,36 @@ class LiveSinks:
             for sink in self._files:
                 sink.begin(last)
         return last
+
+    def check_aside(
+        self, checkpoint: str | Path, topic: str, records: Iterable[Coordinates], topics: Iterable[str]
+    ) -> None:
+        """Raises `NoSuchRecord` if records or topics can't be set aside yet: the query repeats a micro-batch whose rows the output table has
+        already, and which did not set them aside. `topic`: that of the query in Kafka. Call it after `begin`."""
+        last = last_planned(checkpoint)
+        if (
+            self.output is None
+            or last is None
+            or last <= last_committed(checkpoint)
+            or not self.output.has_committed(last)
+        ):
+            return
+        before, end = committed_offsets(checkpoint, topic), planned_offsets(checkpoint, topic)
+        done = read_table(within(self._store, "tables"), KINDS[Quarantined])
+        places = set(zip(done["partition"].to_pylist(), done["offset"].to_pylist(), strict=True))
+        whole = done.filter(pc.equal(done["rule"], TOPIC_SET_ASIDE))["topic"].to_pylist()
+        aside = {*whole, *(each.topic for each in read_topics_set_aside(self._store))}
+        refused = [
+            f"--quarantine {at}"
+            for at in records
+            if before.get(at.partition, 0) <= at.offset < end.get(at.partition, 0) and at not in places
+        ] + [f"--quarantine-topic {each}" for each in topics if each not in aside]
+        if refused:
+            raise NoSuchRecord(
+                f"{refused[0]}: the output table has the rows of micro-batch {last} already, which the query repeats first, as it was stopped before "
+                "the checkpoint had it committed. Nothing was written. Start the query without the option until that micro-batch is done. Then "
+                "--quarantine-topic sets the topic aside; the records of the micro-batch are folded, and can't be set aside any more"
+            )
 
     def end(self, rows: Mapping[tuple[int, str], int]) -> None:
         """Note that all of the micro-batch that began last is written, see `query.start`."""

@@ -132,7 +132,8 @@ def run_query(
         NotWritable: the checkpoint or the store can't be written.
         JavaNotFoundError, JarsUnavailableError: there is no Java for Spark, or no Kafka source.
         KafkaUnreachable: no Kafka there.
-        NoSuchRecord: the topic has no such record to set aside, or the query is past it.
+        NoSuchRecord: the topic has no such record to set aside, or the query is past it. Or what should be set aside is of a micro-batch to
+            repeat whose rows are committed.
         BadCheckpoint, IngressChanged, ForeignFiles: checkpoint, store and topic don't belong together.
         TopicInUse: a topic for responses or dead letters has those of another query.
         NotWhole: the store has got only a part of another query's states, see `streaming.state.seed`.
@@ -213,6 +214,8 @@ def run_query(
         seed = read_seed(store)
         sinks = LiveSinks(store, tables=tables, keep_outputs=keep_outputs, quality=quality)
         planned = sinks.begin(checkpoint)
+        if set_aside or topics_aside:
+            sinks.check_aside(checkpoint, url.topic, set_aside, topics_aside)
         if seed is not None and planned is not None:
             seed.check(committed_offsets(checkpoint, url.topic))
         if spark is None:

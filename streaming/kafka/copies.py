@@ -1,12 +1,13 @@
 """Records for a topic that may have got a part of them before: what an interrupted copy lacks is sent, and nothing twice.
 
 Transactions under one transactional id send some thousand records at a time. To begin them, Kafka ends whatever an earlier
-process with that id had begun, so nothing of it can still arrive. What the topic has is then the beginning of the copy.
+process with that id had begun, so nothing of it can still arrive. What the topic has is then the beginning of the copy, or another copy was
+made to the same topic meanwhile, of which the records tell.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import islice
 
@@ -30,9 +31,11 @@ def send_rest(
     url: KafkaUrl,
     config: KafkaConfig = PLAIN,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    is_repeat: bool = True,
 ) -> int:
-    """Send `records` (columns `RECORD`, any offsets) to a topic that has nothing but some of the first of them. Returns how many
-    were sent.
+    """Send `records` (columns `RECORD`, any offsets) to a topic that has nothing but some of the first of them, or nothing, if this is not a
+    repeated attempt (`is_repeat`). Returns how many were sent.
 
     Raises `KafkaUnreachable`, and `NotProduced` if the topic has other records, or Kafka takes one not.
     """
@@ -53,7 +56,7 @@ def send_rest(
     try:
         producer.init_transactions()
         rows = iter(_rows(records))
-        done = _present(records, url, config)
+        done = _present(records, url, config, is_repeat=is_repeat)
         list(islice(rows, done))
         sent = 0
         while together := list(islice(rows, _TOGETHER)):
@@ -93,17 +96,33 @@ def _rows(records: pa.Table) -> list[tuple[int, int, str | None, bytes]]:
     return list(zip(*columns, strict=True))
 
 
-def _present(records: pa.Table, url: KafkaUrl, config: KafkaConfig) -> int:
+def _present(records: pa.Table, url: KafkaUrl, config: KafkaConfig, *, is_repeat: bool) -> int:
     """How many of the first records the topic has."""
     with administration(url, config) as admin:
         offsets = topic_offsets(admin, url.topic)
-    found: Counter[int] = Counter()
+    found, first = defaultdict[int, list[_Content]](list), defaultdict[int, list[_Content]](list)
     for table in read_records(url, offsets, config):
-        found.update(table["partition"].to_pylist())
-    first = Counter(records["partition"].slice(0, found.total()).to_pylist())
-    if first != found or any(start for start, _ in offsets.values()):
+        for partition, timestamp, topic, value in _rows(table):
+            found[partition].append((timestamp, topic, value))
+    done = sum(map(len, found.values()))
+    for partition, timestamp, topic, value in _rows(records.slice(0, done)):
+        first[partition].append((_held(timestamp), topic, value))
+    is_other = first.keys() != found.keys() or any(
+        len(own) != len(found[partition]) or not all(map(_is_same, own, found[partition]))
+        for partition, own in first.items()
+    )
+    if is_other or (done and not is_repeat) or any(start for start, _ in offsets.values()):
         raise NotProduced(
             f"topic {url.topic} has records that this copy did not write. Start again with another topic "
             "and another store"
         )
-    return found.total()
+    return done
+
+
+_Content = tuple[int, str | None, bytes]
+"""Timestamp, topic and value."""
+
+
+def _is_same(sent: _Content, found: _Content) -> bool:
+    """Of a record without a topic, the value names one when it is read."""
+    return (sent[0], sent[2]) == (found[0], found[2]) and sent[1] in (None, found[1])

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
+from sinks.base import ForeignFiles
+from sinks.begun import Begun, Planned
 from sinks.storage import RESTORE, BadUrl, Storage
 from streaming.runtime.clock import FoldClock
 from streaming.spark.failure import QueryFailed
@@ -119,8 +121,7 @@ def check(checkpoint: str | Path, topic: str | None) -> None:
         raise BadCheckpoint(f"The checkpoint's file {storage.url}/metadata is missing. {RESTORE}")
     _lines(storage, "metadata", 1)
     *_, last = _lines(storage, f"offsets/{offsets}", 3)
-    of_kafka = isinstance(last, dict) and all(isinstance(each, dict) for each in last.values())
-    if topic is not None and not of_kafka:
+    if topic is not None and not _is_of_kafka(last):
         raise BadCheckpoint(
             f"{checkpoint} is the checkpoint of another query: give this one its own, or a new one"
         )
@@ -154,8 +155,8 @@ def check_clock(checkpoint: str | Path, clock: FoldClock) -> None:
 
 
 def check_state(checkpoint: str | Path) -> None:
-    """Whether the folder of each partition of the state is there: Spark's source of states reads those that it finds, and says nothing of
-    the others. Does nothing if there is no state yet, or only Spark can open it. Raises `BadCheckpoint`."""
+    """Whether the folder of each partition of the state is there, and no other: Spark's source of states reads as many as its metadata
+    says, and says nothing of the others. Does nothing if there is no state yet, or only Spark can open it. Raises `BadCheckpoint`."""
     storage = opened(checkpoint)
     if storage is None or _latest(storage, "commits") is None or storage.info(_STATE) is None:
         return
@@ -169,6 +170,8 @@ def check_state(checkpoint: str | Path) -> None:
             raise BadCheckpoint(
                 f"The checkpoint's folder {storage.url}/{folder} is empty or missing. {RESTORE}"
             )
+    if storage.files(f"state/0/{count}"):  # their numbers have no gaps
+        raise BadCheckpoint(f"The checkpoint's file {storage.url}/{_STATE} is damaged. {RESTORE}")
 
 
 class Committed(NamedTuple):
@@ -183,30 +186,75 @@ class Committed(NamedTuple):
     is_last: bool
 
 
-def committed(checkpoint: str | Path) -> Committed | None:
-    """The last committed micro-batch; None if there is none or only Spark can open the checkpoint. Raises `NoTopic`, `BadCheckpoint`."""
+def committed(checkpoint: str | Path, store: str | None = None) -> Committed | None:
+    """The last committed micro-batch; None if there is none or only Spark can open the checkpoint.
+
+    `store`: that of its query, which notes the same (`check_begun`). Nothing else tells whether the offsets are right. Raises `NoTopic`,
+    `BadCheckpoint`, and with a `store` also `ForeignFiles` and `Damaged`.
+    """
     storage = opened(checkpoint)
     if storage is None or (commit := _latest(storage, "commits")) is None:
         return None
-    *_, last = _lines(storage, f"offsets/{commit}", 3)
-    try:
-        ((topic, offsets),) = last.items()
-        by_partition = {int(partition): offset for partition, offset in offsets.items()}
-        return Committed(commit, topic, by_partition, _latest(storage, "offsets") == commit)
-    except (AttributeError, ValueError) as error:
+    is_last = _latest(storage, "offsets") == commit
+    if store is not None:
+        try:
+            check_begun(checkpoint, Begun(store))
+        except ForeignFiles:
+            if _latest(storage, "commits") == commit:
+                raise
+            return committed(checkpoint, store)  # the query went on meanwhile
+    path = f"offsets/{commit}"
+    *_, last = _lines(storage, path, 3)
+    if not _is_of_kafka(last) or len(last) != 1:
         raise NoTopic(
             f"{checkpoint} is the checkpoint of a query that reads no topic in Kafka, such as one of magnetar.start: "
             "give that of a magnetar run"
-        ) from error
+        )
+    ((topic, offsets),) = last.items()
+    if offsets.keys() != {*map(str, range(len(offsets)))} or any(
+        type(each) is not int for each in offsets.values()
+    ):
+        raise _damaged(storage, path)
+    return Committed(commit, topic, {int(each): at for each, at in offsets.items()}, is_last)
+
+
+def check_begun(checkpoint: str | Path, begun: Begun) -> None:
+    """Whether store and checkpoint are of the same time, and have the same last committed micro-batch. Does nothing if only Spark can open
+    the checkpoint. Raises `ForeignFiles`, `Damaged`, `BadCheckpoint`."""
+    if (storage := opened(checkpoint)) is None:
+        return
+    planned, commit = _latest(storage, "offsets"), _latest(storage, "commits")
+    begun.check(-1 if planned is None else planned, -1 if commit is None else commit)
+    if commit is not None:
+        path = f"offsets/{commit}"
+        metadata, *_ = _lines(storage, path, 3)
+        _, _, *offsets = _texts(storage, path)
+        try:
+            time = int(metadata.get("batchTimestampMs", 0))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _damaged(storage, path) from error
+        # As Spark's `OffsetSeq.toString`, which `query.start` notes.
+        begun.check_same(
+            Planned(commit, time, f"[{', '.join(each.decode(errors='replace') for each in offsets)}]")
+        )
 
 
 def committed_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
     """Where the next uncommitted micro-batch begins, by partition of the topic; empty if none was committed or only Spark can
     open the checkpoint."""
+    return _offsets(checkpoint, "commits", topic)
+
+
+def planned_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
+    """The same of the last micro-batch that was planned, committed or not."""
+    return _offsets(checkpoint, "offsets", topic)
+
+
+def _offsets(checkpoint: str | Path, of: Literal["offsets", "commits"], topic: str) -> dict[int, int]:
     storage = opened(checkpoint)
-    if storage is None or (commit := _latest(storage, "commits")) is None:
+    if storage is None or (batch := _latest(storage, of)) is None:
         return {}
-    *_, last = _lines(storage, f"offsets/{commit}", 3)
+    *_, last = _lines(storage, f"offsets/{batch}", 3)
     return {int(partition): offset for partition, offset in last[topic].items()}
 
 
@@ -233,17 +281,29 @@ def _latest(storage: Storage, folder: str) -> int | None:
 
 def _lines(storage: Storage, path: str, least: int, to_do: str = RESTORE) -> list[Any]:
     """The JSON values in the lines after the version. Raises `BadCheckpoint` if the file is truncated or missing."""
-    try:
-        with storage.open(path) as file:
-            text = bytes(file.read())
-    except FileNotFoundError as error:
-        raise BadCheckpoint(f"The checkpoint's file {storage.url}/{path} is missing. {to_do}") from error
-    lines = text.splitlines()
+    lines = _texts(storage, path, to_do)
     try:
         if len(lines) < least:
             raise ValueError
         return [json.loads(line) for line in (lines[1:] if least > 1 else lines)]
     except ValueError as error:
-        raise BadCheckpoint(
-            f"The checkpoint's file {storage.url}/{path} ({len(text):,} bytes) is damaged. {to_do}"
-        ) from error
+        raise _damaged(storage, path, to_do) from error
+
+
+def _texts(storage: Storage, path: str, to_do: str = RESTORE) -> list[bytes]:
+    """All lines."""
+    try:
+        with storage.open(path) as file:
+            return bytes(file.read()).splitlines()
+    except FileNotFoundError as error:
+        raise BadCheckpoint(f"The checkpoint's file {storage.url}/{path} is missing. {to_do}") from error
+
+
+def _damaged(storage: Storage, path: str, to_do: str = RESTORE) -> BadCheckpoint:
+    info = storage.info(path)
+    size = "" if info is None else f" ({info.size:,} bytes)"
+    return BadCheckpoint(f"The checkpoint's file {storage.url}/{path}{size} is damaged. {to_do}")
+
+
+def _is_of_kafka(offsets: Any) -> bool:
+    return isinstance(offsets, dict) and all(isinstance(each, dict) for each in offsets.values())

@@ -184,7 +184,7 @@ def move_states(
         state = spread.joined(new, [decode_state(piece) for piece in writer.take_pieces(new)])
         _put(writer, state, entries, target, homes)
     check()
-    send_rest(records, ingress, config, progress)
+    send_rest(records, ingress, config, progress, is_repeat=writer.is_repeat)
     if states.ingress is not None and ends is not None:
         _check_end(states.ingress, ends, config)
     ensure_ingress(ingress, store, partitions, config)

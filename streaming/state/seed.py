@@ -190,6 +190,8 @@ class SeedWriter:
     def __init__(self, store: str) -> None:
         self._storage = Storage(store)
         self._sums: dict[str, int | None] = {}
+        self.is_repeat = False
+        """Whether an earlier attempt at the same move may have sent records, since `begin`."""
 
     def check_new(self) -> None:
         """Raises `NotWhole` if a query has used the store, or if it has all its states, or something else."""
@@ -215,7 +217,7 @@ class SeedWriter:
         self.check_new()
         before = self._storage.read_json(_BEGUN, Origin, _STATES, "Use another store and another topic")
         if before is not None and before == msgspec.structs.replace(origin, latest=before.latest):
-            origin = before
+            origin, self.is_repeat = before, True
         elif has_records():
             other = (
                 ""

@@ -514,12 +514,14 @@ def test_a_query_whose_topic_got_partitions_during_a_micro_batch(
     name = f"planned-{began}".lower()
     old, states = stopped(kafka, name, tmp_path)
     ensure_ingress(old.url, old.store)
-    Begun(old.store).begin(Planned(0, 0, "0"), None)
+    checkpoint = checkpointed(old, states, tmp_path, monkeypatch, planned=1)
+    *_, ends_noted = (checkpoint / "offsets/0").read_text().splitlines()
+    first = Planned(0, 0, f"[{ends_noted}]")
+    Begun(old.store).begin(first, None)
     if began:
-        Begun(old.store).begin(Planned(1, 1, "1"), Planned(0, 0, "0"))
+        Begun(old.store).begin(Planned(1, 1, "1"), first)
         ends = {part: (states.offsets[part], end) for part, (_, end) in old.offsets().items()}
         old.write(pa.concat_tables(read_records(old.url, ends)))
-    checkpoint = checkpointed(old, states, tmp_path, monkeypatch, planned=1)
     command = (
         "state", "move", checkpoint, "--ingress", old.address, "--store", old.store, "--partitions", 3,
         "--to-ingress", f"kafka://{kafka.bootstrap}/{name}-new", "--to-store", tmp_path / f"{name}-new",

@@ -69,7 +69,9 @@ class Life:
 
     def note(self, folder: str, number: int) -> None:
         (self.checkpoint / folder).mkdir(parents=True, exist_ok=True)
-        (self.checkpoint / folder / str(number)).write_text("v1\n{}\n{}")
+        (self.checkpoint / folder / str(number)).write_text(
+            f'v1\n{{"batchTimestampMs":{planned(number).time}}}\n{{}}'
+        )
 
     def copy(self, folder: Path) -> "Life":
         copy = Life(folder)
@@ -79,7 +81,7 @@ class Life:
 
 
 def planned(number: int) -> Planned:
-    return Planned(number, 1_700_000_000_000 + number, "")
+    return Planned(number, 1_700_000_000_000 + number, "[{}]")
 
 
 def lived(folder: Path, numbers: Iterable[int]) -> Life:
@@ -189,7 +191,7 @@ def test_the_folder_of_the_table_was_moved_away(tmp_path: Path) -> None:
 def test_the_store_of_an_earlier_version(tmp_path: Path) -> None:
     """Its note does not say what was written, so nothing is missed."""
     life = lived(tmp_path, range(2))
-    old = b'{"batch":1,"time":1700000000001,"offsets":""}'
+    old = b'{"batch":1,"time":1700000000001,"offsets":"[{}]"}'
     (life.store / "begun.json").write_bytes(old)
     for path in life.store.glob("segments/*/*-000000001-*"):
         path.unlink()

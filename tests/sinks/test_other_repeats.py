@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from schemas.effects import Effect, Quarantined
-from sinks.base import StoringSink
+from sinks.base import ForeignFiles, StoringSink
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import DeltaSink, read_table
@@ -74,3 +74,15 @@ def test_the_rows_of_the_last_attempt_count(tmp_path: Path, first: int, second: 
         attempt(folder, 1, ATTEMPTS[second], is_repeat=folder == twice)
         attempt(folder, 2, receipts(4, 0, 0))
     assert found(twice) == found(once)
+
+
+@pytest.mark.parametrize(("first", "second"), [*permutations(range(len(ATTEMPTS)), 2)])
+def test_other_rows_than_the_committed_ones_are_refused(tmp_path: Path, first: int, second: int) -> None:
+    """Also those of a kind that only one of the attempts has. The table stays as it was."""
+    attempt(tmp_path, 0, BEFORE)
+    attempt(tmp_path, 1, ATTEMPTS[first])
+    before = read_table(str(tmp_path / "tables"))
+    with pytest.raises(ForeignFiles, match="has other rows than the query would write: it began this micro-"):
+        attempt(tmp_path, 1, ATTEMPTS[second], is_repeat=True)
+    attempt(tmp_path, 1, ATTEMPTS[first], is_repeat=True)
+    assert read_table(str(tmp_path / "tables")).equals(before)

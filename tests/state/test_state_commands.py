@@ -82,7 +82,7 @@ def of_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, l
     states = read_states(folder / "out" / "state")
     assert states is not None
     checkpoint, store = ended(folder)
-    (checkpoint / "offsets/0").write_text('v1\n{}\n{"t":{"0":1,"1":1}}')
+    (checkpoint / "offsets/0").write_text('v1\n{}\n{"t":{"0":1000,"1":1000}}')
     monkeypatch.setattr("streaming.cli.state._states", lambda checkpoint, batch: iter(states[1:]))
     writer = SeedWriter(str(store))
     writer.write(0, states[0].broker)
@@ -131,6 +131,7 @@ def test_a_query_that_ended_in_the_middle_of_a_micro_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, store = ended(tmp_path)
+    (store / "segments").mkdir()
     (checkpoint / "offsets" / "1").write_text((checkpoint / "offsets" / "0").read_text())
     monkeypatch.setattr("streaming.kafka.ingress.partition_counts", lambda *_: (1, 1))
     ran = move(checkpoint, store, tmp_path / "new")
