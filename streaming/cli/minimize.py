@@ -12,6 +12,7 @@ from streaming.cli.console import counted, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import LARGEST
 from streaming.cli.outputs import beside
+from streaming.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
     from streaming.answers.check.minimize import Keep
@@ -33,8 +34,11 @@ def minimize_command(
     tries: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Try at most this many logs.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Shrink a log until no command can be removed without losing what it shows."""
-    from streaming.answers.check.minimize import KeepError, minimize, write
+    """Shrink a log until no command can be removed without losing what it shows.
+
+    After Ctrl-C it writes the smallest log that it has found.
+    """
+    from streaming.answers.check.minimize import KeepError, NothingSmaller, minimize, write
     from streaming.answers.explain.delivery import to_json
     from streaming.log.files import read_log
     from streaming.log.table import LogError
@@ -50,15 +54,28 @@ def minimize_command(
         def show(tried: int, left: int) -> None:
             bar.update(task, description=f"{counted(left, 'command')} left, {counted(tried, 'log')} tried")
 
-        found = minimize(table, wanted, most=tries, progress=show)
-        test = beside(out)
-        write(found, source, out, test)
-    if as_json:
+        with stop_signals() as stop:
+            try:
+                found = minimize(
+                    table, wanted, most=tries, progress=show, stop=lambda: stop.number is not None
+                )
+            except NothingSmaller:
+                found = None
+            if found is not None:
+                test = beside(out)
+                write(found, source, out, test)
+    if found is None:
+        say("magnetar: stopped by a signal: no smaller log was found, and nothing is written", err=True)
+    elif as_json:
         say_json(to_json(found))
-        return
-    say(f"{found.keep}: {found.after:,} of {counted(found.before, 'command')}, in {out} and {test}")
-    for line in found.lines:
-        say(f"  {line}")
+    else:
+        say(f"{found.keep}: {found.after:,} of {counted(found.before, 'command')}, in {out} and {test}")
+        if not found.complete:
+            say("Stopped before the end, by --tries or a signal. It may not be the smallest log.")
+        for line in found.lines:
+            say(f"  {line}")
+    if stop.number is not None and (found is None or not found.complete):
+        raise typer.Exit(128 + stop.number)
 
 
 def _keep(text: str, log: Any) -> tuple[Keep, str | None]:

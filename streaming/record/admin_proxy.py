@@ -39,6 +39,8 @@ _PER_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "accept-encoding", "content-length",
      "proxy-authenticate", "proxy-authorization"}
 )  # fmt: skip
+_OWN = _PER_HOP | {"date"}
+"""Headers of an answer that the server itself sends."""
 
 
 class _Passing(NamedTuple):
@@ -101,7 +103,7 @@ class AdminProxy:
             return _reason(HTTPStatus.BAD_GATEWAY, f"{self._rest.url} can't be reached: {error}")
         if target.startswith(_LOOKUP) and answer.status == HTTPStatus.OK:
             return await self._lookup(await loop.run_in_executor(self._threads, answer.read))
-        shown = {name: value for name, value in answer.getheaders() if name.lower() not in _PER_HOP}
+        shown = {name: value for name, value in answer.getheaders() if name.lower() not in _OWN}
         return StreamingResponse(self._body(answer, call, passing), answer.status, shown)
 
     async def _body(

@@ -248,6 +248,10 @@ def test_outside_the_outputs_that_are_kept(tmp_path: Path) -> None:
     assert "not in them" in sent(log, 0).text
     assert (at(log, 2).fate, sent(log, 2).fate) == ("never seen", "never seen")
     assert at(log, 1).fate == "stored"
+    for file in (tmp_path / "tables").rglob("*.parquet"):
+        file.unlink()
+    assert sent(log, 0).fate == "not kept"
+    assert "no outputs are kept: a message that was sent before may have been in them" in sent(log, 0).text
 
 
 def test_micro_batches_without_output_tables(tmp_path: Path) -> None:

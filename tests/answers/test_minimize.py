@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from streaming.answers.check.minimize import (
     Keep,
     KeepError,
     LogCommand,
+    NothingSmaller,
     commands_of,
     keep_of,
     minimize,
@@ -30,6 +32,7 @@ from streaming.answers.check.reduction import reduced
 from streaming.answers.explain.delivery import to_json
 from streaming.cli.app import app
 from streaming.log.files import read_lines
+from tests.e2e.processes import no_nohup
 
 TOPIC = "persistent://public/default/t"
 START = 1_767_225_600_000
@@ -234,6 +237,74 @@ def test_the_command_writes_a_log_and_a_test_that_passes(tmp_path: Path) -> None
         command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2]
     )
     assert tested.returncode == 0, tested.stdout
+
+
+def test_one_that_is_stopped_gives_the_smallest_log_so_far() -> None:
+    story, keep = BUGS["expired"]
+    lines = among(story, 1)
+    log, sizes = read_lines(lines, "the log"), list[int]()
+    whole = minimize(log, kept(lines, keep))
+    for moment in (0, len(lines), 200, 500, 1_000, 2_000, 1 << 30):
+        asked = 0
+
+        def stop(moment: int = moment) -> bool:
+            nonlocal asked
+            asked += 1
+            return asked > moment
+
+        try:
+            found = minimize(log, kept(lines, keep), stop=stop)
+        except NothingSmaller:
+            assert not sizes
+            continue
+        assert shown(found.keep, found.lines)
+        assert found.complete == (found == whole)
+        sizes.append(found.after)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1] == whole.after
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after", [1, 12])
+def test_a_signal_leaves_the_smallest_log_so_far(after: int, number: signal.Signals, tmp_path: Path) -> None:
+    story, _ = BUGS["deduplication"]
+    lines = among(story, 1)
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join(lines))
+    keep = tmp_path / "duplicate.py"
+    keep.write_text(
+        f"import os\ncalls = 0\ndef keep(outputs):\n    global calls\n    calls += 1\n"
+        f"    if calls == {after}:\n        os.kill(os.getpid(), {int(number)})\n"
+        "    return any(getattr(each, 'ledger_id', 0) == -1 for each in outputs.effects)\n"
+    )
+    out = tmp_path / "small.jsonl"
+    command = [
+        sys.executable,
+        "-c",
+        "from streaming.cli.app import app; app()",
+        "minimize",
+        str(tmp_path / "log.jsonl"),
+        "--keep",
+        str(keep),
+        "--out",
+        str(out),
+    ]
+    ran = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        preexec_fn=no_nohup,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ran.returncode == 128 + number, ran.stderr
+    if after == 1:
+        assert "nothing is written" in ran.stderr
+        assert not out.exists()
+        return
+    assert "may not be the smallest" in ran.stdout
+    left = out.read_bytes().splitlines()
+    assert len(left) < len(lines)
+    assert is_duplicate(subject._fold(commands_of(read_lines(left, "it"))))
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,16 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
             Timeline(log, tmp_path / "own", every=50).states(60)
         assert foreign.read_text() == "mine"
         foreign.unlink()
+    foreign = tmp_path / "own" / "snapshots" / "thesis"
+    foreign.mkdir()
+    with pytest.raises(InTheWay, match=r"contains folders that no timeline of a log wrote \(thesis\)"):
+        Timeline(log, tmp_path / "own", every=50).states(60)
+    foreign.rmdir()
+    empty = foreign.with_name("000000000051")  # which it would go on from
+    empty.mkdir()
+    with pytest.raises(Damaged, match=r"000000000051/states.parquet \(broker states\) is missing"):
+        Timeline(log, tmp_path / "own", every=50).states(60)
+    empty.rmdir()
     Timeline(log, tmp_path / "own", every=50).states(60)
     for names in (["store", "tables"], ["store"], ["snapshots"]):
         other = tmp_path / "-".join(names)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import io
 import json
 import os
@@ -555,6 +556,19 @@ def test_an_admin_api_that_is_away_is_a_bad_gateway(broker: Running, tmp_path: P
         assert proxy.call("PUT", "/tenants/t", {})[0] == 502
     (call,) = [each for each in proxy.trace.records if each["dir"] == "admin"]
     assert "status" not in call  # nobody answered
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/v2/tenants", "/admin/v2/nowhere", "/lookup/v2/topic/persistent/public/default/t"]
+)
+def test_an_answer_has_each_header_once(path: str, proxy: Proxied) -> None:
+    """The server adds some to those of the broker."""
+    connection = http.client.HTTPConnection(proxy.admin_url.partition("://")[2], timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        names = [name.lower() for name, _ in connection.getresponse().getheaders()]
+    assert "date" in names
+    assert len(names) == len({*names})
 
 
 def test_payloads_are_not_in_a_recording_without_them(broker: Running, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a client sends, or does not, is no bug: it gets an answer, or its connection ends. Nothing with a traceback is logged."""
 
 import asyncio
+import base64
 import http.client
 import logging
 import socket
@@ -26,6 +27,7 @@ from streaming.record.admin_proxy import AdminProxy
 from streaming.record.recording import Recording
 from streaming.record.rest import Rest
 from streaming.server.admin.http import HttpServer
+from streaming.server.authentication import TokenAuthentication
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
@@ -348,6 +350,7 @@ def _surface(name: str, folder: Path) -> AbstractContextManager[int]:
     surfaces: dict[str, Callable[[], AbstractContextManager[int]]] = {
         "serve": lambda: on_a_loop(lambda stack: _serve(stack, None)),
         "insecure": lambda: on_a_loop(lambda stack: _serve(stack, None, Security(insecure=True))),
+        "token": lambda: on_a_loop(lambda stack: _serve(stack, None, Security(authentication=_TOKENS))),
         "double": lambda: on_a_loop(lambda stack: _serve(stack, HeldClock(NOW))),
         "record": lambda: on_a_loop(lambda stack: _record(stack, folder)),
         "metrics": lambda: _threads(endpoint.application(metrics)),
@@ -356,6 +359,7 @@ def _surface(name: str, folder: Path) -> AbstractContextManager[int]:
     return surfaces[name]()
 
 
+_TOKENS = TokenAuthentication.with_secret(f"data:;base64,{base64.b64encode(b'k' * 32).decode()}")
 _POSTS = {"double": f"{CONTROL}/clock"}
 _POST = "/admin/v2/namespaces/public/default/messageTTL"
 
@@ -395,6 +399,67 @@ def test_http_clients_that_misbehave(
             connection.close()
             # The line of a client that is gone may come a little later.
             assert len(caplog.records) - before <= done, what
+
+
+_LOCAL = "Host: localhost\r\n"
+_HEADS = [
+    f"{line} HTTP/1.1\r\n{headers}"
+    for lines, ways in (
+        ((f"POST {_POST}", "POST /nowhere", "PATCH /admin/v2/tenants", "POST /metrics", "GET /metrics", "HEAD /healthz", "HEAD /nowhere", "GET /",
+          "POST @/admin", "GET /admin/v2/tenants", f"POST {CONTROL}/clock", f"PUT {CONTROL}/nowhere", "POST /topics/persistent/public/default/t",
+          "GET /admin/v2/worker/cluster", "POST /admin/v3/functions/public/default/f"), (_LOCAL,)),
+        ((f"POST {_POST}", "GET /nowhere", "GET /metrics"),
+         ("Host: x\r\n", *(f"{_LOCAL}{each}\r\n" for each in ("Origin: http://evil.example", "Expect: 100-continue", "Connection: close")))),
+    )
+    for line in lines
+    for headers in ways
+]  # fmt: skip
+"""Of requests that something answers before it has read the body."""
+_CHUNKED, _FIVE = "Transfer-Encoding: chunked\r\n\r\n", "Content-Length: 5\r\n\r\n"
+_BODIES = [
+    (_CHUNKED, b"", b"ZZ\r\n"), (_CHUNKED, b"", b"5\r\nab"), (_CHUNKED, b"20\r\n" + b"x" * 32 + b"\r\n", b"ZZ\r\n"), (_CHUNKED, b"", b"0\r\n: x\r\n\r\n"),
+    (_CHUNKED, b"", b"0\r\n\r\n\0\r\n\r\n"), (_FIVE, b"", b"ab"), (_FIVE, b"abcd", b"e\0\r\n\r\n"),
+    (_FIVE, b"", b"abcdeGET /metrics HTTP/1.1\r\nHost: x\r\n" + _CHUNKED.encode() + b"Z\r\n"),
+]  # fmt: skip
+"""How a body is sent, how it begins, and how it goes on."""
+_ANSWERS = {
+    "serve": {200, 403, 404, 405, 409, 413}, "token": {200, 401}, "insecure": {200, 404, 405, 409, 413}, "double": {200, 403, 404, 405, 409, 413},
+    "record": {413}, "metrics": {200, 404, 405}, "page": {200, 403, 404, 405},
+}  # fmt: skip
+"""What comes before a body is read."""
+
+
+@pytest.mark.parametrize("name", _ANSWERS)
+def test_answers_to_requests_whose_bodies_are_no_bodies(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come at once, or go on when they are answered."""
+    monkeypatch.setattr("streaming.server.admin.http.REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr("streaming.server.admin.application.MOST_BYTES", 3)
+    monkeypatch.setattr("streaming.record.admin_proxy.MOST_BYTES", 3)
+    early = set[int]()
+    with _surface(name, tmp_path) as port:
+        before, done = len(caplog.records), 0
+        for head in _HEADS:
+            for framing, first, tail in _BODIES:
+                for late in (False, True):
+                    done += 1
+                    sent = f"{head}{_UPLOAD}{framing}".encode() + first
+                    with (
+                        suppress(ConnectionError),  # the server has closed it
+                        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+                    ):
+                        client.sendall(sent if late else sent + tail)
+                        if late:
+                            status = client.recv(1 << 16).split()
+                            early.update(int(status[1]) for _ in status[:1])
+                            client.sendall(tail)
+                        with suppress(OSError):
+                            client.shutdown(socket.SHUT_WR)
+                        while client.recv(1 << 16):
+                            pass
+                    assert len(caplog.records) - before <= done, (sent, tail)
+    assert early - {100} == _ANSWERS[name]
 
 
 _BEGINNINGS = {

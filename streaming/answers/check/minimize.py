@@ -39,6 +39,18 @@ class KeepError(MagnetarError, ValueError):
     """What should be kept is not understood, or the log does not show it."""
 
 
+class NothingSmaller(MagnetarError):
+    """It was stopped before it found a smaller log."""
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
 class LogCommand(NamedTuple):
     """A record of a log. `number` is its place in the whole log, which names the entry that it writes. `named`: the entries at
     the positions that it names, by those numbers."""
@@ -86,13 +98,14 @@ class Keep(Protocol):
 
 class Minimized(msgspec.Struct):
     """The smallest log that was found. `before`, `after`: its numbers of commands. `folded`: how many logs were tried.
-    `keep`: what it shows, with its own positions."""
+    `keep`: what it shows, with its own positions. `complete`: no command of it can be left out, as far as was tried."""
 
     keep: str
     before: int
     after: int
     folded: int
     lines: list[str]
+    complete: bool = True
 
 
 # ---- what to keep
@@ -269,6 +282,7 @@ def minimize(
     *,
     progress: Callable[[int, int], None] | None = None,
     most: int | None = None,
+    stop: Callable[[], bool] = _never,
 ) -> Minimized:
     """The smallest part of a log that shows the same as the whole. No command of it can be left out.
 
@@ -278,46 +292,54 @@ def minimize(
             that says of the outputs of a log, in `Folded.effects`, whether they show it.
         progress: called after each try with the number of tries and of the commands that are left.
         most: try so many logs at most.
+        stop: asked again and again. From the first true on, the smallest log that was found so far is the answer.
 
-    Raises `KeepError` if the log does not show it, `LogError`, `FileNotFoundError`.
+    Raises `KeepError` if the log does not show it, `NothingSmaller` if `stop` came before there was a smaller log, `LogError`,
+    `FileNotFoundError`.
     """
     log = log if isinstance(log, pa.Table) else read_log(log)
     kept = _kept(keep, log)
-    whole = commands_of(log)
-    wanted = kept.shape(_folding(whole))
-    if wanted is None:
-        raise KeepError("the log does not show what should be kept")
-    tried, smallest = 0, len(whole)
+    tried, best = 0, list[LogCommand]()
 
     def shows(commands: list[LogCommand]) -> list[LogCommand] | None:
-        nonlocal tried, smallest
+        nonlocal tried, best
         tried += 1
         left = _valid(commands)
-        if kept.shape(_folding(left)) != wanted:
+        if kept.shape(_folding(left, stop)) != wanted:
             return None
-        smallest = len(left)
+        best = left
         if progress is not None:
-            progress(tried, smallest)
+            progress(tried, len(left))
         return left
 
     def left_out(clients: list[str]) -> list[str] | None:
         found = shows([each for each in whole if _client(each) in clients])
         return None if found is None else clients
 
-    clients = reduced([*dict.fromkeys(map(_client, whole))], left_out, most=most)
-    commands = [each for each in whole if _client(each) in clients]
-    while True:
-        before = len(commands)
-        commands = reduced(commands, shows, most=None if most is None else max(most - tried, 0))
-        folded = {each.number for each in _fold(commands).commands}
-        commands = [
-            each for each in commands if each.number in folded
-        ]  # not those whose entries are all gone
-        if len(commands) == before:
-            break
+    whole = commands_of(log)
+    try:
+        wanted = kept.shape(_folding(whole, stop))
+        if wanted is None:
+            raise KeepError("the log does not show what should be kept")
+        clients = reduced([*dict.fromkeys(map(_client, whole))], left_out, most=most)
+        commands = [each for each in whole if _client(each) in clients]
+        while True:
+            before = len(commands)
+            commands = reduced(commands, shows, most=None if most is None else max(most - tried, 0))
+            folded = {each.number for each in _fold(commands, stop=stop).commands}
+            commands = [
+                each for each in commands if each.number in folded
+            ]  # not those whose entries are all gone
+            if len(commands) == before:
+                break
+        complete = most is None or tried < most
+    except _Stopped:
+        if not best:
+            raise NothingSmaller("it was stopped before it found a smaller log") from None
+        commands, complete = best, False
     fold = _folding(commands)
     lines = [_line(each) for each in fold(None).commands]
-    return Minimized(kept.text(fold), len(whole), len(lines), tried, lines)
+    return Minimized(kept.text(fold), len(whole), len(lines), tried, lines, complete)
 
 
 def _kept(keep: str | Keep | Callable[[FoldedLog], object], log: pa.Table) -> Keep:
@@ -499,12 +521,12 @@ def _valid(commands: list[LogCommand]) -> list[LogCommand]:
 # ---- folding
 
 
-def _folding(commands: list[LogCommand]) -> FoldLog:
+def _folding(commands: list[LogCommand], stop: Callable[[], bool] = _never) -> FoldLog:
     done: dict[str | None, FoldedLog] = {}
 
     def fold(profile: str | None) -> FoldedLog:
         if profile not in done:
-            done[profile] = _fold(commands, profile)
+            done[profile] = _fold(commands, profile, stop)
         return done[profile]
 
     return fold
@@ -544,8 +566,10 @@ def _configures(command: AnyCommand | Publish) -> TypeGuard[c.BrokerConfig]:
     return isinstance(command, c.BrokerConfig) and is_accepted(command)
 
 
-def _fold(commands: Sequence[LogCommand], profile: str | None = None) -> FoldedLog:
-    """Folds commands of a whole log. Their positions are those of the whole log."""
+def _fold(
+    commands: Sequence[LogCommand], profile: str | None = None, stop: Callable[[], bool] = _never
+) -> FoldedLog:
+    """Folds commands of a whole log. Their positions are those of the whole log. Raises `_Stopped`."""
     monitor = Monitor()
     broker = Broker(0, monitor)
     names, kept, all_rows = _Names(), list[LogCommand](), list[list[Row]]()
@@ -554,6 +578,8 @@ def _fold(commands: Sequence[LogCommand], profile: str | None = None) -> FoldedL
         broker.apply(0, commands[0].timestamp if commands else 0, None, c.BrokerConfig(profile=profile), b"")  # type: ignore[arg-type]
         broker.take()
     for each in commands:
+        if stop():
+            raise _Stopped
         command = _translated(each, names.entries.get(each.topic or "", {}))
         if command is None:
             continue

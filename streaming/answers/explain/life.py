@@ -299,6 +299,8 @@ class _Teller:
         if self._missing:
             batches = " and ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in self._missing)
             return f"the query wrote no output tables in micro-batches {batches}: {what} may have been there"
+        if self._first_batch is None:
+            return f"no outputs are kept: {what} may have been in them"
         return (
             f"the outputs that are kept begin with micro-batch {self._first_batch}, after {self._topic} was created: {what} is "
             "not in them"

@@ -70,6 +70,8 @@ _OWN = re.compile(
 )
 """Its files."""
 
+_SNAPSHOT = re.compile(rf"[0-9]{{12,{_DIGITS}}}")
+
 
 def is_folder_of_log(path: str | Path) -> bool:
     """Whether a path names a folder with lines of a log, such as that of `magnetar mirror`."""
@@ -247,11 +249,22 @@ class Timeline:
 
     def _states(self, moment: int) -> list[StateRow]:
         """The states of a snapshot. Raises `Damaged`."""
-        return [] if moment == 0 else read_states(self._path(moment), restore=self._again) or []
+        if moment == 0:
+            return []
+        found = read_states(self._path(moment), restore=self._again)
+        if found is None:
+            raise Damaged(f"{self._path(moment) / FILE} (broker states) is missing. {self._again}")
+        return found
 
     def _snapshots(self) -> list[int]:
         folder = self._folder / _SNAPSHOTS
-        return [0, *(int(each.name) for each in folder.iterdir())] if folder.is_dir() else [0]
+        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        if foreign := [each for each in names if not _SNAPSHOT.fullmatch(each)]:
+            raise InTheWay(
+                f"{folder} contains folders that no timeline of a log wrote ({', '.join(sorted(foreign)[:5])}): remove them by "
+                "hand, or choose another folder"
+            )
+        return [0, *map(int, names)]
 
     def _path(self, moment: int) -> Path:
         return self._folder / _SNAPSHOTS / f"{moment:012d}"

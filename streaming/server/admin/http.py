@@ -223,6 +223,20 @@ class _Impatient(H11Protocol):
         self.transport.abort()
         return size
 
+    def send_400_response(self, msg: str) -> None:
+        """What comes is no HTTP, and the connection ends. h11 sends one answer to a request: in a body, this one takes the place of the
+        application's, unless that has begun."""
+        cycle = self.cycle
+        if cycle is None or not cycle.more_body:
+            super().send_400_response(msg)
+            return
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if cycle.response_started or cycle.scope["method"] == "HEAD":  # to which uvicorn's answer has a body
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
+
     # -- answers --------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
