@@ -348,6 +348,6 @@ class Reader:
                 asked.works()
             if found.get("response") == "Connect":
                 proxied = found.get("proxy_through_service_url") and broker != asked.url
-                return self._connection(first.url, broker) if proxied else self._connection(broker)
+                return self._connection(asked.url, broker) if proxied else self._connection(broker)
             asked, authoritative = self._connection(broker), bool(found.get("authoritative"))
         raise ReadFailed(f"{topic}: the brokers redirect the lookup in a circle")
