@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
 from threading import Event
 from typing import Any, Literal, NamedTuple
@@ -66,7 +66,7 @@ _LEFT_OUT_SECONDS = 600.0
 """How often a topic is tried that can't be read."""
 
 _CALLS_PER_POLICIES = 25
-"""The GETs for the policies of one topic, about."""
+"""The GETs for the policies of one topic, about, if nobody redirects them."""
 
 _POLICIES_SHARE = 1 / 4
 """Of the calls, for the policies of topics, however many topics are due to be looked at."""
@@ -89,16 +89,32 @@ class Shares:
     """How many turns there are in a round, if there are `each` on average, which may be less than one."""
 
     def __init__(self, each: float) -> None:
-        self._each, self._left = each, 1.0
+        self.each, self._left = each, 1.0
 
     def next(self) -> int:
         """The turns of a round that begins. What was not used of earlier rounds does not add up to more than one."""
-        self._left = min(self._left + self._each, self._each + 1)
+        self._left = min(self._left + self.each, self.each + 1)
         return int(self._left)
 
     def spend(self, turns: int) -> None:
         """So many were taken; more than there were, if others left some."""
         self._left = max(self._left - turns, 0.0)
+
+
+class Cost:
+    """How many calls each of some things takes, such as the looks at topics: as many as the last ones took, with all that brokers redirect, and
+    `least` at least: what is refused takes fewer, but not for ever."""
+
+    def __init__(self, rest: Rest, least: float) -> None:
+        self._rest, self._least, self.each = rest, least, least
+
+    @contextmanager
+    def of(self, things: int) -> Iterator[None]:
+        """So many take their calls until the block ends."""
+        before = self._rest.calls
+        yield
+        if things:
+            self.each = max((self._rest.calls - before) / things, self._least)
 
 
 class MirrorTotals(NamedTuple):
@@ -135,7 +151,8 @@ class ClusterMirror:
         self._last_token = token()
         self._entries, self._every, self._say = entries, every, say
         self._allowed = max(int(min(rest.rate, _MOST_CALLS) * every), _CALLS_PER_POLICIES)
-        self._shares = Shares(self._allowed * _POLICIES_SHARE / _CALLS_PER_POLICIES)
+        self._look_cost, self._policies_cost = Cost(rest, CALLS_PER_LOOK), Cost(rest, _CALLS_PER_POLICIES)
+        self._shares = Shares(0.0)
         self._slowest = max(min(every * SLOWEST, RESTATED_SECONDS / 2), every)
         self._unreachable = Unreachable()
         self._changes: list[WholeChange] = []
@@ -201,7 +218,7 @@ class ClusterMirror:
 
     def _round(self, stop: Event) -> None:
         """Look at what is due, and write what is new. Raises `CallFailed` if the cluster can't be reached: then the next round goes on."""
-        now = self._begun
+        now, end = self._begun, self._rest.calls + self._allowed
         if (token := self._token()) != self._last_token:
             self._last_token = token
             self._allow()
@@ -211,14 +228,16 @@ class ClusterMirror:
         if now >= self._configured + _CONFIGURED_SECONDS:
             self._changes.extend(self._configure())
             self._configured = now
+        self._shares.each = self._allowed * _POLICIES_SHARE / self._policies_cost.each
         turns, share = self._policy_turns(), self._shares.next()
-        reserved = min(share, len(turns)) * _CALLS_PER_POLICIES
-        most = max((self._allowed - reserved) // CALLS_PER_LOOK, 1)
+        reserved = min(share, len(turns)) * self._policies_cost.each
+        most = max(int((end - self._rest.calls - reserved) / self._look_cost.each), 1)
         # The first round has all topics, so that their entries are merged by time.
         looks = self._looks(most if self._records else None, stop)
-        left = self._allowed - len(looks) * CALLS_PER_LOOK
-        asked = turns[: max(left // _CALLS_PER_POLICIES, share)]
-        self._changes.extend(self._topic_policies(asked))
+        left = max(end - self._rest.calls, 0)
+        asked = turns[: max(int(left / self._policies_cost.each), share)]
+        with self._policies_cost.of(len(asked)):
+            self._changes.extend(self._topic_policies(asked))
         self._shares.spend(len(asked))
         with Reader(self._service_url, self._token, self._rest.tls, len(looks), self._unreachable) as reader:
             streams = [
@@ -318,17 +337,18 @@ class ClusterMirror:
         ]
         due = sorted(due, key=lambda each: each.due)[:most]
         looks = dict[str, Look]()
-        for state, asking in _in_threads(self._look, due, stop):
-            try:
-                looks[state.name] = asking.result()
-            except CallFailed as error:
-                if error.status is None:
-                    raise
-                state.due = self._begun + self._every
-                if error.status != HTTPStatus.NOT_FOUND:
-                    self._leave_out(state, error)
-                elif state.created:
-                    self._changes.append(self._deleted(state.name))
+        with self._look_cost.of(len(due)):
+            for state, asking in _in_threads(self._look, due, stop):
+                try:
+                    looks[state.name] = asking.result()
+                except CallFailed as error:
+                    if error.status is None:
+                        raise
+                    state.due = self._begun + self._every
+                    if error.status != HTTPStatus.NOT_FOUND:
+                        self._leave_out(state, error)
+                    elif state.created:
+                        self._changes.append(self._deleted(state.name))
         for name, look in looks.items():
             if self._is_another(self._progress.topics[name], look):
                 self._changes.append(self._deleted(name))

@@ -17,7 +17,7 @@ from streaming.record.policies import SYSTEM_NAMES, is_namespace
 from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, PartitionCount, Rest, understood
 
 CALLS_PER_LOOK = 2
-"""The GETs of `MirroredCluster.look`, without the one for its ledgers' history."""
+"""The GETs of `MirroredCluster.look`, without the one for its ledgers' history, if nobody redirects them."""
 
 
 class NotMirrored(RuntimeError):

@@ -19,8 +19,10 @@ class Trouble(NamedTuple):
 
 
 class _Told:
+    """Trouble that was told. `having`: all that had it since, `count`: how many when it was told."""
+
     def __init__(self) -> None:
-        self.end = ""
+        self.having: set[str] = set()
         self.count = 0
         self.last = 0.0
 
@@ -49,17 +51,18 @@ class Troubles:
         for trouble, having in found.items():
             told = self._told.setdefault(trouble, _Told())
             told.last = now
+            told.having.update(having)
             if len(having) >= max(told.count * _MORE, 1):
-                told.end, told.count = self._begin(trouble, having), len(having)
+                self._begin(trouble, having)
+                told.count = len(having)
         for trouble in self._told.keys() - found.keys():
             if now >= self._told[trouble].last + CALM_SECONDS:
-                self._say(self._told.pop(trouble).end)
+                one, *others = self._told.pop(trouble).having
+                self._say(f"{trouble.who}: all go on" if others else f"{one}: goes on")
 
-    def _begin(self, trouble: Trouble, having: list[str]) -> str:
-        """Tell of trouble. Returns what its end is told with."""
+    def _begin(self, trouble: Trouble, having: list[str]) -> None:
         first, why = having[0], self._having[having[0]][1]
         if len(having) == 1:
             self._say(": ".join(filter(None, (first, trouble.one, why))))
-            return f"{first}: goes on"
+            return
         self._say(f"{trouble.who}: {len(having):,} {trouble.many}, such as {first}: {why}".removesuffix(": "))
-        return f"{trouble.who}: all go on"

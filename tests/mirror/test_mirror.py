@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -709,6 +709,7 @@ def test_trouble_that_comes_and_goes_is_told_once(seed: int, monkeypatch: pytest
     assert said[0].endswith((": all go on", ": goes on"))
 
 
+<<<<<<< HEAD
 class Guarded(Rest):
     """An admin API that tells nobody which rules it has."""
 
@@ -751,6 +752,25 @@ def test_a_mirror_says_what_a_look_is_worth(
     assert third["resync"]
     assert 3_500_000 < third["late"] <= 3_600_000
     assert third["unknown"] == ["settings", "policies of the namespace", "policies of the topic"]
+=======
+@pytest.mark.parametrize("seed", range(20))
+def test_the_end_of_trouble_is_that_of_all_that_had_it(seed: int) -> None:
+    """Also of what has got it after it was told."""
+    draw, said = Random(seed), list[str]()
+    troubles, kind = trouble.Troubles(said.append), trouble.Trouble("b", "waits", "topics wait")
+    having = dict.fromkeys(f"t{draw.choice([1, 1, 2, 3])}" for _ in range(draw.randrange(1, 5)))
+    for now, topic in enumerate(having):
+        troubles.note(topic, kind, "why")
+        troubles.tell(now)
+        if draw.random() < 0.5 and topic != [*having][-1]:
+            troubles.note([*having][-1], kind, "why")
+            troubles.over(topic)
+    for topic in having:
+        troubles.over(topic)
+    troubles.tell(100)
+    (first, *_) = having
+    assert said == [f"{first}: waits: why", "b: all go on" if len(having) > 1 else f"{first}: goes on"]
+>>>>>>> bb205923702233d4b6ce20b7b34f67cdf7d28d4b
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -775,7 +795,6 @@ def test_policies_have_their_share_although_all_topics_are_due(
 ) -> None:
     """Of 1000 calls in a round a quarter, which is 10 topics. The looks at each of 20 topics would take all."""
     monkeypatch.setattr(mirroring, "_MOST_CALLS", 100_000)
-    monkeypatch.setattr(mirroring, "CALLS_PER_LOOK", 100)
     topics = [f"persistent://{namespace}/{number}" for number in range(20)]
     for topic in topics:
         publish(client, topic, 1)
@@ -788,6 +807,7 @@ def test_policies_have_their_share_although_all_topics_are_due(
 
     def looking(self: Any, topic: str, **more: Any) -> Any:
         looked.append(topic)
+        rest.calls += 98
         return look(self, topic, **more)
 
     monkeypatch.setattr(ClusterPolicies, "of_topic", asking)
@@ -812,6 +832,32 @@ def test_urls_of_several_brokers_of_which_the_first_is_away(
     assert said == []
     is_twin(rest, folder, topic)
     assert len(positions(folder, topic)) == 5
+
+
+@pytest.mark.parametrize("redirects", [0, 1, 3])
+def test_whatever_calls_take_a_round_has_no_more_than_it_may(
+    redirects: int,
+    client: Any,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no fewer, if there is enough to do: more is due in each round than 400 calls can tell."""
+    monkeypatch.setattr(mirroring, "_MOST_CALLS", 40_000)
+    for number in range(60):
+        client.create_producer(f"persistent://{namespace}/{number}").close()
+
+    class Redirected(Rest):
+        def call(self, method: str, path: str, body: Any = None) -> Said:
+            self.calls += redirects
+            return super().call(method, path, body)
+
+    rest, counts = Redirected(str(broker.server.admin_url)), list[int]()
+    mirror(broker.service_url, rest, [namespace], tmp_path / "log", 9, lambda: counts.append(rest.calls))
+    rounds = [after - before for before, after in pairwise(counts)]
+    unit = 26 * (1 + redirects)  # the policies of a topic are asked for as a whole
+    assert all(400 - 2 * unit <= each <= 400 + 2 * unit for each in rounds[1:]), rounds
 
 
 @pytest.mark.parametrize(
