@@ -709,7 +709,6 @@ def test_trouble_that_comes_and_goes_is_told_once(seed: int, monkeypatch: pytest
     assert said[0].endswith((": all go on", ": goes on"))
 
 
-<<<<<<< HEAD
 class Guarded(Rest):
     """An admin API that tells nobody which rules it has."""
 
@@ -752,7 +751,8 @@ def test_a_mirror_says_what_a_look_is_worth(
     assert third["resync"]
     assert 3_500_000 < third["late"] <= 3_600_000
     assert third["unknown"] == ["settings", "policies of the namespace", "policies of the topic"]
-=======
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_end_of_trouble_is_that_of_all_that_had_it(seed: int) -> None:
     """Also of what has got it after it was told."""
@@ -770,7 +770,6 @@ def test_the_end_of_trouble_is_that_of_all_that_had_it(seed: int) -> None:
     troubles.tell(100)
     (first, *_) = having
     assert said == [f"{first}: waits: why", "b: all go on" if len(having) > 1 else f"{first}: goes on"]
->>>>>>> bb205923702233d4b6ce20b7b34f67cdf7d28d4b
 
 
 @pytest.mark.parametrize("seed", range(10))
