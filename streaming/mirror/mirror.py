@@ -41,7 +41,7 @@ from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
 from streaming.mirror.reading import FIRST_LEDGER, TimedSend, known_by, known_of, read, stand_ins
 from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.mirror.trouble import Trouble, Troubles
-from streaming.record.client import NoAnswer, NoRight, Reader, ReadFailed
+from streaming.record.client import NoRight, Reader, ReadFailed, Unanswered
 from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, Rest
 from streaming.record.unreachable import Unreachable
 
@@ -460,7 +460,7 @@ class ClusterMirror:
         passes = isinstance(error, CallFailed) and error.status not in DENIED
         passes |= isinstance(error, ReadFailed) and not isinstance(error, NoRight)
         pause = self._every if passes else _LEFT_OUT_SECONDS
-        if isinstance(error, NoAnswer) or getattr(error, "status", None) == INCOMPLETE:
+        if isinstance(error, Unanswered) or getattr(error, "status", None) == INCOMPLETE:
             # Each try may take as long as a broker may take.
             pause = state.interval = self._later(state)
         state.due = self._begun + pause
