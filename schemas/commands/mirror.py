@@ -113,6 +113,6 @@ class Mirror(Command, tag="MIRROR"):
     unknown: list[UnknownRules] = field(default_factory=list)
     """The rules of the source that could not be read."""
     created: Int64 = 0
-    """`topicCreationTimeStamp`. 0: unknown, as in versions before 4.2."""
+    """`topicCreationTimeStamp`, or, in versions before 4.2, the `creationDate` of `internal-info`. 0: unknown."""
     added: Int64 = -1
     """`entriesAddedCounter`: the entries since a broker loaded the topic. −1: unknown."""

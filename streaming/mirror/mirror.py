@@ -41,7 +41,7 @@ from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
 from streaming.mirror.reading import FIRST_LEDGER, TimedSend, known_by, known_of, read, stand_ins
 from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.mirror.trouble import Trouble, Troubles
-from streaming.record.client import NoAnswer, NoRight, Reader, ReadFailed
+from streaming.record.client import NoRight, Reader, ReadFailed, Unanswered
 from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, Rest
 from streaming.record.unreachable import Unreachable
 
@@ -358,8 +358,14 @@ class ClusterMirror:
 
     def _look(self, name: str) -> Look:
         """Of a topic that was not looked at before, or not by this process, more can be new than what came in an interval."""
-        is_first = self._progress.topics[name].look is None
-        return self._source.look(name, history=is_first and self._entries == "sampled")
+        state = self._progress.topics[name]
+        history = state.look is None and self._entries == "sampled"
+        # When a topic was created is asked for once, and when it may be another one.
+        seen = None if state.before is None else state.before.record
+        is_dated = seen is not None and (seen.created > 0 or state.is_dated)
+        look = self._source.look(name, newest=seen.ledger_id if seen and is_dated else -1, history=history)
+        state.is_dated = True
+        return look
 
     def _is_another(self, state: TopicProgress, look: Look) -> bool:
         """Whether the cluster's topic is not the one in the log."""
@@ -369,7 +375,8 @@ class ClusterMirror:
         try:
             if min(ledgers_of(look.internal), default=-1) <= before.record.ledger_id:
                 return False
-            seen = observe(look.time, look.stats, look.internal, before, evicts=self._policies.evicts(base))
+            evicts = self._policies.evicts(base)
+            seen = observe(look.time, look.stats, look.internal, before, evicts=evicts, created=look.created)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             return False  # which is told when its entries are read
         size = before.record.size + seen.record.size
@@ -420,8 +427,9 @@ class ClusterMirror:
                     state.read_to = send.position
             evicts = self._policies.evicts(base_of(state.name))
             seen = observe(
-                look.time, look.stats, look.internal, state.before, read_to=state.read_to, evicts=evicts
-            )
+                look.time, look.stats, look.internal, state.before,
+                read_to=state.read_to, evicts=evicts, created=look.created,
+            )  # fmt: skip
         except (ReadFailed, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             self._leave_out(state, error)
             return
@@ -485,7 +493,7 @@ class ClusterMirror:
         passes = isinstance(error, CallFailed) and error.status not in DENIED
         passes |= isinstance(error, ReadFailed) and not isinstance(error, NoRight)
         pause = self._every if passes else _LEFT_OUT_SECONDS
-        if isinstance(error, NoAnswer) or getattr(error, "status", None) == INCOMPLETE:
+        if isinstance(error, Unanswered) or getattr(error, "status", None) == INCOMPLETE:
             # Each try may take as long as a broker may take.
             pause = state.interval = self._later(state)
         state.due = self._begun + pause

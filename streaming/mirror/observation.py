@@ -53,14 +53,17 @@ def observe(
     *,
     read_to: tuple[int, int] = (-1, -1),
     evicts: bool = False,
+    created: int | None = None,
 ) -> Observation:
     """What `stats` and `internalStats` of a topic show at `time` (ms), with what happened since `before`.
 
-    `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises
+    `created`: when its metadata was (ms), for `stats` that do not show it. None: as `before`. `read_to`: the last entry in the log. `evicts`: the topic has a backlog quota with the policy consumer_backlog_eviction. Raises
     AttributeError, IndexError, KeyError, TypeError and ValueError for what no broker answers.
     """
     ledgers = {id_: entries for id_, (entries, _) in ledgers_of(internal).items()}
     stored = _Stored(ledgers)
+    if created is None:
+        created = 0 if before is None else before.record.created
     subscriptions = dict[str, MirroredSubscription]()
     for name, seen in stats["subscriptions"].items():
         cursor = internal["cursors"].get(cursor_name(name))
@@ -86,7 +89,7 @@ def observe(
         first_ledger=min(ledgers, default=-1),
         subscriptions=subscriptions,
         producers=list(_producers(stats.get("publishers", []))),
-        created=max(stats.get("topicCreationTimeStamp", 0), 0),
+        created=max(stats.get("topicCreationTimeStamp", 0), 0) or created,
         added=internal.get("entriesAddedCounter", -1),
         moving=stats.get("storageSize", internal["totalSize"]) != internal["totalSize"],
     )
@@ -101,7 +104,7 @@ def is_another(before: Mirror, now: Mirror, *, retained: bool) -> bool:
     """Whether a topic was deleted and created again between two looks. `retained`: its retention would have kept the open ledger.
 
     All of its ledgers are gone, and with them entries that it could not do without: retained ones, or ones that nobody can have
-    acknowledged for a subscription, and the broker counts from 0 again. Newer brokers say when the topic was created.
+    acknowledged for a subscription, and the broker counts from 0 again. Where it is known when the topic was created, that decides.
     """
     if before.created and now.created:
         return before.created != now.created

@@ -32,13 +32,14 @@ class WholeChange(NamedTuple):
 
 class TopicProgress:
     """A topic. `created`: it is in the log. `is_mirrored`: it is still one of those that are followed. `read_to`: its last entry in the
-    log. `is_marked`: this process has noted in the log that the topic is sampled. `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was written (`stated`), in seconds of the monotonic clock.
-    `changed`: the time (ms) of the last look that showed something new, 0 once a MIRROR has said that nothing happens any more;
-    `quiet`: the looks since then."""
+    log. `is_marked`: this process has noted in the log that the topic is sampled. `is_dated`: it has asked when the topic was created.
+    `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was
+    written (`stated`), in seconds of the monotonic clock. `changed`: the time (ms) of the last look that showed something new, 0 once a
+    MIRROR has said that nothing happens any more; `quiet`: the looks since then."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.created = self.is_marked = False
+        self.created = self.is_marked = self.is_dated = False
         self.is_mirrored = True
         self.read_to: SourcePosition = (-1, -1)
         self.before: Observation | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from streaming.record.policies import SYSTEM_NAMES, is_namespace
 from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, PartitionCount, Rest, understood
 
 CALLS_PER_LOOK = 2
-"""The GETs of `MirroredCluster.look`, without the one for its ledgers' history, if nobody redirects them."""
+"""The GETs of `MirroredCluster.look`, without the one for what a topic's metadata shows, if nobody redirects them."""
 
 
 class NotMirrored(RuntimeError):
@@ -35,18 +36,20 @@ class FoundTopics(NamedTuple):
 
 class Look(NamedTuple):
     """What a topic's `stats` and `internalStats` showed at `time` (ms). `closed`: when its ledgers were closed (ms), as far as that was
-    asked and is known."""
+    asked and is known. `created`: when the topic was (ms). 0: that is not known, None: it was not asked."""
 
     time: int
     stats: Mapping[str, Any]
     internal: Mapping[str, Any]
     closed: Mapping[int, int] = MappingProxyType({})
+    created: int | None = None
 
 
 class _Info(msgspec.Struct):
-    """What `internal-info` shows, the metadata of a topic's ledgers."""
+    """What `internal-info` shows, the metadata of a topic's ledgers. `creationDate`: of the metadata, so of the topic."""
 
     ledgers: list[_LedgerInfo] = []
+    creationDate: datetime | None = None
 
 
 class _LedgerInfo(msgspec.Struct):
@@ -128,22 +131,30 @@ class MirroredCluster:
             topics |= dict.fromkeys(partitions_of(topic, count))
         return {topic: count for topic, count in counts.items() if count}
 
-    def look(self, topic: str, *, history: bool = False) -> Look:
-        """What a topic looks like now. `history`: ask when its ledgers were closed, too. Raises `CallFailed`."""
+    def look(self, topic: str, *, newest: int = -1, history: bool = False) -> Look:
+        """What a topic looks like now. `newest`: the newest ledger that it had before. With none but newer ones, when the topic was created is
+        asked for, where `stats` do not show it. `history`: ask when its ledgers were closed, too. Raises `CallFailed`."""
         path = topic_path(topic)
         internal = self.rest.get(f"{path}/internalStats")
         stats = self.rest.get(f"{path}/stats?getPreciseBacklog=true")
         look = Look(time.time_ns() // 1_000_000, stats, internal)
         with understood(self.rest.url):
-            is_asked = history and len(internal["ledgers"]) > 1
-        return look._replace(closed=self._closed(path)) if is_asked else look
+            oldest = min((each["ledgerId"] for each in internal["ledgers"]), default=-1)
+            is_dated = stats.get("topicCreationTimeStamp", 0) > 0
+            is_asked = (history and len(internal["ledgers"]) > 1) or (not is_dated and oldest > newest)
+        if not is_asked:
+            return look
+        info = self._info(path)
+        closed = {each.ledgerId: each.timestamp for each in info.ledgers if each.entries and each.timestamp}
+        created = 0 if info.creationDate is None else int(info.creationDate.timestamp() * 1000)
+        return look._replace(closed=closed, created=max(created, 0))
 
-    def _closed(self, path: str) -> Mapping[int, int]:
-        """When the ledgers of a topic were closed (ms), as far as the cluster says it. Raises `CallFailed` if it may say so later."""
+    def _info(self, path: str) -> _Info:
+        """The metadata of a topic's ledgers, as far as the cluster shows it. Raises `CallFailed` if it may do so later."""
         try:
-            info: _Info = self.rest.get(f"{path}/internal-info", _Info)
+            found: _Info = self.rest.get(f"{path}/internal-info", _Info)
+            return found
         except CallFailed as error:
             if error.status in (None, INCOMPLETE):
                 raise
-            return {}
-        return {each.ledgerId: each.timestamp for each in info.ledgers if each.entries and each.timestamp}
+            return _Info()

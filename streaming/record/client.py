@@ -49,7 +49,7 @@ class NoRight(ReadFailed):
     """The token lacks the right to read a topic."""
 
 
-class NoAnswer(ReadFailed):
+class Unanswered(ReadFailed):
     """A broker is there, and does not answer what it was asked."""
 
 
@@ -175,7 +175,7 @@ class _Connection:
             if left <= 0:
                 self._patience = max(self._patience / 2, _LEAST_SECONDS)
                 self.works()  # although not here
-                raise NoAnswer(f"{self.url}: no answer in time")
+                raise Unanswered(f"{self.url}: no answer in time")
             if not self._read(min(left, _CONNECT_SECONDS)):
                 self.send("PING", {})
                 if not self._read(_CONNECT_SECONDS):

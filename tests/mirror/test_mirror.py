@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
@@ -357,15 +357,77 @@ def test_policies_follow(client: Any, rest: Rest, broker: Running, tmp_path: Pat
 
 
 class Dated(Rest):
-    """An admin API of a version that says when a topic was created."""
+    """An admin API that says when a topic was created (s): in `stats`, or in its metadata. None: it answers with an error."""
 
-    created = 1
+    in_stats = 0
+    in_metadata: int | None = 0
+    asked = 0
 
     def call(self, method: str, path: str, body: Any = None) -> Said:
         said = super().call(method, path, body)
         if path.partition("?")[0].endswith("/stats") and said.status == 200:
-            said.value["topicCreationTimeStamp"] = self.created
+            said.value["topicCreationTimeStamp"] = self.in_stats
+        if path.endswith("/internal-info") and said.status == 200:
+            self.asked += 1
+            if self.in_metadata is None:
+                return Said(500, {"reason": "not now"})
+            zone = timezone(timedelta(hours=self.in_metadata % 3))  # that of the broker that answers
+            said.value["creationDate"] = datetime.fromtimestamp(self.in_metadata, zone).isoformat()
         return said
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("entries", ["keep", "sampled"])
+@pytest.mark.parametrize("known_from", ["this process", "the log", "nothing", "nothing any more"])
+def test_when_a_topic_was_created_tells_whether_it_is_another(
+    known_from: str,
+    entries: EntriesMode,
+    again: bool,
+    client: Any,
+    rest: Rest,
+    broker: Running,
+    tmp_path: Path,
+    namespace: str,
+) -> None:
+    """Although a consumer has acknowledged all before and all after, and none of the ledgers is left: as after an unload. That costs a call for each
+    topic at its first look, and one when the ledgers are all new."""
+    topic, folder, dated = f"persistent://{namespace}/t", tmp_path / "log", Dated(rest.url)
+    dated.in_metadata = None if known_from == "nothing" else 1_000_000
+
+    def use(count: int) -> None:
+        consumer = client.subscribe(topic, "s")
+        publish(client, topic, count)
+        for _ in range(count):
+            consumer.acknowledge(consumer.receive(WAIT))
+        consumer.close()
+
+    def change() -> None:
+        path = _path(topic) + ("?force=true" if again else "/unload")
+        assert rest.call("DELETE" if again else "PUT", path).status == 204
+        use(15)
+        if known_from == "nothing any more":
+            dated.in_metadata = None
+        elif again and dated.in_metadata:
+            dated.in_metadata += 1
+
+    use(8)
+    if known_from == "the log":
+        mirror(broker.service_url, dated, [topic], folder, 2, entries=entries)
+        assert dated.asked == 1
+        change()
+        mirror(broker.service_url, dated, [topic], folder, 4, entries=entries)
+    else:
+        mirror(broker.service_url, dated, [topic], folder, 5, once(change), entries=entries)
+    assert dated.asked == 2
+    deletes = [each for each in records(folder) if each.get("path") == f"{_path(topic)}?force=true"]
+    assert len(deletes) == (again and "nothing" not in known_from)
+    is_twin(rest, folder, topic)
+
+
+def once(change: Callable[[], None]) -> Callable[[], None]:
+    """What happens at the first call."""
+    changes = [change]
+    return lambda: changes.pop()() if changes else None
 
 
 @pytest.mark.parametrize("shown_by", ["the time of its creation", "its retention", "a subscription"])
@@ -375,7 +437,7 @@ def test_a_topic_that_was_deleted_and_created_again(
     """Also between two looks, with as many entries and subscriptions as before."""
     topic, folder = f"persistent://{namespace}/t", tmp_path / "log"
     dated = Dated(rest.url)
-    dated.created = int(shown_by == "the time of its creation")
+    dated.in_stats = int(shown_by == "the time of its creation")
     if shown_by == "its retention":
         retention = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 10}
         assert rest.call("POST", f"/namespaces/{namespace}/retention", retention).status == 204
@@ -389,7 +451,7 @@ def test_a_topic_that_was_deleted_and_created_again(
         before = rest.get(f"{_path(topic)}/stats")
         assert rest.call("DELETE", f"{_path(topic)}?force=true").status == 204
         create()
-        dated.created *= 2
+        dated.in_stats *= 2
         after = rest.get(f"{_path(topic)}/stats")
         for what in ("msgInCounter", "storageSize", "backlogSize"):
             assert before[what] == after[what]

@@ -17,7 +17,7 @@ import pytest
 from streaming.protocol.codec import encode
 from streaming.protocol.frames import MINUS_ONE
 from streaming.record import client, rest, unreachable
-from streaming.record.client import BrokerUnreachable, NoAnswer, Reader, ReadFailed
+from streaming.record.client import BrokerUnreachable, Reader, ReadFailed, Unanswered
 from streaming.record.rest import CallFailed, Rest
 from streaming.record.unreachable import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Unreachable
 from tests.record.test_record import Scripted, connected
@@ -163,7 +163,7 @@ def test_topics_that_a_broker_does_not_serve_do_not_hold_up_others(
     with Reader(broker.url) as reader:
         for number in range(4):
             begun = time.monotonic()
-            with pytest.raises(NoAnswer):
+            with pytest.raises(Unanswered):
                 next(reader.entries(f"bad{number}"))
             patience.append(time.monotonic() - begun)
             assert [*reader.entries(f"good{number}")] == []
