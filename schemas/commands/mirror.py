@@ -110,7 +110,7 @@ class Mirror(Command, tag="MIRROR"):
     """How much later than planned the cluster was asked (ms), if that was an interval or more. 0: in time."""
     moving: bool = False
     """True: entries came while the cluster was asked. `stats` show another size than `internalStats`."""
-    unknown: list[UnknownRules] = field(default_factory=list)
+    unknown: Annotated[list[UnknownRules], Meta(max_length=3)] = field(default_factory=list)
     """The rules of the source that could not be read."""
     created: Int64 = 0
     """`topicCreationTimeStamp`, or, in versions before 4.2, the `creationDate` of `internal-info`. 0: unknown."""

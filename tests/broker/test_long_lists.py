@@ -209,6 +209,8 @@ def lists(type_: types.Type, path: str) -> Iterator[str]:
         case types.UnionType(types=members):
             for member in members:
                 yield from lists(member, path)
+        case types.ListType(max_length=3):
+            pass  # never long
         case types.ListType(item_type=item):
             yield path
             yield from lists(item, f"{path}[]")

@@ -684,5 +684,5 @@ def test_a_topic_that_somebody_else_writes_to(
         move_states(states, new, store, partitions=5)
 
 
-def interrupt(*_: Any) -> Iterator[None]:
+def interrupt(*_: Any, **__: Any) -> Iterator[None]:
     raise Interrupted
