@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sinks.lock import InUse
     from sinks.outputs import InTheWay
     from streaming.answers.advise.needs import Advice, advise
-    from streaming.answers.check.minimize import KeepError, Minimized, minimize
+    from streaming.answers.check.minimize import KeepError, Minimized, NothingSmaller, minimize
     from streaming.answers.check.scenario import ScenarioError
     from streaming.answers.check.schedules import Checked, check
     from streaming.answers.explain.life import Life, explain
@@ -88,6 +88,7 @@ __all__ = [
     "MagnetarError",
     "Minimized",
     "NotFound",
+    "NothingSmaller",
     "PolicyError",
     "QueryFailed",
     "ReplayResult",
@@ -129,7 +130,7 @@ _HOMES = {
     "streaming.answers.history.folders": "NotFound read_entries read_rows",
     "streaming.answers.history.inspection": "spark_views states_at views",
     "streaming.answers.explain.life": "Life explain",
-    "streaming.answers.check.minimize": "KeepError Minimized minimize",
+    "streaming.answers.check.minimize": "KeepError Minimized NothingSmaller minimize",
     "streaming.answers.check.scenario": "ScenarioError",
     "streaming.answers.check.schedules": "Checked check",
     "streaming.answers.history.timeline": "Timeline",
