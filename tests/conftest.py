@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.examples import examples
+from tests.samples import parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,22 +68,22 @@ def _commit() -> str:
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
 def pytest_draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that are marked as `sampled`: others after each commit, and each time as many, of every folder."""
+    """Leave out cases of tests that are marked as `sampled`: others after each commit, which take about as long."""
     if (commit := os.environ["MAGNETAR_SAMPLES"]) == "all":
         return
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    marked: Counter[int] = Counter()
+    marked: dict[int, list[tuple[float, pytest.Item]]] = {}
     for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is None:
-            kept.append(item)
-            continue
-        among = mark.args[0]
-        (left_out if (int(commit[:8], 16) + marked[among]) % among else kept).append(item)
-        marked[among] += 1
-    items[:] = kept
-    config.hook.pytest_deselected(items=left_out)
+        if mark := item.get_closest_marker("sampled"):
+            marked.setdefault(mark.args[0], []).append((mark.kwargs.get("seconds", 1), item))
+    left_out = {
+        id(item)
+        for among, cases in marked.items()
+        for number, part in enumerate(parts(cases, among))
+        if number != int(commit[:8], 16) % among
+        for item in part
+    }
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]
 
 
 @pytest.hookimpl(trylast=True)
