@@ -25,13 +25,18 @@ CONSUMER_RATES = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRe
 
 class DriftMetrics(msgspec.Struct, array_like=True):
     """How much more a shadow topic, or a subscription of it, has than its source, negative if less: the figures and the cause of the
-    latest MIRROR_DRIFT row. `cause`: empty if that row is not of this process."""
+    latest MIRROR_DRIFT row. `cause`: empty if an earlier version, which did not keep it, wrote the state."""
 
     entries: int
     mark_delete: int
     messages: int
     size: int
     cause: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is any."""
+        return bool(self.entries or self.mark_delete or self.messages or self.size)
 
 
 class SubscriptionMetrics(msgspec.Struct, array_like=True):

@@ -150,8 +150,6 @@ class TopicFigures:
         for name in measured.deleted:
             self._known.pop(name, None)
         for topic in measured.topics:
-            if (before := self._known.get(topic.name)) is not None:
-                _keep_causes(before.topic, topic)
             self._known[topic.name] = KnownTopic(measured.partition, topic)
         self._partitions[measured.partition] = msgspec.structs.replace(measured, topics=[])
 
@@ -315,20 +313,6 @@ def _entry_sizes(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
     *buckets, total = counts or [0] * (len(ENTRY_SIZES) + 1)
     found: dict[str, float] = dict(zip(_ENTRY_SIZES, buckets, strict=True))
     return found | {"pulsar_entry_size_count": sum(buckets), "pulsar_entry_size_sum": total}
-
-
-def _keep_causes(before: TopicMetrics, now: TopicMetrics) -> None:
-    """Partitions tell the cause of a drift when it is new. It holds until there is another one."""
-    earlier = {each.name: each.drift for each in before.subscriptions}
-    pairs = [(before.drift, now.drift), *((earlier.get(each.name), each.drift) for each in now.subscriptions)]
-    for old, new in pairs:
-        if (
-            old is not None
-            and new is not None
-            and not new.cause
-            and msgspec.structs.replace(new, cause=old.cause) == old
-        ):
-            new.cause = old.cause
 
 
 def _drift_values(topic: TopicMetrics) -> dict[str, float]:

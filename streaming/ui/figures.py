@@ -158,9 +158,7 @@ def twin(figures: MetricsSnapshot, search: str, order: str, page: int) -> dict[s
         ],
         "total": len(found),
         "topics": len(mirrored),
-        "differ": sum(
-            1 for _, _, drift in rows if drift.entries or drift.mark_delete or drift.messages or drift.size
-        ),
+        "differ": sum(drift.differs for _, _, drift in rows),
         "seen": max((topic.source_seen for topic in mirrored), default=0) or None,
     }
 

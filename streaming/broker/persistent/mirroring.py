@@ -36,7 +36,7 @@ from streaming.broker.persistent.cleanup import backlog_quota, message_expiry
 from streaming.broker.persistent.cleanup.trimming import free_ledgers, trim_after_source
 from streaming.broker.persistent.publish import shadow
 from streaming.broker.persistent.subscription import PersistentSubscription
-from streaming.broker.persistent.topic import Drift, MirroredCursor, PersistentTopic, Reason
+from streaming.broker.persistent.topic import Drift, Mirrored, MirroredCursor, PersistentTopic, Reason
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.broker.topic.topic_commands import TopicCommand
@@ -265,10 +265,8 @@ def _compare(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out:
     awaited = last.entry >= 0 and last.ledger >= command.first_ledger and ledger.last_confirmed < last
     if awaited or command.ledger_id < 0:
         return  # entries are on their way, or it is unknown which there are
-    mirrored.drift = _drifted(
-        ctx, topic, None, mirrored.drift,
-        Drift(ledger.number_of_entries - command.entries, 0, ledger.total_size - command.size), command,
-    )  # fmt: skip
+    stored = Drift(ledger.number_of_entries - command.entries, 0, ledger.total_size - command.size)
+    _note(ctx, topic, None, mirrored, stored, command)
     for name, seen in command.subscriptions.items():
         if name not in topic.subscriptions:
             continue
@@ -281,7 +279,7 @@ def _compare(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out:
                 now = _drift_of(topic, name, seen)
         if not _is_elsewhere(now):
             state.since = 0
-        state.drift = _drifted(ctx, topic, name, state.drift, now, command)
+        _note(ctx, topic, name, state, now, command)
 
 
 def _is_elsewhere(drift: Drift) -> bool:
@@ -298,15 +296,21 @@ def _drift_of(topic: PersistentTopic, name: str, seen: c.MirroredSubscription) -
     return Drift(backlog - seen.backlog, unacked - seen.unacked, behind)
 
 
-def _drifted(
-    ctx: Context, topic: PersistentTopic, name: str | None, before: Drift, now: Drift, command: c.Mirror
-) -> Drift:
-    """Tell of a drift that is new."""
-    if now != before:
-        topic.drift_causes[name] = cause = _why(ctx, topic, name, now, command)
-        size, fields = (now.size, None) if name is None else (0, MirrorDriftFields(mark_delete=now.size))
-        ctx.emit(MirrorDrift(topic.name, name, now.entries, now.messages, size, cause, fields))
-    return now
+def _note(
+    ctx: Context,
+    topic: PersistentTopic,
+    name: str | None,
+    state: Mirrored | MirroredCursor,
+    now: Drift,
+    command: c.Mirror,
+) -> None:
+    """Note the drift of a subscription, or of the topic (None), and tell of it if it is new."""
+    if now == state.drift:
+        return
+    cause = _why(ctx, topic, name, now, command)
+    state.drift, state.cause = now, "" if now == Drift() else cause
+    size, fields = (now.size, None) if name is None else (0, MirrorDriftFields(mark_delete=now.size))
+    ctx.emit(MirrorDrift(topic.name, name, now.entries, now.messages, size, cause, fields))
 
 
 def _why(ctx: Context, topic: PersistentTopic, name: str | None, drift: Drift, command: c.Mirror) -> str:

@@ -7,7 +7,7 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.persistent.mirroring import EQUAL
 from streaming.broker.persistent.subscription import PersistentSubscription
-from streaming.broker.persistent.topic import Drift, PersistentTopic
+from streaming.broker.persistent.topic import Drift, Mirrored, MirroredCursor, PersistentTopic
 from streaming.broker.rates.rate import end_of_interval
 from streaming.broker.topic import stats
 
@@ -82,15 +82,16 @@ def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
         len(topic.ledger.ledgers) - (topic.ledger.current in topic.ledger.ledgers),
         topic.ledger.entry_sizes.last,
         topic.ledger.entry_sizes.current,
-        _drift(topic, None, topic.mirrored.drift) if topic.is_shadow else None,
+        _drift(topic.mirrored) if topic.is_shadow else None,
         topic.mirrored.seen,
     )
 
 
-def _drift(topic: PersistentTopic, name: str | None, drift: Drift) -> DriftMetrics:
-    """Of a subscription, or of what the topic stores (None)."""
-    mark_delete, size = (0, drift.size) if name is None else (drift.size, 0)
-    cause = EQUAL if drift == Drift() else topic.drift_causes.get(name, "")
+def _drift(of: Mirrored | MirroredCursor) -> DriftMetrics:
+    """Of what a topic stores, or of a subscription."""
+    drift = of.drift
+    mark_delete, size = (0, drift.size) if isinstance(of, Mirrored) else (drift.size, 0)
+    cause = EQUAL if drift == Drift() else of.cause
     return DriftMetrics(drift.entries, mark_delete, drift.messages, size, cause)
 
 
@@ -120,7 +121,7 @@ def _metrics(
         stats.filter_counts(subscription.filtered),
         _times(subscription),
         stats.members(topic, consumers, config),
-        None if mirrored is None else _drift(topic, subscription.name, mirrored.drift),
+        None if mirrored is None else _drift(mirrored),
     )
 
 

@@ -100,21 +100,23 @@ SOURCE_UNSEEN = 900_000
 
 class MirroredCursor(msgspec.Struct, array_like=True):
     """`expired_to`: up to where rules of the source have moved the subscription. `since`: the time (ms) of the MIRROR since which its backlog or
-    mark-delete position differs; 0: they do not."""
+    mark-delete position differs; 0: they do not. `cause`: of its drift, if it has any."""
 
     expired_to: Position = EARLIEST
     drift: Drift = Drift()
     since: int = 0
+    cause: str = ""
 
 
 class Mirrored(msgspec.Struct, array_like=True):
     """What a shadow topic knows of its source. `bases`: how many messages consumers, by connection, had got on the source and
-    acknowledged when they connected here. `seen`: the time (ms) of the latest MIRROR; 0: there was none."""
+    acknowledged when they connected here. `seen`: the time (ms) of the latest MIRROR; 0: there was none. `cause`: of its drift, if it has any."""
 
     drift: Drift = Drift()
     subscriptions: dict[str, MirroredCursor] = {}
     bases: dict[str, int] = {}
     seen: int = 0
+    cause: str = ""
 
 
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
@@ -231,13 +233,6 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def timers(self) -> SubscriptionTimers[PersistentSubscription]:
         """The timers of the subscriptions."""
         return SubscriptionTimers(self.subscriptions)
-
-    # -- source ---------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def drift_causes(self) -> dict[str | None, str]:
-        """The causes of the latest MIRROR_DRIFT rows of the topic (None) and of its subscriptions, as far as they came since it was loaded."""
-        return {}
 
     # -- rates ----------------------------------------------------------------------------------------------------
 
