@@ -37,7 +37,7 @@ ServiceUrl = Annotated[
     typer.Option(
         metavar="URL",
         help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy, or pulsar+ssl://HOST:PORT. May name several, of which one is used that "
-        "can be reached: pulsar://HOST:PORT,HOST:PORT.",
+        "can be reached: pulsar://HOST:PORT,HOST:PORT. Without a port: 6650, or 6651 with TLS.",
     ),
 ]
 AdminUrl = Annotated[

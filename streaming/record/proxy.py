@@ -12,6 +12,7 @@ If the broker's URL asks for TLS, all connections to brokers have it. Clients ta
 import asyncio
 import itertools
 import logging
+import re
 import ssl
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 _READ = 1 << 16
 _UNRECORDED = frozenset({"PING", "PONG", "AUTH_RESPONSE"})
 _SCHEME, _TLS_SCHEME = "pulsar://", "pulsar+ssl://"
+_PORT, _TLS_PORT = 6650, 6651
+"""As Pulsar's clients take them for a URL that has none."""
+_HOST = re.compile(r"(\[[^][/]+]|[^][:/]+)(?::([0-9]{1,5}))?")
 
 
 class BadBrokerUrl(ValueError):
@@ -46,16 +50,16 @@ def broker_address(url: str) -> Address:
 
 def broker_addresses(url: str) -> dict[str, Address]:
     """The addresses in a service URL, each by the URL of it alone. Raises `BadBrokerUrl`."""
-    scheme = _TLS_SCHEME if is_tls(url) else _SCHEME
+    scheme, default = (_TLS_SCHEME, _TLS_PORT) if is_tls(url) else (_SCHEME, _PORT)
     hosts, found = url.removeprefix(scheme), dict[str, Address]()
     for each in hosts.rstrip("/").split(","):
-        host, _, port = each.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
-        if hosts == url or not host or "/" in host or not is_port:
+        named = _HOST.fullmatch(each)
+        port = int(named[2] or default) if named else 0
+        if hosts == url or named is None or not 0 < port < 1 << 16:
             raise BadBrokerUrl(
                 f"{url!r}: expected pulsar://HOST:PORT or pulsar+ssl://HOST:PORT, or several HOST:PORT with commas"
             )
-        found[scheme + each] = Address(host.strip("[]"), int(port))
+        found[scheme + each] = Address(named[1].strip("[]"), port)
     return found
 
 

@@ -519,7 +519,7 @@ def test_a_full_disk_ends_the_recording(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "localhost:6650", "pulsar+ssl://h", "pulsar://h", "pulsar://:1", "pulsar://h:0", "pulsar://h:1,", "pulsar://h:1,i", "pulsar://h:1,i:0",
+        "localhost:6650", "localhost", "pulsar://", "pulsar://h:", "pulsar://h:x", "pulsar://h/x", "pulsar://::1", "pulsar://:1", "pulsar://h:0", "pulsar://h:65536", "pulsar://h:1,", "pulsar://h:1,i:0",
         "pulsar://h:1,pulsar://i:1",
     ],
 )  # fmt: skip
@@ -542,7 +542,9 @@ def test_urls_that_are_not_an_admin_apis(url: str) -> None:
 
 def test_urls_that_are(tmp_path: Path) -> None:
     assert str(broker_address("pulsar://[::1]:6650/")) == "[::1]:6650"
-    assert str(broker_address("pulsar+ssl://h:6651")) == "h:6651"
+    assert str(broker_address("pulsar+ssl://h:6652")) == "h:6652"
+    ports = {"pulsar://h": "h:6650", "pulsar+ssl://h": "h:6651", "pulsar://[::1]/": "[::1]:6650"}
+    assert {url: str(broker_address(url)) for url in ports} == ports
     several = {"pulsar+ssl://a:1": "a:1", "pulsar+ssl://[::1]:2": "[::1]:2"}
     assert {url: str(at) for url, at in broker_addresses("pulsar+ssl://a:1,[::1]:2/").items()} == several
     for url in ("http://h", "https://h:1/", "http://a:1,[::1]:2,c"):
