@@ -195,27 +195,22 @@ def committed(checkpoint: str | Path, store: str | None = None) -> Committed | N
     storage = opened(checkpoint)
     if storage is None or (commit := _latest(storage, "commits")) is None:
         return None
-    is_last = _latest(storage, "offsets") == commit
+    planned, noted = _latest(storage, "offsets"), _Noted.read(storage, commit)
     if store is not None:
         try:
-            check_begun(checkpoint, Begun(store))
+            _check_begun(Begun(store), planned, noted)
         except ForeignFiles:
             if _latest(storage, "commits") == commit:
                 raise
             return committed(checkpoint, store)  # the query went on meanwhile
-    path = f"offsets/{commit}"
-    *_, last = _lines(storage, path, 3)
-    if not _is_of_kafka(last) or len(last) != 1:
+    topics = noted.topics()
+    if len(topics) != 1:
         raise NoTopic(
             f"{checkpoint} is the checkpoint of a query that reads no topic in Kafka, such as one of magnetar.start: "
             "give that of a magnetar run"
         )
-    ((topic, offsets),) = last.items()
-    if offsets.keys() != {*map(str, range(len(offsets)))} or any(
-        type(each) is not int for each in offsets.values()
-    ):
-        raise _damaged(storage, path)
-    return Committed(commit, topic, {int(each): at for each, at in offsets.items()}, is_last)
+    ((topic, offsets),) = topics.items()
+    return Committed(commit, topic, offsets, planned == commit)
 
 
 def check_begun(checkpoint: str | Path, begun: Begun) -> None:
@@ -224,24 +219,18 @@ def check_begun(checkpoint: str | Path, begun: Begun) -> None:
     if (storage := opened(checkpoint)) is None:
         return
     planned, commit = _latest(storage, "offsets"), _latest(storage, "commits")
-    begun.check(-1 if planned is None else planned, -1 if commit is None else commit)
-    if commit is not None:
-        path = f"offsets/{commit}"
-        metadata, *_ = _lines(storage, path, 3)
-        _, _, *offsets = _texts(storage, path)
-        try:
-            time = int(metadata.get("batchTimestampMs", 0))
-        except (AttributeError, TypeError, ValueError) as error:
-            raise _damaged(storage, path) from error
-        # As Spark's `OffsetSeq.toString`, which `query.start` notes.
-        begun.check_same(
-            Planned(commit, time, f"[{', '.join(each.decode(errors='replace') for each in offsets)}]")
-        )
+    _check_begun(begun, planned, None if commit is None else _Noted.read(storage, commit))
+
+
+def _check_begun(begun: Begun, planned: int | None, last: "_Noted | None") -> None:
+    begun.check(-1 if planned is None else planned, -1 if last is None else last.batch)
+    if last is not None:
+        begun.check_same(last.planned())
 
 
 def committed_offsets(checkpoint: str | Path, topic: str) -> dict[int, int]:
     """Where the next uncommitted micro-batch begins, by partition of the topic; empty if none was committed or only Spark can
-    open the checkpoint."""
+    open the checkpoint. Raises `BadCheckpoint`."""
     return _offsets(checkpoint, "commits", topic)
 
 
@@ -254,8 +243,44 @@ def _offsets(checkpoint: str | Path, of: Literal["offsets", "commits"], topic: s
     storage = opened(checkpoint)
     if storage is None or (batch := _latest(storage, of)) is None:
         return {}
-    *_, last = _lines(storage, f"offsets/{batch}", 3)
-    return {int(partition): offset for partition, offset in last[topic].items()}
+    return _Noted.read(storage, batch).topics()[topic]
+
+
+class _Noted(NamedTuple):
+    """What Spark notes of a planned micro-batch: when that was, and up to where it has the records of each source."""
+
+    storage: Storage
+    path: str
+    batch: int
+    metadata: Any
+    sources: list[bytes]
+
+    @classmethod
+    def read(cls, storage: Storage, batch: int) -> "_Noted":
+        """Raises `BadCheckpoint`."""
+        texts = _texts(storage, path := f"offsets/{batch}")
+        metadata, *_ = _values(storage, path, texts, 3)
+        return cls(storage, path, batch, metadata, texts[2:])
+
+    def planned(self) -> Planned:
+        """As `query.start` notes it, which has the offsets of Spark's `OffsetSeq.toString`. Raises `BadCheckpoint`."""
+        try:
+            time = int(self.metadata.get("batchTimestampMs", 0))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _damaged(self.storage, self.path) from error
+        offsets = ", ".join(each.decode(errors="replace") for each in self.sources)
+        return Planned(self.batch, time, f"[{offsets}]")
+
+    def topics(self) -> dict[str, dict[int, int]]:
+        """The offsets by topic in Kafka and partition; empty if it has another source. Raises `BadCheckpoint`."""
+        found = json.loads(self.sources[-1])
+        if not _is_of_kafka(found):
+            return {}
+        for offsets in found.values():
+            partitions = {*map(str, range(len(offsets)))}
+            if offsets.keys() != partitions or any(type(each) is not int for each in offsets.values()):
+                raise _damaged(self.storage, self.path)
+        return {topic: {int(each): at for each, at in offsets.items()} for topic, offsets in found.items()}
 
 
 def last_planned(checkpoint: str | Path) -> int | None:
@@ -281,7 +306,10 @@ def _latest(storage: Storage, folder: str) -> int | None:
 
 def _lines(storage: Storage, path: str, least: int, to_do: str = RESTORE) -> list[Any]:
     """The JSON values in the lines after the version. Raises `BadCheckpoint` if the file is truncated or missing."""
-    lines = _texts(storage, path, to_do)
+    return _values(storage, path, _texts(storage, path, to_do), least, to_do)
+
+
+def _values(storage: Storage, path: str, lines: list[bytes], least: int, to_do: str = RESTORE) -> list[Any]:
     try:
         if len(lines) < least:
             raise ValueError
