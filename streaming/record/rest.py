@@ -97,6 +97,15 @@ class _Idle:
             self._of.setdefault(broker, []).append(connection)
 
 
+class _Request(NamedTuple):
+    """What is asked of a broker. `idle`: connections that may be used."""
+
+    method: str
+    headers: dict[str, str]
+    body: bytes | None
+    idle: _Idle
+
+
 class Rest:
     """The admin API at a URL, which may name several brokers: ``http://HOST:PORT,HOST:PORT``. One is asked as long as it can be reached, then
     another one. `tls`: whose signatures count for the cluster's certificates; None: those of the system's authorities."""
@@ -126,19 +135,11 @@ class Rest:
     ) -> http.client.HTTPResponse:
         """Sends a request, also to the broker that the first one names. The caller reads the response. Raises OSError and
         `http.client.HTTPException`."""
-        return self._followed(method, target, dict(headers), body, Unreachable(), _Idle()).response
+        return self._followed(_Request(method, dict(headers), body, _Idle()), target, Unreachable()).response
 
-    def _followed(
-        self,
-        method: str,
-        target: str,
-        headers: dict[str, str],
-        body: bytes | None,
-        unreachable: Unreachable,
-        idle: "_Idle",
-    ) -> "_Answered":
-        """As `open`. `unreachable`: brokers that are not tried for now. `idle`: connections that may be used."""
-        answered = self._first(method, target, headers, body, idle)
+    def _followed(self, request: _Request, target: str, unreachable: Unreachable) -> _Answered:
+        """As `open`. `unreachable`: brokers that are not tried for now."""
+        answered = self._first(request, target)
         url = answered.broker + target
         for _ in range(_MOST_REDIRECTS):
             response = answered.response
@@ -147,22 +148,22 @@ class Rest:
             url = urllib.parse.urljoin(url, elsewhere)
             with response, suppress(OSError, http.client.HTTPException):
                 response.read(_MOST_OF_REDIRECT)
-            idle.keep(answered)
-            answered = self._elsewhere(method, url, headers, body, unreachable, idle)
-        raise CallFailed(f"{method} {target}: the brokers redirect it in a circle", HTTPStatus.LOOP_DETECTED)
+            request.idle.keep(answered)
+            answered = self._elsewhere(request, url, unreachable)
+        raise CallFailed(
+            f"{request.method} {target}: the brokers redirect it in a circle", HTTPStatus.LOOP_DETECTED
+        )
 
-    def _first(
-        self, method: str, target: str, headers: dict[str, str], body: bytes | None, idle: "_Idle"
-    ) -> "_Answered":
+    def _first(self, request: _Request, target: str) -> _Answered:
         """The response of a broker of the URL. The others are asked if it can't be reached."""
         failed = list[str]()
         for broker in self._unreachable.ordered(self._brokers):
             try:
-                answered = self._sent(method, broker + target, headers, body, idle)
+                answered = self._sent(request, broker + target)
             except (OSError, http.client.HTTPException) as error:
                 if isinstance(error, TimeoutError) and not self._is_silent(broker):
                     raise  # that is a trouble of this call
-                may_ask_another = method == "GET" or isinstance(error, _NotConnected)
+                may_ask_another = request.method == "GET" or isinstance(error, _NotConnected)
                 if not may_ask_another:
                     raise
                 self._unreachable.failed(broker, str(error))
@@ -175,28 +176,20 @@ class Rest:
     def _is_silent(self, broker: str) -> bool:
         """Whether a broker answers nothing at all."""
         try:
-            answered = self._sent("GET", f"{broker}/", {}, None, _Idle(), _CONNECT_SECONDS)
+            answered = self._sent(_Request("GET", {}, None, _Idle()), f"{broker}/", _CONNECT_SECONDS)
         except (OSError, http.client.HTTPException):
             return True
         answered.connection.close()
         return False
 
-    def _elsewhere(
-        self,
-        method: str,
-        url: str,
-        headers: dict[str, str],
-        body: bytes | None,
-        unreachable: Unreachable,
-        idle: "_Idle",
-    ) -> "_Answered":
+    def _elsewhere(self, request: _Request, url: str, unreachable: Unreachable) -> _Answered:
         """The response of a broker to which another one redirects. If it can't be reached, that is no trouble of the whole API: raises
         `CallFailed` with a status."""
         broker = _broker(url)
         if (why := unreachable.why(broker)) is not None:
             raise CallFailed(why, HTTPStatus.BAD_GATEWAY, broker)
         try:
-            answered = self._sent(method, url, headers, body, idle)
+            answered = self._sent(request, url)
         except (OSError, http.client.HTTPException) as error:
             why = f"{broker} can't be reached: {error}"
             unreachable.failed(broker, why)
@@ -204,18 +197,11 @@ class Rest:
         unreachable.reached(broker)
         return answered
 
-    def _sent(
-        self,
-        method: str,
-        url: str,
-        headers: dict[str, str],
-        body: bytes | None,
-        idle: "_Idle",
-        seconds: float | None = None,
-    ) -> "_Answered":
+    def _sent(self, request: _Request, url: str, seconds: float | None = None) -> _Answered:
         """The response to a request. `seconds`: how long to wait for it."""
         parts, broker = urllib.parse.urlsplit(url), _broker(url)
         path = urllib.parse.urlunsplit(("", "", parts.path, parts.query, ""))
+        method, headers, body, idle = request
         # The broker may have closed an idle connection. It is safe to ask again only for what changes nothing.
         while method == "GET" and (connection := idle.take(broker)) is not None:
             self._wait()
@@ -247,9 +233,8 @@ class Rest:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json", **self._headers()}
         try:
-            answered = self._followed(
-                method, f"/admin/v2{path}", headers, data, self._unreachable, self._idle
-            )
+            request = _Request(method, headers, data, self._idle)
+            answered = self._followed(request, f"/admin/v2{path}", self._unreachable)
             with answered.response as response:
                 status, said = response.status, _body(response)
             self._idle.keep(answered)

@@ -325,7 +325,6 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         former = change_cursor(ctx, ctx.policies_of(self), cursor, operation, *args, **kwargs)
         if cursor.batches and ctx.config.passedBatchesAreForgotten:
             cursor.forget_batches(ledger, before, last=False)
-        counted = backlog - cursor.backlog(ledger) if reason.expires else 0
         entries = cursor.left(ledger, before, acked, consumed)
         kind = reason.kind
         ctx.emit(
@@ -343,6 +342,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             subscription.expired_before_load += entries
         if subscription is not None and reason.expires:
             # quirk: Pulsar counts by its backlog before and after, which may be off after a seek (docs/rules/cursors.md §7)
+            counted = backlog - cursor.backlog(ledger)
             subscription.expired_before_load -= counted
             subscription.expired_rate.record(counted, ctx.clock, ctx.config)
             if cursor.mark_delete != before:
