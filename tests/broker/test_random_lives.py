@@ -7,7 +7,7 @@ import pytest
 
 from schemas.effects import KINDS
 from tests.broker import other_folds
-from tests.broker.random_lives import Life, live, without_choices
+from tests.broker.random_lives import live, without_choices
 from tests.broker.recorded_lives import NAMES, checksums, difference, recorded
 
 RECORDED = recorded()
@@ -46,7 +46,14 @@ def test_every_setting_has_values() -> None:
 def test_everything_happens() -> None:
     """All kinds of rows but those of ticks that the trigger clock adds. The life that is not recorded has records that are refused, which are
     rare."""
-    lives: list[Life] = [live(theme, seed) for theme, seed in [*NAMES, ("policies", 15)]]
-    found = {KINDS[type(row.effect)] for _, rows, *_ in lives for out in rows for row in out}
-    assert set(KINDS.values()) - found == {"TICK"}
+    left = {*KINDS.values()}
+    for theme, seed in [("policies", 15), *sorted(NAMES, key=lambda name: name[1])]:  # of each theme first
+        life = live(theme, seed)
+        left -= {KINDS[type(row.effect)] for out in life.rows for row in out}
+        if left == {"TICK"}:
+            break
+    assert left == {"TICK"}
+
+
+def test_the_recording_is_small() -> None:
     assert len(msgspec.json.encode(RECORDED)) < 200_000
