@@ -50,9 +50,10 @@ test: env $(CLASSES)  ## run all tests (or some: PYTEST_ARGS="-k kafka -x"), JOB
 		set -x; $(BIN)/python -m pytest -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Each of the hundred Sparks of the tests takes a third less processor time with it. They do without, where it can't be made.
+# Meanwhile, Python compiles the tests, which each process would do for itself.
 $(CLASSES): $(STAMP)
-	@echo "preparing Spark's classes for the tests"
-	@$(BIN)/python -m tools.spark_classes $@ >/dev/null 2>&1 || true
+	@echo "preparing Spark's classes for the tests, and the tests"
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 & $(BIN)/python -m tools.spark_classes $@ >/dev/null 2>&1; wait
 
 coverage: env  ## run the core's tests; fail if its branch coverage falls below the floor
 	$(BIN)/python -m slipcover --branch --source streaming/broker --skip-covered --fail-under $(COVERAGE_FLOOR) \
