@@ -578,3 +578,15 @@ def test_a_call_about_a_topic_that_is_gone_is_answered_otherwise() -> None:
         if (row["policies"], row["topic"], row["subscription"]) == ("proposed", T, None)
     )
     assert row["answered_otherwise"] == 2
+
+
+def test_what_a_seek_brings_back_is_not_skipped_less() -> None:
+    """Entries that came back have not left the backlog a second time, nor were they skipped less often."""
+
+    def seek(second: int, entry: int) -> Record:
+        target = {"ledgerId": 1, "entryId": entry}
+        return second, T, {"command": "SEEK", "connection": "s", "consumer_id": 1, "request_id": 2, "message_id": target}  # fmt: skip
+
+    log = table([subscribe(), *(publish(n, n) for n in range(1, 9)), seek(10, 6), subscribe(11), seek(12, 2)])
+    (row,) = [row for row in ask(log, x=ttl(0)).summary.to_pylist() if row["policies"] == BASELINE and row["subscription"] == "s"]  # fmt: skip
+    assert (row["skipped"], row["backlog"]) == (6, 6)

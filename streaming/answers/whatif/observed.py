@@ -298,11 +298,11 @@ class OfSubscription:
     ) -> None:  # fmt: skip
         """The broker moved the cursor without an ack, forward or back. `count`: of the topic's publishes."""
         self.settle(written)
-        self.moved[move.outcome] += move.entries
         before, after = move.before, move.after
         if after < before:
             self.back_to(written.last_number_up_to(after))
             return
+        self.moved[move.outcome] += move.entries
         for first, stop in written.numbers(before, after):
             passed = self.passed.to_set(first, stop)
             taken = (passed == 0) & (self.parted(first, stop) == 0)
