@@ -56,15 +56,15 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         for name, value in bound.arguments.items():
             if name in expected() and not _is(value, expected()[name]):
                 wanted = inspect.formatannotation(signature.parameters[name].annotation).strip("'")
-                raise TypeError(f"{where}: {name} is {_shown(value)}, and has to be {wanted}")
+                raise TypeError(f"{where}: {name} is {_shown(value)}, but must be {wanted}")
             if name in expected() and _takes_path(expected()[name]) and "" in _texts(value):
-                raise ValueError(f"{where}: {name} is empty, and has to be a path")
+                raise ValueError(f"{where}: {name} is empty, but must be a path")
             if isinstance(value, Integral) and hasattr(value, "dtype"):
                 bound.arguments[name] = int(value)  # numpy's are of no use in JSON
             if name in COUNTS and value is not None and value < 1:
-                raise ValueError(f"{where}: {name} is {value}, and has to be 1 or more")
+                raise ValueError(f"{where}: {name} is {value}, but must be 1 or more")
             if isinstance(value, timedelta) and value <= timedelta():
-                raise ValueError(f"{where}: {name} is {value}, and has to be more than 0")
+                raise ValueError(f"{where}: {name} is {value}, but must be more than 0")
         return function(*bound.args, **bound.kwargs)
 
     return call

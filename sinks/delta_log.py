@@ -313,7 +313,7 @@ class DeltaLog:
         except (FileNotFoundError, ValueError, TypeError):
             return  # the library says what is wrong
         if not known:
-            raise Damaged(f"{self._storage.url}/{name} is no commit. {_TO_DO}")
+            raise Damaged(f"{self._storage.url}/{name} is not a commit. {_TO_DO}")
 
     @contextmanager
     def _damage(self, others: str = "") -> Iterator[None]:

@@ -158,7 +158,7 @@ class DeltaSink(TableSink):
         if foreign := [path for path in paths if not (is_own(path) or is_of_log(path))]:
             named = ", ".join(foreign[:_NAMED])
             raise ForeignFiles(
-                f"{self._storage.url} holds what no query wrote ({named}): move that away, or give this query a new folder"
+                f"{self._storage.url} contains files that no query wrote ({named}): move that away, or give this query a new folder"
             )
 
     def write(self, batch_id: int, partition: int, rows: Rows) -> None:
@@ -271,7 +271,7 @@ class DeltaSink(TableSink):
         if left:
             partition, kind = next(iter(left))
             raise NotStored(
-                f"{self._storage.url}: the rows of micro-batch {batch_id}, partition {partition} and kind {kind} are not there"
+                f"{self._storage.url}: the rows of micro-batch {batch_id}, partition {partition} and kind {kind} are missing"
             )
         return files
 

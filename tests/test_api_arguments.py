@@ -72,7 +72,7 @@ def sample(parameter: inspect.Parameter) -> object:
 def test_a_wrong_type(name: str, parameter: inspect.Parameter) -> None:
     optional = "None" in inspect.formatannotation(parameter.annotation)
     for value in [Wrong(), [Wrong()], {Wrong(): Wrong()}, *([] if optional else [None])]:
-        with pytest.raises(TypeError, match=rf"^{name}: {parameter.name} is .* and has to be "):
+        with pytest.raises(TypeError, match=rf"^{name}: {parameter.name} is .* but must be "):
             call(name, parameter.name, value)
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_type(name: str, parameter: inspect.Parameter) -> None:
 )
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_count_below_one(name: str, parameter: str, value: int) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}: {parameter} is {value}, and has to be 1 or more"):
+    with pytest.raises(ValueError, match=rf"^{name}: {parameter} is {value}, but must be 1 or more"):
         call(name, parameter, value)
 
 
@@ -93,7 +93,7 @@ def test_an_empty_path(name: str, parameter: str, tmp_path: Path, monkeypatch: p
     """It would be the current folder."""
     monkeypatch.chdir(tmp_path)
     for value in ["", *([["x", ""]] if (name, parameter) == ("whatif", "policies") else [])]:
-        with pytest.raises(ValueError, match=rf"^{name}: {parameter} is empty, and has to be a path"):
+        with pytest.raises(ValueError, match=rf"^{name}: {parameter} is empty, but must be a path"):
             call(name, parameter, value)
     assert list(tmp_path.iterdir()) == []
 
@@ -112,7 +112,7 @@ def test_every_path_is_one() -> None:
 )
 @pytest.mark.parametrize("value", [timedelta(), timedelta(microseconds=-1)])
 def test_a_duration_that_is_none(name: str, parameter: str, value: timedelta) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}: {parameter} is .*, and has to be more than 0"):
+    with pytest.raises(ValueError, match=rf"^{name}: {parameter} is .*, but must be more than 0"):
         call(name, parameter, value)
 
 
@@ -125,17 +125,17 @@ def test_every_count_is_one() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("read_rows", {"kind": ["EXPIRED"]}, r"read_rows: kind is ['EXPIRED'] (of type list), and has to be str | None"),
-        ("whatif", {"policies": {"a": 1}}, "policies is {'a': 1} (of type dict), and has to be str | Path | Sequence["),
-        ("whatif", {"policies": [1]}, "policies is [1] (of type list), and has to be"),
-        ("replay", {"partitions": True}, "partitions is True (of type bool), and has to be int | None"),
-        ("replay", {"overwrite": "no"}, "overwrite is 'no' (of type str), and has to be bool"),
-        ("start", {"clock": "sundial"}, "clock is 'sundial' (of type str), and has to be FoldClock"),
-        ("explain", {"position": (1,)}, "position is (1,) (of type tuple), and has to be tuple[int, int] | None"),
+        ("read_rows", {"kind": ["EXPIRED"]}, r"read_rows: kind is ['EXPIRED'] (of type list), but must be str | None"),
+        ("whatif", {"policies": {"a": 1}}, "policies is {'a': 1} (of type dict), but must be str | Path | Sequence["),
+        ("whatif", {"policies": [1]}, "policies is [1] (of type list), but must be"),
+        ("replay", {"partitions": True}, "partitions is True (of type bool), but must be int | None"),
+        ("replay", {"overwrite": "no"}, "overwrite is 'no' (of type str), but must be bool"),
+        ("start", {"clock": "sundial"}, "clock is 'sundial' (of type str), but must be FoldClock"),
+        ("explain", {"position": (1,)}, "position is (1,) (of type tuple), but must be tuple[int, int] | None"),
         ("explain", {"position": "12"}, "position is '12' (of type str)"),
-        ("views", {"topics": "orders"}, "topics is 'orders' (of type str), and has to be Collection[str] | None"),
-        ("spark_session", {"conf": {"a": 1}}, "conf is {'a': 1} (of type dict), and has to be Mapping[str, str] | None"),
-        ("read_rows", {"folder": pa.table({"a": list(range(99))})}, "folder is of type Table, and has to be str | Path"),
+        ("views", {"topics": "orders"}, "topics is 'orders' (of type str), but must be Collection[str] | None"),
+        ("spark_session", {"conf": {"a": 1}}, "conf is {'a': 1} (of type dict), but must be Mapping[str, str] | None"),
+        ("read_rows", {"folder": pa.table({"a": list(range(99))})}, "folder is of type Table, but must be str | Path"),
         ("diff", {"befor": "x"}, "diff: got an unexpected keyword argument 'befor'"),
     ],
 )  # fmt: skip

@@ -626,7 +626,7 @@ def test_time_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> No
     [
         (["offset", "timestamp", "topic"], "no column value: expected offset"),
         (["timestamp"], "no column offset and no column topic and no column value"),
-        (["offset", "timestamp", "topic", "value", "topic AS key"], "a column key that is none of a command"),
+        (["offset", "timestamp", "topic", "value", "topic AS key"], "a column key that no command has"),
         (
             ["offset", "timestamp", "topic", "value", "value AS value"],
             "has several columns value: select one",

@@ -410,7 +410,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     # What one command costs: Pulsar has no setting for this, so the name is Magnetar's.
     maxEffectsPerCommand: Annotated[int, between(0, MOST, "effects")] = 0
-    """After so many effects of one command, and of what became due with it, dispatchers put their next reads off until
+    """After this many effects of one command, and of what became due with it, dispatchers put their next reads off until
     the millisecond after it, so that nobody waits long behind it. 0: no limit, as a log that is replayed has nobody who waits."""
 
     # Mirrored clusters: Pulsar has no setting for this, so the name is Magnetar's.

@@ -34,7 +34,7 @@ def read_number(text: str, bits: int, *, boxed: bool = False) -> int:
         found = int(match[1] + (match[2] or "0"))
         if -(1 << bits - 1) <= found < 1 << bits - 1:
             return found
-    raise AdminError(404, f"{text[:_SHOWN]!r} is no integer of {bits} bits")
+    raise AdminError(404, f"{text[:_SHOWN]!r} is not a {bits}-bit integer")
 
 
 _SHOWN = 30

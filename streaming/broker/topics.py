@@ -273,7 +273,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         block = self._state.topics.get(name)
         return block is not None and block.next_round == at
 
-    def put_rounds_off(self, topic: PersistentTopic) -> int:
+    def postpone_rounds(self, topic: PersistentTopic) -> int:
         """Leave a topic out of the rounds, on which something happens now, and then nothing but publishes until `make_up_rounds`.
 
         Returns `next_snapshot`, at which one must be taken. Other rounds only do what `Rounds.skipped` makes up for. −1: that
@@ -417,9 +417,9 @@ class PersistentTopics(Topics[PersistentTopic]):
                 self._awake.pop(name, None)
                 block.settled = ctx.clock
                 return
-        self._let_lie(name, block)
+        self._leave_idle(name, block)
 
-    def _let_lie(self, name: str, block: TopicBlock) -> None:
+    def _leave_idle(self, name: str, block: TopicBlock) -> None:
         """No check can change anything on an idle topic, or leave anything."""
         block.next_round, block.settled = -1, 0
         self._awake.pop(name, None)
@@ -483,7 +483,7 @@ class PersistentTopics(Topics[PersistentTopic]):
             lifecycle.close(self._ctx, topic)
             block.closed = True
             self.check_unacked(topic)
-            self._let_lie(name, block)
+            self._leave_idle(name, block)
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
@@ -509,7 +509,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         block.idle = block.closed or periodic_checks.is_idle(self._ctx, topic)
         block.backlog, block.storage = topic.backlog(), topic.ledger.total_size
         if block.idle:
-            self._let_lie(topic.name, block)
+            self._leave_idle(topic.name, block)
 
     def _carry_out(self, topic: PersistentTopic, command: TopicCommand) -> None:
         commands.carry_out(self._ctx, topic, command)

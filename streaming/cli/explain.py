@@ -191,7 +191,7 @@ def explain_command(
         )
     if folder.startswith(("http://", "https://", "pulsar://", "pulsar+ssl://")):
         raise typer.BadParameter(
-            f"{folder} is no DIR: to ask a live cluster, give the URL of its admin API as --admin-url"
+            f"{folder} is not a DIR: to ask a live cluster, give the URL of its admin API as --admin-url"
         )
     if topic is None and (producer is not None or subscription is not None or producers):
         raise typer.BadParameter("give the topic as well")

@@ -1,4 +1,4 @@
-"""`magnetar profiles`: what versions of Pulsar do otherwise."""
+"""`magnetar profiles`: what versions of Pulsar do differently."""
 
 from __future__ import annotations
 

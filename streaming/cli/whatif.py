@@ -377,9 +377,9 @@ def rules(found: WhatIf) -> list[str]:
 
 def _messages(rule: RuleMet) -> str:
     if not rule.messages:
-        return "No message fares otherwise"
+        return "No message is affected"
     changes = ", ".join(f"{count:,} {change}" for change, count in rule.differences.items())
-    return f"{counted(rule.messages, 'message')} {'fares' if rule.messages == 1 else 'fare'} otherwise ({changes})"
+    return f"{counted(rule.messages, 'message')} {'is' if rule.messages == 1 else 'are'} affected ({changes})"
 
 
 def _some(names: Sequence[str]) -> str:

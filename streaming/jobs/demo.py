@@ -62,12 +62,12 @@ def make_log(path: Path) -> None:
         raise InTheWay(f"{path} is another log: choose another folder")
     last = max(json.loads(line)["timestamp"] for line in text.splitlines())
     with draft.open("ab") as lines:
-        for timestamp, topic, command in made_day(int(last) + HOUR):
+        for timestamp, topic, command in demo_day(int(last) + HOUR):
             lines.write(to_line(timestamp, topic, command))
     draft.replace(path)
 
 
-def made_day(start: int) -> Iterator[tuple[int, str | None, dict[str, Any]]]:
+def demo_day(start: int) -> Iterator[tuple[int, str | None, dict[str, Any]]]:
     """A day of a shop from `start` (ms): (timestamp, topic, command).
 
     ``orders``: two web servers publish; ``billing`` (Shared, two consumers) keeps up, ``reports`` works from 8 to 9

@@ -146,7 +146,7 @@ def translate_documents(
         case "namespace":
             namespace = about or _only(namespaces)
             if "://" in namespace or namespace.count("/") != 1:
-                raise LogError(f"it has the policies of a namespace, and {namespace} is none")
+                raise LogError(f"it has the policies of a namespace, and {namespace} is not the name of one")
             return namespace_settings(document, namespace, {}, whole=True)
         case _:
             if about is None:
@@ -211,7 +211,7 @@ def translate_settings(properties: list[Property]) -> DumpCommands:
         f"unknown, so Pulsar ignores it, too: {_at(given[name])}{name}{f' (perhaps {near})' if near else ''}"
         for name, near in found.unknown.items()
     ]
-    unknown += [f"{_at(each)}this is no setting: expected NAME=VALUE" for each in odd]
+    unknown += [f"{_at(each)}this is not a setting: expected NAME=VALUE" for each in odd]
     notes += _some(unknown)
     notes += _some(
         f"{_at(each)}{each.name} is set again on line {given[each.name].line}, which counts"

@@ -420,7 +420,7 @@ def _column(path: Path, log: pa.Table, name: str, wanted: str) -> Iterator[None]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         why = " ".join(str(error).split()).rstrip(".")
         raise LogError(
-            f"{path}: column {name} is of type {log.schema.field(name).type}, and has to be {wanted} ({why})"
+            f"{path}: column {name} is of type {log.schema.field(name).type}, but must be {wanted} ({why})"
         ) from error
 
 

@@ -190,9 +190,7 @@ def _parsed(line: bytes, path: Path) -> MirrorRecord:
         fields = {} if is_deep(line) else msgspec.json.decode(line, type=dict[str, Any])
         return MirrorRecord(fields.pop("timestamp"), fields.pop("topic", None), fields)
     except (*UNDECODABLE, KeyError):
-        raise BadLog(
-            f"{path} is damaged: {line[:40]!r} is no record. Mirror into another folder, which begins anew"
-        ) from None
+        raise BadLog(f"{path} is damaged: {line[:40]!r} is not a record. Mirror into a new folder") from None
 
 
 class KafkaLog:

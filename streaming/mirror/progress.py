@@ -61,7 +61,7 @@ class MirrorProgress:
                 self._read(record)
             except (msgspec.ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
                 raise BadLog(
-                    f"the log has a record that no mirror wrote ({str(record)[:200]}: {error}): mirror into another log, which begins anew"
+                    f"the log has a record that no mirror wrote ({str(record)[:200]}: {error}): mirror into a new log"
                 ) from None
         for base in [base_of(topic) for topic in self.topics if base_of(topic) != topic]:
             self.partitioned.setdefault(base, UNKNOWN_PARTITIONS)

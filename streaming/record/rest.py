@@ -298,7 +298,7 @@ def understood(url: str) -> Iterator[None]:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise CallFailed(
-            f"{url} answers with something else than Pulsar's admin API does ({error!r}): is it one? Give the URL of a broker or a "
+            f"{url} does not answer like Pulsar's admin API ({error!r}): is it one? Give the URL of a broker or a "
             "proxy, such as http://localhost:8080",
             HTTPStatus.BAD_GATEWAY,
         ) from None

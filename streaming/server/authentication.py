@@ -143,5 +143,5 @@ def _read_file(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise TokenKeyError(f"{path}: more than {_MOST_BYTES:,} bytes are no key")
+        raise TokenKeyError(f"{path}: more than {_MOST_BYTES:,} bytes are too many for a key")
     return data

@@ -61,7 +61,7 @@ def packed(commands: DataFrame, partitions: int, *, streaming: bool) -> DataFram
         raise BadCommands(f"the DataFrame has several columns {twice[0]}: select one of them; {_EXPECTED}")
     if others := [name for name in commands.columns if name not in _TYPES]:
         raise BadCommands(
-            f"the DataFrame has a column {others[0]} that is none of a command: select what is; {_EXPECTED}"
+            f"the DataFrame has a column {others[0]} that no command has: select what is; {_EXPECTED}"
         )
     for name, type_ in types.items():
         if type_ not in _TYPES[name]:

@@ -160,7 +160,7 @@ class _Reader:
         line = self._file.readline(LONGEST_LINE + _END_LENGTH + 1)
         self.lines += 1
         if why := _too_much(line[:-_END_LENGTH]):
-            raise self.bad(f"no dump has {why} in a line")
+            raise self.bad(f"no line of a dump has {why}")
         if not line.endswith(b"\n"):
             raise self.bad("the file ends here, before the end of the dump: it was truncated")
         text = line[:-_END_LENGTH]

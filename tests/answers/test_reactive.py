@@ -28,7 +28,7 @@ from streaming.answers.whatif.clients.reactive import Reacted, react
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.report import report
 from streaming.cli.app import app
-from streaming.jobs.demo import made_day
+from streaming.jobs.demo import demo_day
 from streaming.jobs.replay import load, replay_in_process
 from streaming.log.pins import pin
 from streaming.log.policies import read_policies
@@ -127,7 +127,7 @@ def unchanged(records: pa.Table) -> bool:
 
 
 def test_the_demonstration_under_its_own_policies_is_itself() -> None:
-    rows = list(islice(made_day(START), 3000))
+    rows = list(islice(demo_day(START), 3000))
     log = as_table([(timestamp, topic, json.dumps(command).encode()) for timestamp, topic, command in rows])
     assert unchanged(log)
 

@@ -486,7 +486,7 @@ def test_the_report_shows_texts_of_clients_as_text() -> None:
     assert "<b>" not in page
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert "No message fares otherwise" in report(ask(log, same=ttl(0)))
+    assert "No message is affected" in report(ask(log, same=ttl(0)))
 
 
 # -- topics that close, and that end and begin again

@@ -52,7 +52,7 @@ RECORDINGS = {
     "unblocksConsumerOneAckLate": ("2.10.5", "un_redeliver", "3.0", 6),
     "waitingReadsReturnEntries": ("3.0.7", "rnd_ledger5_1", "4.2", 0),
 }
-"""By setting: a recording that meets it, the profile to compare with, and how many messages fare otherwise because of it alone."""
+"""By setting: a recording that meets it, the profile to compare with, and how many messages are affected by it alone."""
 
 NP = "non-persistent://a/b/np"
 
@@ -309,7 +309,7 @@ def test_the_command_and_the_page_say_it(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["whatif", str(log), "--profile", "3.0", "--out", str(tmp_path / "out")])
     assert ran.exit_code == 0, ran.output
     assert "unblocksConsumerOneAckLate: false -> true" in ran.output
-    assert "6 messages fare otherwise" in ran.output
+    assert "6 messages are affected" in ran.output
     assert "unblocksConsumerOneAckLate: false -&gt; true" in (tmp_path / "out/report.html").read_text()
     answer = json.loads((tmp_path / "out/whatif.json").read_text())
     assert [each["setting"] for each in answer["rules"]["met"]] == ["unblocksConsumerOneAckLate"]

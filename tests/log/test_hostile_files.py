@@ -404,5 +404,5 @@ def test_a_parquet_column_of_a_wrong_type(
     pq.write_table(table, tmp_path / "log.parquet")
     with pytest.raises(LogError) as refused:
         read_log(tmp_path / "log.parquet")
-    said = f"log.parquet: column {column} is of type {pq.read_schema(tmp_path / 'log.parquet').field(column).type}, and has to be {wanted} ("
+    said = f"log.parquet: column {column} is of type {pq.read_schema(tmp_path / 'log.parquet').field(column).type}, but must be {wanted} ("
     assert said in str(refused.value)

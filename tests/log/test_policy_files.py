@@ -277,8 +277,8 @@ def test_what_is_told_of_a_conf_file(file: Any) -> None:
             "not applied: line 7: transactionCoordinatorEnabled: transactions are not supported",
             "not applied: line 8: broker setting maxMessageSize: '999999999999': expected an integer, 1 to 134,217,728 bytes",
             "unknown, so Pulsar ignores it, too: line 6: ttlDurationDefaultInSecond (perhaps ttlDurationDefaultInSeconds)",
-            "line 9: this is no setting: expected NAME=VALUE",
-            "line 10: this is no setting: expected NAME=VALUE",
+            "line 9: this is not a setting: expected NAME=VALUE",
+            "line 10: this is not a setting: expected NAME=VALUE",
             "line 2: ttlDurationDefaultInSeconds is set again on line 11, which counts",
         )
     ]
@@ -570,7 +570,7 @@ OTHER = "persistent://public/other/t"
     [
         (DUMP, "", "does not name it, and the log has 2 (public/default, public/other): write --policies public/default=FILE"),
         (DUMP, "public/no=", "the log has no topic in the namespace public/no: it has public/other"),
-        (DUMP, f"{T}=", f"it has the policies of a namespace, and {T} is none"),
+        (DUMP, f"{T}=", f"it has the policies of a namespace, and {T} is not the name of one"),
         (DUMP | {"message_ttl_in_seconds": -1}, "public/other=", "message_ttl_in_seconds: Invalid value for message TTL"),
         (DUMP | {"retention_policies": {"retentionTimeInMinutes": "x"}}, "public/other=", "retention_policies: Expected `int`"),
         (TOPIC, "", "it has the policies of a topic and does not name it: write --policies TOPIC=FILE"),

@@ -1,4 +1,4 @@
-"""An admin URL that answers with 200 and something else than Pulsar's admin API does, such as a proxy's page: a sentence, whoever asks."""
+"""An admin URL that answers with 200, but not like Pulsar's admin API, such as a proxy's page: a sentence, whoever asks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,5 +81,5 @@ def test_what_they_say(tmp_path: Path) -> None:
         known_of(rest).missing[0], failure(lambda: MirroredCluster(rest, ["public/default"]).find()),
         failure(lambda: captured(rest, "public/default", tmp_path)),
     ):  # fmt: skip
-        assert "something else than Pulsar's admin API does" in said
+        assert "does not answer like Pulsar's admin API" in said
         assert "is it one? Give the URL of a broker" in said

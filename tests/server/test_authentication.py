@@ -221,7 +221,7 @@ def _signed_with(public_key: bytes) -> str:
         ("file:///nowhere/key", "/nowhere/key: No such file"),
         ("/nowhere/key!", "neither a file"),
         ("data:;base64,?", "neither a file"),
-        ("/dev/zero", "/dev/zero: more than 65,536 bytes are no key"),
+        ("/dev/zero", "/dev/zero: more than 65,536 bytes are too many for a key"),
         ("data:;base64," + base64.b64encode(Certificate("x").pem()).decode(), "--token-public-key"),
     ],
 )

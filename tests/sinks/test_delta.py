@@ -316,7 +316,7 @@ def test_the_sink_knows_how_many_files_the_table_has(url: str) -> None:
 def test_files_that_are_missing_are_not_committed(url: str) -> None:
     sink = DeltaSink(url)
     run(sink, 0)
-    with pytest.raises(NotStored, match="micro-batch 1, partition 3 and kind MESSAGE are not there"):
+    with pytest.raises(NotStored, match="micro-batch 1, partition 3 and kind MESSAGE are missing"):
         sink.commit(1, {(3, "MESSAGE"): 1})
     assert DeltaTable(url).transaction_version("magnetar") == 0
 
@@ -477,7 +477,7 @@ def test_a_damaged_log_is_named_or_makes_no_difference(
         for attempt in (lambda: run(DeltaSink(url), 23), lambda: read_table(url), lambda: compact(url)):
             with pytest.raises(
                 Damaged,
-                match=r"/_delta_log.* is (damaged: .+|empty|no commit)\. Restore it from a backup, or",
+                match=r"/_delta_log.* is (damaged: .+|empty|not a commit)\. Restore it from a backup, or",
             ):
                 attempt()
     else:
@@ -518,7 +518,9 @@ def test_files_of_others_are_never_deleted(url: str) -> None:
 def test_a_table_does_not_begin_among_files_of_others(url: str, name: str) -> None:
     (Path(url) / name).parent.mkdir(parents=True)
     (Path(url) / name).write_text("theirs")
-    with pytest.raises(ForeignFiles, match=rf"{url} holds what no query wrote \({name}\): move that away"):
+    with pytest.raises(
+        ForeignFiles, match=rf"{url} contains files that no query wrote \({name}\): move that away"
+    ):
         DeltaSink(url).begin(-1)
     (Path(url) / name).unlink()
     left = Path(url) / "_delta_log" / "_commit_0.json.tmp"  # of a first commit that was killed

@@ -206,7 +206,7 @@ def test_a_line_that_would_become_much(line: bytes, allowed: int, monkeypatch: p
     for dump in (line, sealed([two_topics()[0], line])):
         tracemalloc.start()
         with pytest.raises(
-            BadDump, match=r"line [12]: no dump has more than (1 MiB|65,536 values) in a line"
+            BadDump, match=r"line [12]: no line of a dump has more than (1 MiB|65,536 values)"
         ):
             read(dump)
         assert tracemalloc.get_traced_memory()[1] < allowed

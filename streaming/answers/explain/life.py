@@ -123,12 +123,12 @@ def by_position(folders: Folders, topic: str, position: Position) -> Life:
         & (pc.field("entry_id") == position.entry)
     )
     receipt = next(folders.rows(e.SendReceipt, at), None)
-    return _Teller(folders, topic).stored(receipt, position)
+    return _LifeReader(folders, topic).stored(receipt, position)
 
 
 def by_sequence_id(folders: Folders, topic: str, producer: str, sequence_id: int) -> list[Life]:
     """The lives of what a producer sent under a sequence id, in order: it may have sent it again. Raises `NotFound`."""
-    teller = _Teller(folders, topic)
+    teller = _LifeReader(folders, topic)
     by = (pc.field("topic") == topic) & (pc.field("producer_name") == producer)
     ids = (pc.field("sequence_id") == sequence_id) | (
         (pc.field("sequence_id") < sequence_id) & (pc.field("highest_sequence_id") >= sequence_id)
@@ -172,7 +172,7 @@ def example(folders: Folders) -> tuple[str, Position | tuple[str, int], str]:
     raise NotFound("no message was published: there is nothing to explain")
 
 
-class _Teller:
+class _LifeReader:
     """Tells lives on one topic. Reads the rows of that topic, from the files of its partition once that is known."""
 
     def __init__(self, folders: Folders, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""What a what-if answers: tables of what becomes of each message otherwise, totals, and which rules make the differences."""
+"""What a what-if answers: tables of how the fate of each message changes, totals, and which rules make the differences."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SERIES = pa.schema(
 class Totals(msgspec.Struct):
     """What a policy set changes in all. `differences` counts messages × subscriptions by change, `unchanged` the others;
     `unjudged` those of `differences` and `unchanged` that are of topics that became open-loop. `unmatched`: commands that named
-    a message which never was. The others are sums over topics and subscriptions, storage in bytes."""
+    a message that never existed. The others are sums over topics and subscriptions, storage in bytes."""
 
     policies: str
     differences: dict[str, int]
@@ -111,7 +111,7 @@ class Figure(msgspec.Struct):
 
 
 class RuleOnTopic(msgspec.Struct):
-    """What a rule does on a topic. `differences` counts the messages that fare otherwise, by subscription. `open_loop_…`: the first moment
+    """What a rule does on a topic. `differences` counts the affected messages, by subscription. `open_loop_…`: the first moment
     (ms) at which a client would have seen something else, with the record's offset, what it saw, and what it would have seen."""
 
     topic: str
@@ -140,7 +140,7 @@ class RuleMet(msgspec.Struct):
 
     @property
     def messages(self) -> int:
-        """How many messages × subscriptions fare otherwise."""
+        """How many messages × subscriptions are affected."""
         return sum(self.differences.values())
 
     @property
@@ -167,7 +167,7 @@ class RuleMet(msgspec.Struct):
 
 class Rules(msgspec.Struct):
     """The rules and defaults of a profile that a log meets, by their settings: those with most differences first. `settings`: how many
-    differ between the log's configuration and the profile. `together`: messages × subscriptions that fare otherwise under the
+    differ between the log's configuration and the profile. `together`: messages × subscriptions that are affected under the
     profile, but under none of these settings alone, by the settings that it takes."""
 
     profile: str

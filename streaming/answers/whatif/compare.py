@@ -1,4 +1,4 @@
-"""A log under its own and under other policies: what becomes of each message otherwise, and why.
+"""A log under its own and under other policies: how the fate of each message changes, and why.
 
 Exact until the first moment at which a client would have seen something else. From there on, the recorded clients no longer
 answer what happens: such topics are marked *open-loop*, with that moment.

@@ -1,4 +1,4 @@
-"""Two finished replays of one log: what becomes of each message otherwise, and why. The answer of what-if, from output tables.
+"""Two finished replays of one log: how the fate of each message changes, and why. The answer of what-if, from output tables.
 
 The tables have no acks. So whether a message was acked follows from where the broker moved cursors, how many unacked entries it
 passed each time, and the cursors at the end. A message that was never sent counts as not acked. What remains open is `unknown`.
@@ -60,7 +60,7 @@ from streaming.state.saved import read_states
 def diff(
     before: str | Path, after: str | Path, *, progress: Callable[[int, int], object] | None = None
 ) -> WhatIf:
-    """What becomes of each message otherwise in `after` than in `before`: folders of finished replays of one log.
+    """How the fate of each message in `after` differs from that in `before`: folders of finished replays of one log.
 
     `whatif` needs no second replay. A publish that was answered in neither replay is not counted. A write that a
     fault put off has the offset of the record that answered it. A subscription that is not durable begins with the first message

@@ -125,7 +125,7 @@ def _changes(totals: Sequence[Totals]) -> str:
         if each.differences[change]
     ]
     if not bars:
-        return "<p>No message fares otherwise under any of the policy sets.</p>"
+        return "<p>No message is affected under any of the policy sets.</p>"
     most = max(count for *_, count in bars)
     left, row, width = 290, 22, 900
     parts = []
@@ -157,12 +157,12 @@ def _rules(rules: Rules) -> str:
             else ["", "", ""]
         )
         rows.append([rule.change, meanings[rule.setting], *seen, rule.messages, len(rule.topics)])
-    columns = ["rule or default", "what it means", "first seen by a client", "in the baseline", "under the profile", "messages that fare otherwise", "topics"]  # fmt: skip
+    columns = ["rule or default", "what it means", "first seen by a client", "in the baseline", "under the profile", "affected messages", "topics"]  # fmt: skip
     text = (
         f"{len(rules.met)} of the {rules.settings} that differ make a difference to this log by themselves."
     )
     together = "".join(
-        f"<li>{count:,} more messages fare otherwise because of {escape(names or 'several together')}.</li>"
+        f"<li>{count:,} more messages are affected by {escape(names or 'several together')}.</li>"
         for names, count in list(rules.together.items())[:LISTED]
     )
     shown = table(columns, rows, 6) if rows else ""

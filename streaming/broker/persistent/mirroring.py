@@ -51,7 +51,7 @@ Carry = Callable[[Context, PersistentTopic, TopicCommand], None]
 def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry_out: Carry) -> None:
     """Take over what a record shows. `carry_out`: what the topic does with a client's command."""
     if not topic.is_shadow:
-        ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a topic that is no shadow topic"))
+        ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a topic that is not a shadow topic"))
         return
     topic.mirrored.seen = max(topic.mirrored.seen, ctx.recorded)
     shadow.follow(ctx, topic, min(command.ledger_id, shadow.LARGEST_LEDGER))

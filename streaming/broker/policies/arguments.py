@@ -25,7 +25,7 @@ def convert(body: Any, type_: Any) -> Any:
             if isinstance(value, dict | list):
                 waiting.append(value)
             elif type(value) is int and not _LEAST <= value <= _MOST:  # the state has no larger ones
-                raise AdminError(400, f"{str(value)[:_SHOWN]} is no integer of 64 bits")
+                raise AdminError(400, f"{str(value)[:_SHOWN]} is not a 64-bit integer")
     return found
 
 

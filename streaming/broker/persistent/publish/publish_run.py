@@ -29,7 +29,7 @@ Invariants
 
 In order (`PublishRun.fold`)
     1. `_next` finds the next decision. If a check or timer is due before it, `_pass_by` lets the rounds of checks pass
-       the open topics by, and closes those where it cannot. See `Topics.put_rounds_off`.
+       the open topics by, and closes those where it cannot. See `Topics.postpone_rounds`.
     2. `_takes` lets the topic take what is outstanding, opens it if it qualifies, and computes how far it may go.
     3. If the topic may not take this row, it is closed and the record takes the scalar step. Its next row is a decision.
 
@@ -145,7 +145,7 @@ class TopicsOfRun(Protocol):
     def next_due(self) -> int:
         """When the next check or timer is due (ms)."""
 
-    def put_rounds_off(self, topic: PersistentTopic) -> int:
+    def postpone_rounds(self, topic: PersistentTopic) -> int:
         """Leave the topic out of the rounds of checks. Returns when its next snapshot is due (ms), −1: it can't be left out."""
 
     def next_snapshot(self, topic: PersistentTopic) -> int:
@@ -399,7 +399,7 @@ class PublishRun:
 
     def _put_rounds_off(self, found: _Open) -> bool:
         """Leave a topic out of the rounds of checks, until its next snapshot, if that can be."""
-        if (snapshot := self._all.put_rounds_off(found.topic)) < 0:
+        if (snapshot := self._all.postpone_rounds(found.topic)) < 0:
             return False
         found.snapshot = snapshot
         found.look_again()
