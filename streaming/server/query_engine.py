@@ -91,6 +91,7 @@ from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.metrics.durations import Durations
+from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.quality.gate import judge
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock
@@ -127,10 +128,13 @@ class TopicsChanged(RuntimeError):
 
 
 class _Pending(NamedTuple):
+    """`known`: the command in `value`, if nothing need be checked but its size."""
+
     topic: str | None
     value: bytes
     call: "_Call | None"
     done: Callable[[], None] | None
+    known: Send | Ack | None
 
 
 class _Call:
@@ -293,9 +297,10 @@ class QueryEngine:
         self._append(topic, value, None, done)
 
     def post_run(self, topic: str, commands: Sequence[Send | Ack], done: Callable[[int], None]) -> None:
-        """See `Engine.post_run`."""
+        """See `Engine.post_run`. These commands are not decoded and checked again."""
+        known = len(topic) <= LONGEST_TOPIC
         for each in commands:
-            self._append(topic, to_json(each), None, partial(done, 1))
+            self._append(topic, to_json(each), None, partial(done, 1), each if known else None)
 
     def connect(self, deliver: Deliver) -> None:
         """See `Engine.connect`."""
@@ -370,10 +375,11 @@ class QueryEngine:
         value: bytes,
         call: _Call | None = None,
         done: Callable[[], None] | None = None,
+        known: Send | Ack | None = None,
     ) -> None:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
-        self._pending.append(_Pending(topic, value, call, done))
+        self._pending.append(_Pending(topic, value, call, done, known))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write)
@@ -386,9 +392,11 @@ class QueryEngine:
         now = self.now()
         to_all: list[_Pending] = []
         refused: list[Row] = []
-        judged = judge([each.topic for each in pending], [each.value for each in pending])
+        unknown = [each for each in pending if each.known is None]
+        judged = iter(judge([each.topic for each in unknown], [each.value for each in unknown]))
         try:
-            for each, command in zip(pending, judged, strict=True):
+            for each in pending:
+                command = each.known or next(judged)
                 if len(each.value) > self._writer.largest:
                     command = Refused("size", f"a command of {len(each.value):,} bytes: the ingress topic takes {self._writer.largest:,}")  # fmt: skip
                 if isinstance(command, Refused):

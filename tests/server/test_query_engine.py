@@ -18,6 +18,7 @@ from schemas.commands import (
     ConnectionLost,
     Publish,
     RunCheck,
+    Send,
     Subscribe,
     decode,
     to_json,
@@ -36,6 +37,7 @@ from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.log.partition import ingress_partition
 from streaming.protocol.frames import topics_hash
+from streaming.quality import gate
 from streaming.server import query_engine, topic_watchers
 from streaming.server.embedded import STANDALONE
 from streaming.server.engine import EngineStopped, NoAnswer
@@ -269,6 +271,40 @@ class TestAnswers:
 
         asyncio.run(run())
         assert [key for records in committed(topics[0]) for key, _ in records if key is not None] == []
+
+    def test_a_run_is_written_in_its_place_and_not_checked_again(
+        self, topics: tuple[KafkaUrl, KafkaUrl], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        checked: list[bytes] = []
+
+        def judge(names: list[str | None], values: list[bytes]) -> Any:
+            checked.extend(values)
+            return gate.judge(names, values)
+
+        monkeypatch.setattr(query_engine, "judge", judge)
+        first, last = (Publish(producer="p", sequence_id=number, payload="") for number in (1, 9))
+        sends = [
+            Send(connection="c", producer_id=1, sequence_id=number, payload="", metadata=metadata_of(TOPIC, 1, number))
+            for number in range(5)
+        ]  # fmt: skip
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                checked.clear()
+                engine.post("c", TOPIC, to_json(first))
+                engine.post_run(TOPIC, sends, lambda _: None)
+                engine.post("c", TOPIC, to_json(last))
+
+        asyncio.run(run())
+        (written,) = [
+            [command for key, command in records if key == TOPIC]
+            for records in committed(topics[0])
+            if any(key == TOPIC for key, _ in records)
+        ]
+        assert written == [first, *sends, last]
+        assert [each for each in checked if b"SEND" in each or b"producer" in each] == [
+            to_json(first), to_json(last)
+        ]  # fmt: skip
 
 
 class Partitions:
