@@ -7,6 +7,7 @@ from typing import Any
 from schemas.commands.mirror import UnknownRules
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
+from streaming.broker.persistent.cleanup import backlog_quota
 from streaming.broker.policies.admin_calls import ALL_POLICIES
 from streaming.mirror.progress import WholeChange
 from streaming.record.policies import PolicyCall, namespace_policies, settings_of, topic_policies
@@ -20,8 +21,6 @@ _SETTINGS, _TOPICS = "the brokers' settings, so the defaults hold", "the policie
 _OF_NAMESPACE = "the policies of namespace"
 POLICIES = (_OF_NAMESPACE, "the policies of persistent")
 """Begin what is refused of a namespace, and of a topic."""
-
-_EVICTION = "consumer_backlog_eviction"
 
 
 class ClusterPolicies:
@@ -115,10 +114,11 @@ class ClusterPolicies:
         quotas = [*namespace.get("backlog_quota_map", {}).values()]
         quotas += [call.body for key, call in self._topics.get(topic, {}).items() if "backlogQuota" in key]
         default = {} if self._settings is None else self._settings["settings"]
-        return _EVICTION in (
+        policies = [
             default.get("backlogQuotaDefaultRetentionPolicy"),
-            *(quota.get("policy") for quota in quotas),
-        )
+            *(each.get("policy") for each in quotas),
+        ]
+        return any(map(backlog_quota.evicts, policies))
 
     def retains(self, topic: str, time: int, size: int) -> bool:
         """Whether a topic's retention keeps what is younger than `time` (ms) as long as there are no more than `size` bytes of it."""

@@ -678,7 +678,7 @@ def test_names_that_cannot_be() -> None:
     assert not run.topic.subscriptions
     other = Run()
     other.publish(0)
-    assert "no shadow topic" in of(other.do(Mirror()), Unsupported)[0].cause
+    assert "not a shadow topic" in of(other.do(Mirror()), Unsupported)[0].cause
 
 
 def test_ranges_of_internal_stats() -> None:

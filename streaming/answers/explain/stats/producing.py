@@ -8,11 +8,11 @@ from datetime import datetime
 from schemas.commands import AccessMode
 from streaming.answers.explain import advice
 from streaming.answers.explain.stats.observed import Observed, ShownFields
-from streaming.answers.explain.stats.storage import EVICTS, explain_quotas
+from streaming.answers.explain.stats.storage import explain_quotas
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.verdict import Verdict
 from streaming.broker.names import REPLICATOR_PREFIX
-from streaming.broker.persistent.cleanup.backlog_quota import blocking
+from streaming.broker.persistent.cleanup.backlog_quota import blocking, evicts
 from streaming.broker.policies.hierarchy import PublishRate, broker_publish_rate
 from streaming.broker.producer.access_mode import Refusal, Situation, pass_gate
 from streaming.broker.topic.producing import (
@@ -73,7 +73,7 @@ def explain_producers(observed: Observed) -> Producing:
     if observed.quota("destination_storage") is None:
         found.unknown.append("whether a backlog quota blocks producers or evicts: that takes the policies")
     age = quotas.quotas[1]
-    if age.policy != EVICTS and (
+    if not evicts(age.policy) and (
         age.state == "within its limit" or (age.state == "not known" and age.limit > 0)
     ):
         found.unknown.append("whether the message_age quota was exceeded since the last check")

@@ -10,11 +10,16 @@ from streaming.answers.explain import advice
 from streaming.answers.explain.stats.observed import QUOTA_TYPES, Observed, ShownFields
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.cleanup.backlog_quota import (
+    NO_LIMIT,
+    WITHIN,
     Backlog,
     Quota,
     Quotas,
     QuotaState,
     closes_producers,
+    evicts,
+    exceeds,
+    is_limit,
 )
 from streaming.broker.persistent.cleanup.trimming import (
     LAST_OF_TERMINATED,
@@ -34,8 +39,6 @@ MOST_NAMED = 100
 SHOWN = 5
 """So many backlogs are shown."""
 
-EVICTS = "consumer_backlog_eviction"
-"""The policy of a quota that evicts."""
 _AGE = "oldestBacklogMessageAgeSeconds"
 """The age that the last check knew (4.0), negative if it knew none."""
 _NOT_KNOWN = "not known"
@@ -63,7 +66,7 @@ def explain_quotas(observed: Observed) -> Quotas:
         backlogs=backlogs[:SHOWN],
         unknown=[
             f"when the quotas are checked next, {_interval(observed, 'backlogQuotaCheckIntervalInSeconds', 's')}",
-            *[_EVICTED] * any(each.policy == EVICTS and each.state != "no limit" for each in quotas),
+            *[_EVICTED] * any(evicts(each.policy) and each.state != "no limit" for each in quotas),
         ],
         to_do=advice.of_quotas(observed.topic, quotas, None if slowest is None else slowest[0]),
     )
@@ -146,28 +149,23 @@ def _quota(observed: Observed, type_: QuotaType, oldest: int | None) -> Quota:
         (_NOT_KNOWN, _NOT_KNOWN) if effective is None else (effective.value.policy, effective.level)
     )
     state: QuotaState
-    evicts = False
+    does_evict = False
     if limit is None:
         state, text = (
             "not known",
             "what the limit is: the policies are not known, and the stats of this version don't show it",
         )
-    elif limit < 0 or (limit == 0 and not by_size):
-        state, text = "no limit", "a negative limit is none" if by_size else "a limit of 0 or less is none"
+    elif not is_limit(type_, limit):
+        state, text = "no limit", NO_LIMIT[type_]
     elif used is None and not by_size and stats.number(_AGE) is not None:
         state, text = "within its limit", _no_age(observed)
     elif used is None:
         state, text = "not known", "the stats of this version don't show how much is used"
-    elif used >= limit if by_size else used > limit:
+    elif exceeds(type_, used, limit):
         state = "exceeded"
-        evicts, text = _exceeded(policy) if by_size or policy != EVICTS else _age_evicts(observed)
+        does_evict, text = _exceeded(policy) if by_size or not evicts(policy) else _age_evicts(observed)
     else:
-        state = "within its limit"
-        text = (
-            "the backlog of the slowest cursor is smaller"
-            if by_size
-            else "the oldest unacknowledged entry is younger"
-        )
+        state, text = "within its limit", WITHIN[type_]
     return Quota(
         type=type_,
         policy=policy,
@@ -178,7 +176,7 @@ def _quota(observed: Observed, type_: QuotaType, oldest: int | None) -> Quota:
         if state in ("no limit", "not known") or used is None or limit is None
         else limit - used,
         state=state,
-        evicts=evicts,
+        evicts=does_evict,
         text=text,
     )
 
@@ -187,7 +185,7 @@ def _exceeded(policy: str) -> tuple[bool, str]:
     """Whether the next check evicts, and what else it does."""
     if policy == _NOT_KNOWN:
         return False, "whether it evicts or blocks producers is not known: that takes the policies"
-    if policy == EVICTS:
+    if evicts(policy):
         return True, "the next check evicts, unless the excess is less than one entry"
     return False, closes_producers(policy)
 

@@ -23,6 +23,14 @@ EVICTION_TARGET = 0.9
 """Eviction stops at this fraction of the limit."""
 
 QuotaState = Literal["no limit", "within its limit", "exceeded", "not known"]
+NO_LIMIT: dict[QuotaType, str] = {
+    "destination_storage": "a negative limit is none",
+    "message_age": "a limit of 0 or less is none",
+}
+WITHIN: dict[QuotaType, str] = {
+    "destination_storage": "the backlog of the slowest cursor is smaller",
+    "message_age": "the oldest unacknowledged entry is younger",
+}
 """``not known``: of a cluster whose stats and policies don't tell."""
 
 
@@ -111,7 +119,7 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
 def skipped(ctx: Context, topic: PersistentTopic, rounds: int) -> None:
     """Count the evictions of periodic checks that evict nothing, as if they had run: `rounds` up to now."""
     exceeded = _exceeded(ctx, topic, topic.oldest)
-    if exceeded is not None and _evicts(exceeded[1].value):
+    if exceeded is not None and evicts(exceeded[1].value.policy):
         _count(topic, exceeded[0], rounds)
 
 
@@ -133,9 +141,27 @@ def _passes_over(ctx: Context, topic: PersistentTopic) -> bool:
     return topic.fenced and ctx.config.backlogQuotaSkipsFencedTopics
 
 
+def evicts(policy: str) -> bool:
+    """Whether a quota of this policy evicts. The others block producers."""
+    return policy == "consumer_backlog_eviction"
+
+
+def is_limit(type_: QuotaType, limit: int) -> bool:
+    """Whether the limit of a quota is one, or means that there is none."""
+    return limit >= 0 if type_ == "destination_storage" else limit > 0
+
+
+def exceeds(type_: QuotaType, used: int, limit: int) -> bool:
+    """Whether what is used, bytes or ms, exceeds a limit of the same unit: bytes do when they reach it."""
+    return used >= limit if type_ == "destination_storage" else used > limit
+
+
 def _size_exceeded(topic: PersistentTopic, quota: BacklogQuota) -> bool:
     """Whether the backlog of the slowest cursor has reached the quota's bytes. A negative limit: never."""
-    return quota.limitSize >= 0 and topic.backlog_size() >= quota.limitSize
+    limit = quota.limitSize
+    return is_limit("destination_storage", limit) and exceeds(
+        "destination_storage", topic.backlog_size(), limit
+    )
 
 
 def _time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQuota) -> bool:
@@ -144,7 +170,7 @@ def _time_exceeded(ctx: Context, oldest: OldestPosition | None, quota: BacklogQu
 
 
 def _time_exceeded_at(oldest: OldestPosition | None, quota: BacklogQuota) -> int:
-    if quota.limitTime <= 0 or oldest is None:
+    if not is_limit("message_age", quota.limitTime) or oldest is None:
         return NEVER
     return oldest.timestamp + quota.limitTime * 1000 + 1
 
@@ -195,12 +221,12 @@ def check_producer_creation(ctx: Context, topic: PersistentTopic) -> None:
         ("message_age", policies.message_age_quota),
     ):
         quota = effective.value
-        if _evicts(quota):
+        if evicts(quota.policy):
             continue
         if type_ == "destination_storage":
             exceeded = _size_exceeded(topic, quota)
         else:
-            if quota.limitTime <= 0:
+            if not is_limit("message_age", quota.limitTime):
                 continue
             topic.oldest = _oldest_position(ctx, topic)
             exceeded = _time_exceeded(ctx, topic.oldest, quota)
@@ -215,7 +241,7 @@ def _act(ctx: Context, topic: PersistentTopic, type_: QuotaType, effective: Effe
     quota = effective.value
     limit = f"{quota.limitSize} B" if type_ == "destination_storage" else f"{quota.limitTime} s"
     policy = f"{quota.policy} {type_} {limit} ({effective.level})"
-    if _evicts(quota):
+    if evicts(quota.policy):
         _count(topic, type_, 1)
         if type_ == "destination_storage":
             _evict_by_size(ctx, topic, quota.limitSize, policy)
@@ -233,7 +259,7 @@ def _next_act(
     ctx: Context, topic: PersistentTopic, type_: QuotaType, effective: Effective[BacklogQuota]
 ) -> int:
     """When acting on an exceeded quota has an effect (ms)."""
-    if _evicts(effective.value):
+    if evicts(effective.value.policy):
         return _next_eviction(ctx, topic, type_, effective.value)
     if _spares_producers(ctx, topic):
         return deduplication_snapshots.next_effect(ctx, topic)
@@ -251,11 +277,6 @@ def _next_eviction(ctx: Context, topic: PersistentTopic, type_: QuotaType, quota
         return min((next_by_age(ctx, topic, cursor, seconds) for cursor in cursors), default=NEVER)
     found = over_age(topic, quota.limitTime, topic.slowest_cursor())
     return NEVER if found is None else found[0]
-
-
-def _evicts(quota: BacklogQuota) -> bool:
-    """Whether the quota evicts. The other policies block producers."""
-    return quota.policy == "consumer_backlog_eviction"
 
 
 def _spares_producers(ctx: Context, topic: PersistentTopic) -> bool:
@@ -434,22 +455,21 @@ def figures(quota: Quota) -> str:
 
 def _size_quota(ctx: Context, topic: PersistentTopic, effective: Effective[BacklogQuota]) -> Quota:
     quota, used = effective.value, topic.backlog_size()
+    limited = is_limit("destination_storage", quota.limitSize)
     found = Quota(
         type="destination_storage",
         policy=quota.policy,
         level=effective.level,
         limit=quota.limitSize,
         used=used,
-        headroom=None if quota.limitSize < 0 else quota.limitSize - used,
-        state="no limit" if quota.limitSize < 0 else "within its limit",
+        headroom=quota.limitSize - used if limited else None,
+        state="within its limit" if limited else "no limit",
         evicts=False,
-        text="a negative limit is none"
-        if quota.limitSize < 0
-        else "the backlog of the slowest cursor is smaller",
+        text=WITHIN["destination_storage"] if limited else NO_LIMIT["destination_storage"],
     )
     if _size_exceeded(topic, quota):
         found.state = "exceeded"
-        if not _evicts(quota):
+        if not evicts(quota.policy):
             found.text = _blocks(ctx, topic, quota)
         elif _next_eviction(ctx, topic, "destination_storage", quota) <= ctx.clock:
             found.evicts, found.text = (
@@ -469,10 +489,10 @@ def _age_quota(
     ctx: Context, topic: PersistentTopic, effective: Effective[BacklogQuota], used: int | None
 ) -> Quota:
     quota = effective.value
-    limit = quota.limitTime * 1000
-    text = "the oldest unacknowledged entry is younger"
-    if limit <= 0:
-        text = "a limit of 0 or less is none"
+    limit, limited = quota.limitTime * 1000, is_limit("message_age", quota.limitTime)
+    text = WITHIN["message_age"]
+    if not limited:
+        text = NO_LIMIT["message_age"]
     elif used is None and topic.backlog() and not ctx.config.preciseTimeBasedBacklogQuotaCheck:
         text = (
             "the age is that of the ledger's end, and the ledger of the oldest unacknowledged entry is open "
@@ -486,8 +506,8 @@ def _age_quota(
         level=effective.level,
         limit=limit,
         used=used,
-        headroom=None if limit <= 0 or used is None else limit - used,
-        state="no limit" if limit <= 0 else "within its limit",
+        headroom=None if not limited or used is None else limit - used,
+        state="within its limit" if limited else "no limit",
         evicts=False,
         text=text,
     )
@@ -495,7 +515,7 @@ def _age_quota(
 
 def _age_effect(ctx: Context, topic: PersistentTopic, quota: BacklogQuota) -> tuple[bool, str]:
     """Whether an exceeded quota of age evicts, and why not."""
-    if not _evicts(quota):
+    if not evicts(quota.policy):
         return False, _blocks(ctx, topic, quota)
     if _next_eviction(ctx, topic, "message_age", quota) <= ctx.clock:
         return True, "not checked yet: the next check evicts what is too old"
