@@ -95,6 +95,23 @@ def test_each_citation_resolves() -> None:
     assert cited > 100
 
 
+def test_each_short_citation_resolves() -> None:
+    """``§5`` alone is of the page that the module's docstring names."""
+    wrong, cited = [], 0
+    for path in (ROOT / "streaming").rglob("*.py"):
+        text = re.sub(r"\n\s*(?:#|\*)?\s*", " ", path.read_text())
+        short = re.findall(r"(?<!RFC 9112 )§(\d+)", _CITATION.sub("", text))
+        if not short:
+            continue
+        cited += len(short)
+        docstring = re.sub(r"\s+", " ", ast.get_docstring(ast.parse(path.read_text())) or "")
+        pages = {page for page, _ in _CITATION.findall(docstring)}
+        known = sections(*pages) if len(pages) == 1 else {}
+        wrong += [f"{path.relative_to(ROOT)}: §{each}, of {pages}" for each in short if each not in known]
+    assert not wrong, "\n".join(wrong)
+    assert cited > 15
+
+
 def test_nothing_cites_what_is_not_here() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

@@ -21,7 +21,7 @@ CAUGHT_UP_FACTOR = 1.5
 
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
-    """The periodic check of a topic, and the one after a policy change (docs/rules/ttl.md §3; profile 2.x: §5)."""
+    """The periodic check of a topic, and the one after a policy change (docs/rules/ttl.md §3, §5 for profile 2.x)."""
     ttl = ctx.policies_of(topic).messageTTL
     if ttl.value <= 0 or ctx.clock <= topic.source_expires_until(ctx):
         return
