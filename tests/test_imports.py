@@ -49,12 +49,12 @@ ROOMS = {
         "msgspec numpy pyarrow",
     ),
     "streaming.mirror": Room(
-        "streaming.record streaming.traces streaming.protocol streaming.kafka streaming.log streaming.broker sinks schemas",
+        "streaming.record streaming.traces streaming.protocol streaming.kafka streaming.log streaming.broker sinks streaming.runtime schemas",
         "kafka msgspec",
     ),
     "streaming.record": Room(
         "streaming.answers.explain streaming.answers.history streaming.server streaming.traces streaming.protocol streaming.log "
-        "streaming.broker sinks schemas",
+        "streaming.broker sinks streaming.runtime schemas",
         "msgspec starlette",
     ),
     "streaming.answers.advise": Room(

@@ -13,7 +13,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,8 +62,10 @@ class CommandWriter:
     `failed` is called in another thread, once at least, when Kafka doesn't take a command. Nothing may be written afterwards.
     """
 
-    def __init__(self, url: KafkaUrl, config: KafkaConfig, failed: Callable[[NotWritten], None]) -> None:
-        """Raises `KafkaUnreachable`."""
+    def __init__(
+        self, url: KafkaUrl, config: KafkaConfig, failed: Callable[[NotWritten], None], **more: Any
+    ) -> None:
+        """`more`: settings of the producer of commands on topics. Raises `KafkaUnreachable`."""
         from kafka import KafkaProducer
 
         self._url, self._config, self._failed = url, config, failed
@@ -77,7 +79,7 @@ class CommandWriter:
             "delivery_timeout_ms": int(PATIENCE_SECONDS * 1000),
             "max_block_ms": int(PATIENCE_SECONDS * 1000),
         }
-        self._producer: KafkaProducer = connect(KafkaProducer, url, config, **self._settings)
+        self._producer: KafkaProducer = connect(KafkaProducer, url, config, **self._settings, **more)
         self._last: dict[int, Any] = {}
         self._queue: queue.SimpleQueue[_ToAll | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="commands to all partitions", daemon=True)
@@ -104,7 +106,7 @@ class CommandWriter:
                 self._url.topic, value, key=key_of(topic), partition=partition, timestamp_ms=timestamp
             )
         except KafkaError as error:
-            raise self._not_written(error) from error
+            raise self._refused(error) from error
         if done is not None:
             sent.add_callback(lambda _: done())
         sent.add_errback(self._on_error)
@@ -139,7 +141,11 @@ class CommandWriter:
         )
 
     def _on_error(self, error: Exception) -> None:
-        self._failed(self._not_written(error))
+        self._failed(self._refused(error))
+
+    def _refused(self, error: Exception) -> NotWritten:
+        """Why a command on a topic was not written."""
+        return self._not_written(error)
 
     def _run(self) -> None:
         from kafka.errors import KafkaError
@@ -201,3 +207,69 @@ class CommandWriter:
         for each in sent:
             each.get(PATIENCE_SECONDS)
         producer.commit_transaction()
+
+
+class Command(NamedTuple):
+    """A command on a Pulsar topic. `timestamp`: in ms."""
+
+    topic: str
+    value: bytes
+    timestamp: int
+
+
+class SoleWriter(CommandWriter):
+    """A `CommandWriter` of which one at a time, on any machine, writes commands on topics to an ingress topic.
+
+    Kafka gives a transactional id to one producer at a time. So a writer that begins takes the topic over from the one before, of which nothing
+    comes any more that `transact` has not written: it fails there with `NotWritten`.
+    """
+
+    def __init__(
+        self, url: KafkaUrl, config: KafkaConfig, failed: Callable[[NotWritten], None], name: str
+    ) -> None:
+        """`name`: the transactional id, and the consumer group whose offsets `transact` sets. Raises `KafkaUnreachable` and `NotWritten`."""
+        from kafka.errors import KafkaError
+
+        self._name = name
+        super().__init__(
+            url, config, failed, transactional_id=name, transaction_timeout_ms=int(PATIENCE_SECONDS * 1000)
+        )
+        try:
+            self._producer.init_transactions()
+        except KafkaError as error:
+            self.close(0)
+            raise self._not_written(error) from error
+
+    def transact(self, commands: Iterable[Command], offsets: Mapping[int, int]) -> None:
+        """Write commands on topics, and set the group's offsets by partition: all of it or nothing. Raises `NotWritten`."""
+        from kafka import TopicPartition
+        from kafka.errors import KafkaError
+        from kafka.structs import OffsetAndMetadata
+
+        ends = {
+            TopicPartition(self._url.topic, part): OffsetAndMetadata(end, "", -1)
+            for part, end in offsets.items()
+        }
+        self._last.clear()
+        try:
+            self._producer.begin_transaction()
+            for topic, value, timestamp in commands:
+                self.send(topic, value, timestamp)
+            self._producer.flush(timeout=PATIENCE_SECONDS)
+            for sent in self._last.values():  # a partition takes none after one that it did not take
+                sent.get(PATIENCE_SECONDS)
+            if ends:
+                self._producer.send_offsets_to_transaction(ends, self._name)
+            self._producer.commit_transaction()
+        except KafkaError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> NotWritten:
+        from kafka.errors import InvalidProducerEpochError, ProducerFencedError
+
+        if not isinstance(error, InvalidProducerEpochError | ProducerFencedError):
+            return super()._refused(error)
+        return NotWritten(
+            f"another process writes to Kafka's topic {self._url.topic!r} as {self._name}, which one may at a time. That one goes on, and this "
+            f"one has ended. If there is no other one, Kafka did not answer for {PATIENCE_SECONDS:.0f} s: start this one again"
+        )

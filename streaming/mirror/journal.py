@@ -7,6 +7,7 @@ say so. They only save time. Without them, a start reads the whole log.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -25,7 +26,7 @@ from streaming.kafka.client import consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl
-from streaming.kafka.writer import PATIENCE_SECONDS, CommandWriter, NotWritten
+from streaming.kafka.writer import PATIENCE_SECONDS, Command, NotWritten, SoleWriter
 from streaming.log.partition import PARTITIONS
 from streaming.traces.importer import to_line
 
@@ -36,6 +37,12 @@ SEGMENT_BYTES = 64 << 20
 _STATE = "mirror.json"
 _POLL_MS = 1000
 _WAIT_SECONDS = 1.0
+_OURS_SECONDS = 1.0
+"""So long a mirror believes that Kafka's topic is still its own."""
+
+_TOGETHER_BYTES = 4 << 20
+"""Commands on topics are written to Kafka in transactions of about so many bytes, if there are so many."""
+
 _AFTER_ERROR_SECONDS = 3.0
 
 
@@ -194,16 +201,23 @@ def _parsed(line: bytes, path: Path) -> MirrorRecord:
 
 
 class KafkaLog:
-    """An ingress topic, which is created if it does not exist. Raises `KafkaUnreachable`, `NotWritten`."""
+    """An ingress topic, which is created if it does not exist. Raises `KafkaUnreachable`, `NotWritten`.
+
+    Who enters it takes it over: a mirror that had it before, on any machine, can't write to it any more, and ends with `NotWritten`.
+    """
 
     def __init__(self, url: KafkaUrl, config: KafkaConfig = PLAIN, partitions: int = PARTITIONS) -> None:
         self._url, self._config, self._partitions = url, config, partitions
         self._group = f"magnetar-mirror-{url.topic}"
         self._failed: NotWritten | None = None
+        self._commands: list[Command] = []
+        self._size = 0
+        self._kept: dict[int, int] = {}
+        self._ours_at = -_OURS_SECONDS
 
     def __enter__(self) -> Self:
         ensure_topic(self._url, self._partitions, self._config)
-        self._writer = CommandWriter(self._url, self._config, self.fail)
+        self._writer = SoleWriter(self._url, self._config, self.fail, self._group)
         return self
 
     def __exit__(
@@ -211,8 +225,12 @@ class KafkaLog:
     ) -> None:
         from kafka.errors import KafkaError
 
-        with suppress(KafkaError) if kind is not None else nullcontext():
-            self._writer.close(PATIENCE_SECONDS if kind is None else _AFTER_ERROR_SECONDS)
+        try:
+            if kind is None and self._commands:
+                self.flush()
+        finally:
+            with suppress(KafkaError) if kind is not None else nullcontext():
+                self._writer.close(PATIENCE_SECONDS if kind is None else _AFTER_ERROR_SECONDS)
 
     def goes_on(self) -> bool:
         """See `MirrorLog.goes_on`."""
@@ -236,8 +254,9 @@ class KafkaLog:
             parts = [TopicPartition(self._url.topic, each) for each in range(self._writer.partitions)]
             consumer.assign(parts)
             ends = consumer.end_offsets(parts)
+            self._kept = {part.partition: consumer.committed(part) or 0 for part in parts}
             for part in parts:
-                consumer.seek(part, consumer.committed(part) or 0)
+                consumer.seek(part, self._kept[part.partition])
             while any(consumer.position(part) < ends[part] for part in parts):
                 for records in consumer.poll(timeout_ms=_POLL_MS).values():
                     for record in records:
@@ -255,17 +274,25 @@ class KafkaLog:
                 f"{self.largest:,}: raise its max.message.bytes and start the mirror again, which goes on"
             )
         if record.topic is None:
+            # Other writers have the same turn for these, so that is not what shows that the topic is ours.
+            if self._commands or time.monotonic() > self._ours_at + _OURS_SECONDS:
+                self.flush()
             done = self._writer.send_to_all([value], record.time)
             while not (wait([done], _WAIT_SECONDS).done or self._failed):  # what comes next is under it
                 pass
         else:
-            self._writer.send(record.topic, value, record.time)
+            self._commands.append(Command(record.topic, value, record.time))
+            self._size += len(value)
+            if self._size > _TOGETHER_BYTES:
+                self.flush()
 
     def flush(self) -> None:
         """See `MirrorLog.flush`."""
-        self._writer.flush()
         if self._failed is not None:
             raise self._failed
+        self._writer.transact(self._commands, self._kept)
+        self._commands.clear()
+        self._size, self._ours_at = 0, time.monotonic()
 
     def mark(self) -> dict[int, int]:
         """The ends of the partitions."""
@@ -278,13 +305,8 @@ class KafkaLog:
 
     def keep(self, mark: dict[int, int]) -> None:
         """See `MirrorLog.keep`."""
-        from kafka import TopicPartition
-        from kafka.structs import OffsetAndMetadata
-
-        with consuming(self._url, self._config, group_id=self._group) as consumer:
-            parts = {TopicPartition(self._url.topic, part): end for part, end in mark.items()}
-            consumer.assign([*parts])
-            consumer.commit({part: OffsetAndMetadata(end, "", -1) for part, end in parts.items()})
+        self._kept = mark
+        self.flush()
 
     def fail(self, error: NotWritten) -> None:
         """Kafka did not take a record: nothing is written any more."""

@@ -44,6 +44,7 @@ from streaming.mirror.trouble import Trouble, Troubles
 from streaming.record.client import NoRight, Reader, ReadFailed, Unanswered
 from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, Rest
 from streaming.record.unreachable import Unreachable
+from streaming.runtime.clock import RealClock
 
 RESTATED_SECONDS = 600.0
 """Each topic gets a MIRROR at least so often, as a subscription that differs for so long is put right (docs/rules/ledgers.md §16)."""
@@ -144,9 +145,11 @@ class ClusterMirror:
         entries: EntriesMode = "keep",
         every: float = 10.0,
         say: Callable[[str], None],
+        clock: RealClock | None = None,
     ) -> None:
         """Raises `NotMirrored`."""
-        self._rest, self._source = rest, MirroredCluster(rest, given)
+        self._clock = clock or RealClock()
+        self._rest, self._source = rest, MirroredCluster(rest, given, self._clock)
         self._service_url, self._token, self._journal = service_url, token, journal
         self._last_token = token()
         self._entries, self._every, self._say = entries, every, say
@@ -183,6 +186,7 @@ class ClusterMirror:
         """Mirror until `stop` is set. Raises what the journal raises."""
         self._progress = MirrorProgress(self._journal.read(), sampled=self._entries == "sampled")
         self._began_at = self._progress.time
+        self._clock.go_on(self._began_at)
         self._policies = ClusterPolicies(self._rest, goes_on=self._progress.time > 0)
         rounds = threading.Thread(target=self._rounds, args=(stop,), name="rounds", daemon=True)
         rounds.start()
@@ -196,7 +200,7 @@ class ClusterMirror:
     def _rounds(self, stop: Event) -> None:
         try:
             while not stop.is_set():
-                self._begun, now = time.monotonic(), time.time_ns() // 1_000_000
+                self._begun, now = time.monotonic(), self._clock.now()
                 try:
                     self._round(stop)
                     self._looked = self._looked if stop.is_set() else now
@@ -246,7 +250,7 @@ class ClusterMirror:
             merged = heapq.merge(*streams, key=lambda record: record.time)
             record = next(merged, None)
             self._tell()  # a round may take hours
-            begin = time.time_ns() // 1_000_000 if record is None else record.time
+            begin = self._clock.now() if record is None else record.time
             for change in self._changes:
                 self._write(MirrorRecord(begin, *change))
             self._changes.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from streaming.broker.names import base_of, is_namespace_name, partition_index, 
 from streaming.protocol.requests import complete
 from streaming.record.policies import SYSTEM_NAMES, is_namespace
 from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, PartitionCount, Rest, understood
+from streaming.runtime.clock import RealClock
 
 CALLS_PER_LOOK = 2
 """The GETs of `MirroredCluster.look`, without the one for what a topic's metadata shows, if nobody redirects them."""
@@ -63,9 +63,9 @@ class _LedgerInfo(msgspec.Struct):
 class MirroredCluster:
     """The cluster behind an admin API, of which `given` is mirrored: topics, or ``tenant/namespace`` for all in it."""
 
-    def __init__(self, rest: Rest, given: Sequence[str]) -> None:
-        """Raises `NotMirrored` for topics that are not persistent."""
-        self.rest = rest
+    def __init__(self, rest: Rest, given: Sequence[str], clock: RealClock | None = None) -> None:
+        """`clock`: the time of looks. Raises `NotMirrored` for topics that are not persistent."""
+        self.rest, self._clock = rest, clock or RealClock()
         self._given = [each if is_namespace(each) else complete(each) for each in given]
         self.given = {*self._given}
         self._partitions: dict[str, int] = {}
@@ -137,7 +137,7 @@ class MirroredCluster:
         path = topic_path(topic)
         internal = self.rest.get(f"{path}/internalStats")
         stats = self.rest.get(f"{path}/stats?getPreciseBacklog=true")
-        look = Look(time.time_ns() // 1_000_000, stats, internal)
+        look = Look(self._clock.now(), stats, internal)
         with understood(self.rest.url):
             oldest = min((each["ledgerId"] for each in internal["ledgers"]), default=-1)
             is_dated = stats.get("topicCreationTimeStamp", 0) > 0

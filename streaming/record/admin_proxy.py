@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import http.client
-import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -93,7 +92,7 @@ class AdminProxy:
             return _reason(HTTPStatus.BAD_REQUEST, f"{target[:100]!r}: expected a path that begins with /")
         headers = [(name, value) for name, value in request.headers.items() if name not in _PER_HOP]
         call = self._record(request.method, target, body)
-        passing = _passing(request.method, target, time.time_ns() // 1_000_000)
+        passing = _passing(request.method, target, self._recording.now())
         loop = asyncio.get_running_loop()
         try:
             answer = await loop.run_in_executor(

@@ -1,7 +1,6 @@
 """A trace as it is being recorded: a line is with the operating system before its frame goes on."""
 
 import itertools
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +9,7 @@ import msgspec
 
 from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.protocol.codec import Frame
+from streaming.runtime.clock import RealClock
 from streaming.traces.trace import FORMAT, Payloads, frame_record
 from streaming.traces.ungated import UNRECORDED, Unrecorded
 
@@ -28,7 +28,9 @@ class Recording:
     and OSError.
     """
 
-    def __init__(self, folder: Path, header: dict[str, Any], payloads: Payloads) -> None:
+    def __init__(
+        self, folder: Path, header: dict[str, Any], payloads: Payloads, clock: RealClock | None = None
+    ) -> None:
         """`header`: what is known of the broker."""
         self.path = folder / TRACE
         self.failed: OSError | None = None
@@ -38,7 +40,7 @@ class Recording:
             "payloads": payloads, "broker_config": {}, **header,
         }  # fmt: skip
         self._calls = itertools.count()
-        self._last = 0
+        self._clock = clock or RealClock()
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,8 +87,11 @@ class Recording:
 
     def note(self, **record: Any) -> None:
         """Write a record, with the time."""
-        self._last = max(self._last, time.time_ns() // 1_000_000)
-        self._write({"t": self._last, **record})
+        self._write({"t": self.now(), **record})
+
+    def now(self) -> int:
+        """The time (ms) of a record that is written now."""
+        return self._clock.now()
 
     def _write(self, record: dict[str, Any]) -> None:
         if self.failed is not None:

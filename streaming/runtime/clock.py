@@ -1,6 +1,7 @@
 """The machine's clock, as far as it can be believed."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -30,7 +31,8 @@ class RealClock:
 
     Between two readings, so much time passes as on the clock that counts since the machine's start, which nobody sets. If the machine's
     clock is `max_ahead` ms or more ahead of that, it is not followed until it comes back. If it is set back, time goes on
-    at half the speed until the clock is there: what time brings is data, so time can't go back, and it never stands still.
+    at half the speed until the clock is there: what time brings is data, so time can't go back, and it never stands still. Any thread
+    may read it.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class RealClock:
     ) -> None:
         """`max_ahead`: None follows the machine's clock wherever it goes. `machine` and `running` give the two clocks' times (ns)."""
         self._max_ahead = None if max_ahead is None else max_ahead * _MS
-        self._machine, self._running = machine, running
+        self._machine, self._running, self._reading = machine, running, threading.Lock()
         self._now, self._at = machine(), running()
         self._believed = self._now  # what the machine's clock would show if nobody had set it back
         self._said = False
@@ -53,6 +55,10 @@ class RealClock:
 
     def now(self) -> int:
         """The time. It never goes back."""
+        with self._reading:
+            return self._read()
+
+    def _read(self) -> int:
         machine, at = self._machine(), self._running()
         passed, self._at = max(0, at - self._at), at
         self._believed += passed
@@ -82,12 +88,12 @@ class RealClock:
         shown = f"{abs(self.machine_ahead) / 1000:,.0f} s"
         if self.machine_ahead >= _WORTH_SAYING_MS:
             return (
-                f"the machine's clock is {shown} ahead of the broker's time, more than --max-ahead, and is not followed: set it "
-                "right; if it is right, start again"
+                f"the machine's clock is {shown} ahead of Magnetar's time, too far to be followed: set it right; if it is "
+                "right, start again"
             )
         if self.machine_ahead <= -_WORTH_SAYING_MS:
             return (
-                f"the machine's clock is {shown} behind the broker's time, which runs at half speed until the clock "
+                f"the machine's clock is {shown} behind Magnetar's time, which runs at half speed until the clock "
                 "has caught up"
             )
         return None

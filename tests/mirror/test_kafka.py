@@ -1,7 +1,8 @@
 """A mirror whose log is an ingress topic of Kafka."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,6 +22,7 @@ from tests.server.conftest import Running, running
 pytestmark = [pytest.mark.kafka, pytest.mark.feature("K4")]
 
 NAMESPACE = "public/default"
+TOPIC = f"persistent://{NAMESPACE}/t"
 
 
 @pytest.fixture
@@ -135,3 +137,57 @@ def test_kafka_is_gone(url: KafkaUrl, monkeypatch: pytest.MonkeyPatch) -> None:
             journal.write(MirrorRecord(1, None, {}))
         with pytest.raises(NotWritten, match="it is gone"):
             journal.flush()
+
+
+def _write_an_entry(log: KafkaLog) -> None:
+    log.write(MirrorRecord(1, TOPIC, {"command": "OLD"}))
+    log.flush()
+
+
+OPERATIONS: dict[str, Callable[[KafkaLog], Any]] = {
+    "an entry": _write_an_entry,
+    "a command to all": lambda log: log.write(MirrorRecord(1, None, {"command": "OLD"})),
+    "where a start reads": lambda log: log.keep({0: 9, 1: 9, 2: 9}),
+    "nothing new": lambda log: log.flush(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_topic_has_one_mirror_at_a_time(
+    operation: str, url: KafkaUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that began last, wherever it runs. Of the one before, nothing comes that was not written by then."""
+    monkeypatch.setattr("streaming.mirror.journal._OURS_SECONDS", 0.0)
+    with suppress(NotWritten), KafkaLog(url, partitions=3) as first:
+        assert [*first.read()] == []
+        first.write(MirrorRecord(1, TOPIC, {"command": "FIRST"}))
+        first.flush()
+        first.write(MirrorRecord(2, TOPIC, {"command": "NOT FLUSHED"}))
+        with KafkaLog(url) as second:
+            assert [each.command["command"] for each in second.read()] == ["FIRST"]
+            second.write(MirrorRecord(3, TOPIC, {"command": "SECOND"}))
+            second.flush()
+            with pytest.raises(NotWritten, match="another process writes to Kafka's topic"):
+                OPERATIONS[operation](first)
+            second.write(MirrorRecord(4, TOPIC, {"command": "THIRD"}))
+    with KafkaLog(url) as third:
+        assert [each.command["command"] for each in third.read()] == ["FIRST", "SECOND", "THIRD"]
+    assert [each["command"] for each in logged(url, tmp_path / "log")] == ["FIRST", "SECOND", "THIRD"]
+
+
+def test_a_mirror_ends_when_another_one_begins(broker: Running, url: KafkaUrl, tmp_path: Path) -> None:
+    topic = f"persistent://{NAMESPACE}/two-mirrors"
+    with broker.client() as client:
+        producer = client.create_producer(topic)
+        producer.send(b"1")
+        with pytest.raises(NotWritten, match="That one goes on"):
+            mirror(broker, url, 5, lambda: (producer.send(b"2"), mirror(broker, url)))
+        producer.send(b"3")
+        mirror(broker, url)
+    ids = [
+        (each["message_id"]["ledgerId"], each["message_id"]["entryId"])
+        for each in logged(url, tmp_path / "log")
+        if each["command"] == "SEND" and each["topic"] == topic
+    ]
+    assert ids == sorted(set(ids))
+    assert len(ids) == 3

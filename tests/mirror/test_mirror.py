@@ -34,11 +34,13 @@ from streaming.record import client as reading_client
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
 from streaming.record.stored import Stored
+from streaming.runtime.clock import MAX_AHEAD_MS
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
 from tests.record.test_record import Scripted, connected
 from tests.record.test_unreachable import of_all, redirecting, refusing
 from tests.server.conftest import Running, running
+from tests.server.test_clock import HOUR, START, YEAR, Machine
 
 pytestmark = pytest.mark.feature("K4")
 
@@ -112,6 +114,71 @@ def test_the_time_of_a_log_goes_on_although_nothing_happens(
     assert found[-1]["command"] == "TICK"
     assert times == sorted(times)
     assert Twin(tmp_path / "log").refused == []
+
+
+_AHEAD, _AGAIN = "the machine's clock is 31,536,000 s ahead of", "the machine's clock is followed again"
+_BEHIND, _HOUR_BEHIND = "the machine's clock is 31,535,970 s behind", "the machine's clock is 3,570 s behind"
+_JUMPS = {
+    (YEAR, 0): [_AHEAD, _AGAIN],
+    (YEAR, YEAR): [_AHEAD, _AGAIN],
+    (YEAR, -YEAR): [_AHEAD, _AGAIN],
+    (0, YEAR): [_AHEAD, _AGAIN],
+    (-YEAR, 0): [_BEHIND, _AGAIN],
+    (HOUR // 2, -HOUR // 2): [_HOUR_BEHIND],
+}
+"""How far the machine's clock is off in the second and in the third of a mirror's looks, and what is said. In the others it is right."""
+
+
+@pytest.mark.parametrize("offs", _JUMPS, ids=str)
+def test_the_time_of_a_log_goes_on_whatever_the_machines_clock_does(
+    offs: tuple[int, int], client: Any, rest: Rest, broker: Running, namespace: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It passes between looks, and never is an hour ahead. An operator is told once of what is not followed."""
+    monkeypatch.setattr(mirroring, "SILENT_SECONDS", 0)
+    topic, machine, then = f"persistent://{namespace}/t", Machine(), [*offs, 0, 0]
+
+    def before() -> None:
+        machine.passes(60_000)
+        machine.off = then.pop(0)
+        publish(client, topic, 1)
+
+    publish(client, topic, 1)
+    _, said = mirror(broker.service_url, rest, [topic], tmp_path / "log", 5, before, clock=machine.clock())
+    assert said == []
+    for record, begin in zip(caplog.records, _JUMPS[offs], strict=True):
+        assert record.getMessage().startswith(begin)
+    found = [*records(tmp_path / "log")]
+    times = [each["timestamp"] for each in found]
+    assert times == sorted(times)
+    assert times[-1] < START + machine.running + MAX_AHEAD_MS
+    looks = [each["timestamp"] for each in found if each["command"] == "MIRROR"]
+    assert all(after - before >= 30_000 for before, after in pairwise(looks))
+    assert len(looks) == 5
+
+
+def test_a_log_that_is_ahead_is_caught_up_with(
+    client: Any, rest: Rest, broker: Running, namespace: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The machine's clock was wrong when a mirror started, and is right at the next start: time goes on from the log's end, at half speed."""
+    topic, machine = f"persistent://{namespace}/t", Machine()
+    publish(client, topic, 1)
+    machine.off = YEAR
+    mirror(broker.service_url, rest, [topic], tmp_path / "log", clock=machine.clock())
+    machine.off = 0
+
+    def before() -> None:
+        machine.passes(60_000)
+        publish(client, topic, 1)
+
+    mirror(broker.service_url, rest, [topic], tmp_path / "log", 3, before, clock=machine.clock())
+    looks = [
+        each["timestamp"] - START - YEAR for each in records(tmp_path / "log") if each["command"] == "MIRROR"
+    ]
+    assert looks == [0, 0, 30_000, 60_000]
+    assert [each.getMessage() for each in caplog.records] == [
+        "the machine's clock is 31,536,000 s behind Magnetar's time, which runs at half speed until the clock has caught up"
+    ]
 
 
 def test_a_twin_follows_its_broker(client: Any, rest: Rest, broker: Running, tmp_path: Path) -> None:

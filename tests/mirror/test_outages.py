@@ -1,7 +1,6 @@
 """`magnetar mirror` of a cluster whose brokers come and go."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ class Rounds(threading.Event):
     def __init__(self, rounds: int, before: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self._left, self._before, self._now = rounds, before, 0.0
-        self.time_ns = time.time_ns
         for module in (mirroring, unreachable):
             monkeypatch.setattr(module, "time", self)
         monkeypatch.setattr(mirroring, "SLOWEST", 1)  # each topic is looked at in each round

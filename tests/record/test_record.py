@@ -44,6 +44,7 @@ from streaming.traces.ungated import (
 )
 from tests.record.kit import Proxied, proxied
 from tests.server.conftest import Running, running, running_on
+from tests.server.test_clock import START, YEAR, Machine
 
 pytestmark = pytest.mark.feature("K3")
 
@@ -497,6 +498,17 @@ def test_a_line_that_is_cut_off_in_the_middle_is_an_error(tmp_path: Path) -> Non
     )
     with pytest.raises(TraceError, match="t.jsonl:2: not JSON"):
         read_trace(path)
+
+
+def test_the_times_of_a_recording_go_on_whatever_the_machines_clock_does(tmp_path: Path) -> None:
+    machine = Machine()
+    with Recording(tmp_path, {}, "keep", machine.clock()) as recording:
+        for off in (0, YEAR, 0, -YEAR, 0):
+            machine.off = off
+            recording.note(dir="note")
+            machine.passes(60_000)
+    times = [json.loads(line)["t"] - START for line in (tmp_path / TRACE).read_text().splitlines()[1:]]
+    assert times == [0, 60_000, 120_000, 150_000, 240_000]
 
 
 def test_a_recording_is_not_overwritten(tmp_path: Path) -> None:
