@@ -265,7 +265,8 @@ def _topic_path(topic: str) -> str:
 
 @pytest.fixture(scope="session")
 def pulsar_broker_settings() -> dict[str, str]:
-    """The broker's settings by Pulsar's names, for all tests: override this fixture to have others."""
+    """The broker's settings by Pulsar's names, for all tests: override this fixture to have others. `profile` is the Pulsar version
+    whose rules and defaults apply, as ``serve --profile`` takes it."""
     return {}
 
 
@@ -275,7 +276,7 @@ def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[P
     command = [sys.executable, "-P", "-c", _PROGRAM, "serve", "--test-double",
                "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(folder)]  # fmt: skip
     for name, value in pulsar_broker_settings.items():
-        command += ["--set", f"{name}={value}"]
+        command += ["--profile", value] if name == "profile" else ["--set", f"{name}={value}"]
     # not in the application's folder, where packages may have the names of Magnetar's
     process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

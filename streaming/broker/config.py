@@ -595,9 +595,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     delayedDeliveryRoundsTimes: bool = False
     """Delivery times are rounded down to a multiple of the largest power of two in the tick (later than 4.0). If false,
     they are exact (4.0)."""
-    trimAtRolloverSparesClosedLedger: bool = False
-    """Without a durable cursor, a rollover that finds no older ledger to trim keeps the one it closed (as recorded from
-    4.0.7). If false, it trims that ledger, too (docs/rules/retention.md §3)."""
+    trimAtRolloverSparesClosedLedger: bool = True
+    """Without a durable cursor, a rollover that finds no older ledger to trim keeps the one it closed. If false, it trims that ledger,
+    too (docs/rules/retention.md §3)."""
     namespacesMustExist: bool = False
     """Tenants and namespaces must be created before they are used, and topics before they get policies, as in Pulsar. If
     false, every valid name exists, so that a log needs no calls that create them."""

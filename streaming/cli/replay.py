@@ -15,6 +15,7 @@ from streaming.cli.options import (
     MOST_CORES,
     ClockChoice,
     Partitions,
+    ProfileChoice,
     RecordsSetAside,
     TopicsSetAside,
     coordinates,
@@ -56,6 +57,12 @@ def replay_command(
             metavar="FILE",
             help="Policies that override those in the log: YAML, a broker.conf, what pulsar-admin shows of a broker or a namespace, or "
             "a log of ADMIN and BROKER_CONFIG commands. NAMESPACE=FILE says what a file is about; FILE,FILE is both.",
+        ),
+    ] = None,
+    profile: Annotated[
+        ProfileChoice | None,
+        typer.Option(
+            help="The Pulsar version whose rules and defaults apply in place of the log's. What the log or --policies set stays."
         ),
     ] = None,
     batches: Annotated[
@@ -123,6 +130,7 @@ def replay_command(
 
         common: dict[str, Any] = {
             "policies": policies,
+            "profile": None if profile is None else profile.value,
             "batches": batches,
             "partitions": partitions,
             "overwrite": overwrite,

@@ -269,13 +269,12 @@ def serve_command(
         logging_in_background(),
     ):
         try:
-            config = configuration(broker.profile, broker.settings)
+            configuration(broker.profile, broker.settings)
         except BadSetting as error:
             near = [known for name in settings if not is_known(name) and (known := nearest_setting(name))]
             raise BadSetting(f"{error}{f' (perhaps {near[0]})' if near else ''}") from None
         has_tokens = token_secret_key is not None or token_public_key is not None
         check_protection(settings, tokens=has_tokens, tls=tls_cert is not None)
-        bounds = bounds.for_messages_of(config.maxMessageSize)
         bounds = structs.replace(bounds, connections=allow_connections(bounds.connections))
         give_back_memory()
         authentication = _authentication(token_secret_key, token_public_key)
@@ -299,7 +298,6 @@ def serve_command(
                     clock=clock,
                     security=security,
                     advertised=advertised,
-                    protocol_version=config.highestProtocolVersion,
                 )
             )
 

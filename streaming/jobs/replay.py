@@ -44,7 +44,7 @@ from streaming.log.files import check_log, read_log
 from streaming.log.merge import check_topics
 from streaming.log.partition import PARTITIONS, partition_log
 from streaming.log.policy_sources import policy_sources
-from streaming.log.table import check_coordinates, digest, ordered, slices
+from streaming.log.table import LogError, check_coordinates, digest, ordered, slices
 from streaming.log.translation import TrackingBroker, Translation
 from streaming.quality.gate import Judge, decode_only, judge
 from streaming.runtime.clock import FoldClock
@@ -120,6 +120,7 @@ def replay(
     out: str | Path,
     *,
     policies: str | Path | pa.Table | None = None,
+    profile: str | None = None,
     batches: int | None = None,
     partitions: int | None = None,
     overwrite: bool = False,
@@ -133,6 +134,7 @@ def replay(
         log: a file or folder (``.jsonl``, ``.jsonl.gz`` or Parquet), or what `read_log` returns.
         out: the folder for the results. It must be empty or absent, unless `overwrite` is set.
         policies: a file of policies in YAML, or a small log of ADMIN and BROKER_CONFIG commands. They override those in the log.
+        profile: the rules and defaults of another Pulsar version. What the log or the policies set stays.
         batches: the number of micro-batches; by default as few as memory allows. The result does not depend on it.
         partitions: spread the log over this many ingress partitions. By default a log keeps its own, and one without gets 4.
         overwrite: delete an earlier replay's results first.
@@ -147,14 +149,14 @@ def replay(
     quarantined = None if quarantined is None else str(quarantined)
     if spark is None:
         return replay_in_process(
-            log, out, policies=policies, batches=batches, partitions=partitions, overwrite=overwrite, quarantined=quarantined,
+            log, out, policies=policies, profile=profile, batches=batches, partitions=partitions, overwrite=overwrite, quarantined=quarantined,
             progress=progress,
         )  # fmt: skip
     from streaming.spark.failure import explained
 
     with explained(f"The results in {out} are incomplete"):
         return replay_log(
-            log, out, policies=policies, batches=batches, partitions=partitions, overwrite=overwrite, quarantined=quarantined,
+            log, out, policies=policies, profile=profile, batches=batches, partitions=partitions, overwrite=overwrite, quarantined=quarantined,
             progress=progress, spark=spark, cores=spark.sparkContext.defaultParallelism,
         )  # fmt: skip
 
@@ -164,6 +166,7 @@ def replay_log(
     out: str | Path,
     *,
     policies: str | Path | pa.Table | None = None,
+    profile: str | None = None,
     batches: int | None = None,
     partitions: int | None = None,
     clock: FoldClock = "log",
@@ -186,6 +189,7 @@ def replay_log(
         policies: a file of policies in YAML (see `streaming.log.policy_files`), a ``broker.conf`` or another file of a real cluster
             (see `streaming.log.dump_files`), or a small log of ADMIN and BROKER_CONFIG commands. Several of them: see
             `streaming.log.policy_sources`. They override those in the log, see `streaming.log.policies`.
+        profile: the rules and defaults of another Pulsar version, in place of the log's and beside the policies.
         batches: the number of micro-batches; by default as few as memory allows, see `micro_batches`. The result does not
             depend on it.
         partitions: spread the log over this many ingress partitions, even if it has partitions already. By default a log
@@ -212,7 +216,13 @@ def replay_log(
         _check_inputs(log, policies)
         if spark is None:
             spark_java_home()
-        loaded = load(log, policies=policies, partitions=partitions, judge=judge if gates else decode_only)
+        loaded = load(
+            log,
+            policies=policies,
+            profile=profile,
+            partitions=partitions,
+            judge=judge if gates else decode_only,
+        )
         aside = _set_aside(loaded, set_aside, topics_aside, quarantined)
         _clear(out)
 
@@ -234,6 +244,7 @@ def replay_in_process(
     out: str | Path,
     *,
     policies: str | Path | pa.Table | None = None,
+    profile: str | None = None,
     batches: int | None = None,
     partitions: int | None = None,
     overwrite: bool = False,
@@ -246,7 +257,7 @@ def replay_in_process(
     """Like `replay_log` with the clock of the log, but without Spark, Java or parallelism. Writes no checkpoint."""
     with _results(out, overwrite, log, *_files(policies), quarantined) as out:
         _check_inputs(log, policies)
-        loaded = load(log, policies=policies, partitions=partitions)
+        loaded = load(log, policies=policies, profile=profile, partitions=partitions)
         aside = _set_aside(loaded, set_aside, topics_aside, quarantined)
         _clear(out)
         return _ReplayInProcess(loaded, aside, out, batches, broker, True, progress).run()
@@ -435,6 +446,7 @@ def load(
     log: str | Path | pa.Table,
     *,
     policies: str | Path | pa.Table | None = None,
+    profile: str | None = None,
     partitions: int | None = None,
     judge: Judge = judge,
 ) -> Loaded:
@@ -442,7 +454,7 @@ def load(
 
     Raises `LogError`, and `PolicyError` if a policy can't take effect. `judge` decodes the policies, see `streaming.quality.gate`.
     """
-    from streaming.log.policies import read_policies
+    from streaming.log.policies import of_profile, read_policies
 
     if isinstance(log, pa.Table):
         table = log
@@ -461,6 +473,12 @@ def load(
         check_topics(table)
     records = ordered(table.select(RECORD.names))
     read = [] if policies is None else read_policies(policies, records, judge)
+    if profile is not None:
+        if named := [each.place for each in read if "profile" in each.fields]:
+            raise LogError(
+                f"{policies}: {named[0]} names a profile, and profile {profile} is given: leave out one of them"
+            )
+        read += read_policies(of_profile(profile), records, judge)
     return Loaded(records, read, len(table) - copied * (partitions - 1), copied, partitions)
 
 

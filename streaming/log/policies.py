@@ -31,6 +31,7 @@ from streaming.broker import admin_requests
 from streaming.broker.admin import namespace_policies, namespaces
 from streaming.broker.broker import Broker
 from streaming.broker.config import (
+    PROFILE_OF,
     BadSetting,
     ServiceConfiguration,
     configuration,
@@ -49,7 +50,7 @@ from streaming.log.files import line_numbers, read_log
 from streaming.log.pins import PolicyCommand, fields_of, fronts, keys_of
 from streaming.log.policy_files import SHOWN, PolicyFile, is_log, mistakes, read_policy_file
 from streaming.log.policy_sources import policy_sources
-from streaming.log.table import LOGICAL, LogError
+from streaming.log.table import LOGICAL, LogError, log_table
 
 
 class PolicyError(LogError):
@@ -102,6 +103,19 @@ def read_policies(
     if problems:
         raise PolicyError(name, [text for _, text in sorted(problems)])
     return pins
+
+
+def configuring(**fields: Any) -> pa.Table:
+    """One BROKER_CONFIG with these fields, as a log."""
+    value = msgspec.json.encode({"command": "BROKER_CONFIG"} | fields)
+    return log_table(LOGICAL, timestamp=[0], topic=pa.array([None], pa.string()), value=[value])
+
+
+def of_profile(profile: str) -> pa.Table:
+    """The rules and defaults of a Pulsar version, as policies. Raises `LogError` if there is no such profile."""
+    if profile not in PROFILE_OF:
+        raise LogError(f"there is no profile {profile}: expected {' or '.join(PROFILE_OF)}")
+    return configuring(profile=profile)
 
 
 _OTHER = "neither an ADMIN nor a BROKER_CONFIG command: only these set policies"

@@ -31,14 +31,12 @@ from schemas.commands import Ack, Admin, ConnectionLost, MessageMetadata, Send, 
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin_requests import topic_path
-from streaming.broker.config import PROTOCOL_VERSION
 from streaming.broker.names import is_namespace_name
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.metrics.server import Gauges, ServerMetrics
 from streaming.protocol.codec import (
     CHECKSUM_BYTES,
     HEADROOM,
-    LARGEST_FRAME,
     Frame,
     FrameError,
     FrameReader,
@@ -61,7 +59,7 @@ from streaming.protocol.requests import OF_THE_BROKER, Requests
 from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
 from streaming.server.clients import Clients
-from streaming.server.engine import Engine, EngineStopped, NoAnswer
+from streaming.server.engine import Engine, EngineStopped, Greeting, NoAnswer
 from streaming.server.entry_spool import FILE_BYTES, EntrySpool, SpooledEntry
 from streaming.server.fair_queue import FairQueue
 from streaming.server.faults import Faults, FaultSpec, error_answer
@@ -128,8 +126,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     connections: Count = 10_000
     """Open connections. Further ones are closed immediately."""
-    frame: Count = LARGEST_FRAME
-    """The bytes of a frame, `HEADROOM` more than those of a payload. A larger one closes its connection."""
     buffered: Count = 4 << 20
     """Bytes that a connection has encoded and not sent. What is beyond that waits as rows, and nothing is read from it. The same
     for the bytes of its commands that the broker has not carried out."""
@@ -153,10 +149,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connection that asks for more is closed."""
     keep_alive: Seconds = 30.0
     """Seconds after which a connection is closed that has not sent CONNECT, or not answered PING."""
-
-    def for_messages_of(self, size: int) -> "Limits":
-        """These limits, for payloads of up to `size` bytes."""
-        return msgspec.structs.replace(self, frame=size + HEADROOM)
 
 
 def limits(given: Mapping[str, str]) -> Limits:
@@ -186,8 +178,6 @@ class BinaryServer:
         self._exceeded: defaultdict[str, Rarely] = defaultdict(lambda: Rarely(log))
         """By limit."""
         self.clients = Clients()
-        self.protocol_version = PROTOCOL_VERSION
-        """The broker's, see highestProtocolVersion."""
         self.sets_times = False
         """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
         self.matching = ThreadPoolExecutor(1, "topics-pattern")
@@ -439,7 +429,7 @@ class Connection(asyncio.Protocol):
         self._metrics = server.metrics
         self._timed: _Timed | None = None
         self.name = ""
-        self._reader = FrameReader(min(server.limits.frame, _HELLO))
+        self._reader = FrameReader(_HELLO)
         self._untaken = self._turn_due = False
         self._requests = Requests()
         self._names: dict[tuple[str, int], int] = {}
@@ -468,7 +458,10 @@ class Connection(asyncio.Protocol):
         self._principal = ""
         self._refreshes = self._challenged = False
         self._shown: dict[str, Any] = {}
-        self._version = 0
+        self._version = self._highest = 0
+        """The highest version of the protocol that the client knows, and that the broker does."""
+        self._greeting = False
+        """Whether CONNECT came, and its answer waits until the broker's configuration is known."""
 
     # -- asyncio
 
@@ -505,7 +498,7 @@ class Connection(asyncio.Protocol):
         """Take frames, as many as may be taken in one turn. The others wait for the next one."""
         before = self._reader.size
         try:
-            if take and self._flow is None:
+            if take and self._flow is None and not self._greeting:
                 self._untaken = self._take(data)
             else:
                 self._reader.keep(data)
@@ -671,7 +664,7 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()  # the client does not read what was written before
             self._overdue = True
         elif not self._ready:
-            self.close("no CONNECT came")
+            self.close("the query has not said its configuration" if self._greeting else "no CONNECT came")
         elif self._asked and not self._heard and self._reading:
             self.close("PING was not answered")
         elif self._expires is not None and self._expires <= time.time():
@@ -687,9 +680,7 @@ class Connection(asyncio.Protocol):
             return
         self._challenged = True
         challenge = {"auth_method_name": METHOD, "auth_data": REFRESH}
-        self._answer(
-            "AUTH_CHALLENGE", {"challenge": challenge, "protocol_version": self._server.protocol_version}
-        )
+        self._answer("AUTH_CHALLENGE", {"challenge": challenge, "protocol_version": self._highest})
 
     def _authenticate(self, fields: dict[str, Any]) -> bool:
         """Whether the token in the fields of a CONNECT or AUTH_RESPONSE is valid. If not, the connection ends."""
@@ -775,20 +766,11 @@ class Connection(asyncio.Protocol):
                 return False
             if not self._authenticate(asked.fields):
                 return False
-            self._ready = True
-            self._reader.largest = self._limits.frame
-            self._transport.set_write_buffer_limits(self._limits.buffered)
-            self._metrics.accepted += 1
-            self._refreshes = asked.fields.get("feature_flags", {}).get("supports_auth_refresh", False)
-            address = self._transport.get_extra_info("peername")
-            version = asked.fields.get("client_version", "")
-            self._shown = clients.connection(address, version, self._engine.now())
-            self._version = asked.fields.get("protocol_version", 0)
-            highest = self._server.protocol_version
-            self._answer(
-                "CONNECTED",
-                connected(asked.fields, self._limits.frame - HEADROOM, highest=highest, watches_topics=True),
-            )
+            if self._engine.greeting.done():
+                self._greet(asked.fields, self._engine.greeting.result())
+            else:
+                self._begin(size, self._greet_later, asked.fields)
+                self._greeting = True
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked, size)
         elif cmd == "AUTH_RESPONSE" and "response" in asked.fields:
@@ -797,13 +779,34 @@ class Connection(asyncio.Protocol):
             self._begin(size, self._list_topics, asked.fields)
         elif cmd in TRANSACTIONS:
             self._refuse(asked, "Transactions are not enabled.")
-        elif cmd in _WATCHES and self._server.protocol_version >= HAS_FEATURES:
+        elif cmd in _WATCHES and self._highest >= HAS_FEATURES:
             self._watch(asked, size)
         elif cmd == "CONSUMER_STATS":
             self._begin(size, self._consumer_stats, asked.fields)
         elif cmd not in _NOTHING:
             self.close(f"{cmd} is not a client's command")
         return not self._closing
+
+    async def _greet_later(self, fields: dict[str, Any]) -> None:
+        """Nothing more is read from the client meanwhile."""
+        greeting = await asyncio.shield(self._engine.greeting)
+        self._greeting = False
+        if not self._closing:
+            self._greet(fields, greeting)
+
+    def _greet(self, fields: dict[str, Any], greeting: Greeting) -> None:
+        """Answer a CONNECT with these fields."""
+        self._ready = True
+        self._highest, size = greeting
+        self._reader.largest = size + HEADROOM
+        self._transport.set_write_buffer_limits(self._limits.buffered)
+        self._metrics.accepted += 1
+        self._refreshes = fields.get("feature_flags", {}).get("supports_auth_refresh", False)
+        address = self._transport.get_extra_info("peername")
+        version = fields.get("client_version", "")
+        self._shown = clients.connection(address, version, self._engine.now())
+        self._version = fields.get("protocol_version", 0)
+        self._answer("CONNECTED", connected(fields, size, highest=self._highest, watches_topics=True))
 
     def _ask_broker(self, asked: Frame, size: int) -> None:
         if not asked.intact and asked.cmd == "SEND":  # what follows another command is nothing to anybody
@@ -939,6 +942,7 @@ class Connection(asyncio.Protocol):
         limits, server = self._limits, self._server
         return (
             self._writable
+            and not self._greeting
             and len(self._waiting) + self._answers <= limits.waiting
             and self._under_way <= limits.commands
             and self._under_way_bytes <= limits.buffered

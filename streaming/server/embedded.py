@@ -49,7 +49,7 @@ from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock, HeldClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
-from streaming.server.engine import Deliver, EngineStopped, StoredEntry
+from streaming.server.engine import Deliver, EngineStopped, Greeting, StoredEntry
 from streaming.server.entries import RecentEntries
 from streaming.server.fair_queue import FairQueue, TakenTurn
 from streaming.server.progress import Say
@@ -179,6 +179,7 @@ class EmbeddedEngine:
                 except _BAD_DATA as error:
                     raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
+        self.greeting: asyncio.Future[Greeting] = self._loop.create_future()
         self._life = self._offset + 1
         self.clock.go_on(self._fold.broker.clock)
         try:
@@ -187,6 +188,7 @@ class EmbeddedEngine:
             self._resources.close()
             self.failed.result()  # says more
             raise
+        self.greeting.set_result(Greeting.of(self._fold.broker.config))
         if self._set_aside and self._log is not None and not self._test_double:
             # From now on, the state says what is set aside, and the next start needs no option.
             self._log.checkpoint(self._fold, self._entries)

@@ -9,6 +9,7 @@ from typing import NamedTuple, NoReturn, Protocol, Self
 
 from schemas.commands import Ack, AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Row
+from streaming.broker.config import ServiceConfiguration
 from streaming.metrics.durations import Durations
 from streaming.server.clock import Clock
 
@@ -30,6 +31,18 @@ class StoredEntry(NamedTuple):
     broker_timestamp: int | None = None
 
 
+class Greeting(NamedTuple):
+    """What clients are told of the broker's configuration when they connect, by the names of its settings."""
+
+    highestProtocolVersion: int
+    maxMessageSize: int
+
+    @classmethod
+    def of(cls, config: ServiceConfiguration) -> Self:
+        """That of a configuration."""
+        return cls(config.highestProtocolVersion, config.maxMessageSize)
+
+
 Deliver = Callable[[Sequence[Row]], None]
 """Called with rows in their order, once they and their commands are durable."""
 
@@ -39,6 +52,9 @@ class Engine(Protocol):
 
     failed: asyncio.Future[NoReturn]
     """Has the error, as soon as no more commands can be appended or folded."""
+
+    greeting: asyncio.Future[Greeting]
+    """As the configuration is at the start, once it is known: a query that folds the commands elsewhere has to say it."""
 
     shows_topic_events: bool
     """Whether all rows are delivered, also those that name no connection, such as the creation of a topic."""

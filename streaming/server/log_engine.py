@@ -17,7 +17,7 @@ from streaming.log.table import LOGICAL, LogError
 from streaming.metrics.durations import Durations
 from streaming.quality.gate import judge
 from streaming.server.clock import Clock, HeldClock
-from streaming.server.engine import Deliver, StoredEntry
+from streaming.server.engine import Deliver, Greeting, StoredEntry
 
 _AT_ONCE = 1 << 10
 
@@ -49,7 +49,9 @@ class LogEngine:
     unanswered = None
 
     async def __aenter__(self) -> Self:
-        self.failed: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[NoReturn] = loop.create_future()
+        self.greeting: asyncio.Future[Greeting] = loop.create_future()
         self._broker = Broker(0, NoEntries())
         for batch in self._records.to_batches(max_chunksize=_AT_ONCE):
             columns = [batch.column(name).to_pylist() for name in ("offset", "timestamp", "topic", "value")]
@@ -58,6 +60,7 @@ class LogEngine:
             ):
                 self._broker.apply(offset, timestamp, topic, command, value)
                 self._broker.take()
+        self.greeting.set_result(Greeting.of(self._broker.config))
         return self
 
     async def __aexit__(self, *error: object) -> None:

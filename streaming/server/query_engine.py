@@ -16,6 +16,9 @@ The idea
     command on a topic gets one answer. A command to the whole broker goes to all ingress partitions and gets one from
     each (`_Call`).
 
+    *Greetings.* What CONNECTED tells clients depends on the broker's configuration. The first question of a life asks for it,
+    and clients that connect before the answer wait for it (`Engine.greeting`).
+
     *Order.* Kafka keeps the order of a partition, and a topic is in one partition. So the answer to a question that was
     written after a command shows that the command was folded. That is how `submit` waits for other commands than ADMIN.
 
@@ -84,6 +87,7 @@ from schemas.entries import EntryNotFound
 from streaming.broker.admin.namespaces import NOT_EMPTY
 from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.admin_requests import topic_of, topic_path
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.names import is_transaction_topic, partitions_of
 from streaming.broker.parameters import flag
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -95,7 +99,7 @@ from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.quality.gate import judge
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock
-from streaming.server.engine import Deliver, EngineStopped, NoAnswer, StoredEntry
+from streaming.server.engine import Deliver, EngineStopped, Greeting, NoAnswer, StoredEntry
 from streaming.server.responses import Response, ResponseReader
 
 log = logging.getLogger(__name__)
@@ -217,6 +221,7 @@ class QueryEngine:
     async def __aenter__(self) -> "QueryEngine":
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[NoReturn] = self._loop.create_future()
+        self.greeting: asyncio.Future[Greeting] = self._loop.create_future()
         run = "`magnetar run` with this --ingress and --responses creates it: start that first"
         existing_topic(self._ingress, run, self._config)
         existing_topic(self._responses, run, self._config)
@@ -236,7 +241,10 @@ class QueryEngine:
             first.append(self._broker)
         if self._begins_with and not holds_records(self._ingress, self._config):
             first += self._begins_with
-        first.append(Admin(connection=self.new_connection(), method="GET", path=_CONFIGURATION))
+        asking = self.new_connection()
+        first.append(Admin(connection=asking, method="GET", path=_CONFIGURATION))
+        self._calls[asking] = call = _Call(self._writer.partitions, self._loop.create_future())
+        call.done.add_done_callback(partial(self._told, asking))
         written = asyncio.wrap_future(self._writer.send_to_all([*map(to_json, first)], self.now()))
         await asyncio.wait((written, self.failed), return_when=asyncio.FIRST_COMPLETED)
         if self.failed.done():
@@ -246,6 +254,18 @@ class QueryEngine:
         self._asked()
         self._look_after()
         return self
+
+    def _told(self, asking: str, answers: asyncio.Future[list[Row]]) -> None:
+        """The query has answered with the broker's configuration, which all ingress partitions have."""
+        del self._calls[asking]
+        if answers.cancelled() or answers.exception() is not None:  # the engine has failed
+            return
+        found: Any = answers.result()[0].effect
+        texts = found.fields.response
+        own = Greeting.of(ServiceConfiguration())._asdict()
+        self.greeting.set_result(
+            Greeting(**{name: int(texts.get(name, default)) for name, default in own.items()})
+        )
 
     async def __aexit__(self, *_: object) -> None:
         if self._look is not None:

@@ -26,7 +26,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streaming.broker.config import PROTOCOL_VERSION
 from streaming.metrics.browsers import READING, is_loopback, refusal
 from streaming.metrics.endpoint import known_types, registry
 from streaming.metrics.server import ServerMetrics
@@ -215,16 +214,14 @@ class Server:
         clock: HeldClock | None = None,
         security: Security = OPEN,
         advertised: str | None = None,
-        protocol_version: int = PROTOCOL_VERSION,
     ) -> None:
         """`clock`: the engine's, if the server is a test double, see `streaming.server.control`. `advertised`: the host that
-        clients connect to, in place of the one that the sockets are bound to. `protocol_version`: see highestProtocolVersion."""
+        clients connect to, in place of the one that the sockets are bound to."""
         self.engine = engine
         self.address = Address(*listener.getsockname()[:2])
         binary, http = ("pulsar", "http") if security.tls is None else ("pulsar+ssl", "https")
         self.service_url = f"{binary}://{_named(self.address, advertised)}"
         self.binary = BinaryServer(engine, self.service_url, limits, security.authentication)
-        self.binary.protocol_version = protocol_version
         self._tls = security.tls
         self.admin_url: str | None = None
         self._listener = listener
@@ -402,15 +399,12 @@ async def serve(
     clock: HeldClock | None = None,
     security: Security = OPEN,
     advertised: str | None = None,
-    protocol_version: int = PROTOCOL_VERSION,
 ) -> None:
     """Serve until `stop` is set. Raises what entering the engine raises, and what its failure was."""
     asyncio.get_running_loop().set_exception_handler(_report)
     async with (
         engine,
-        Server(
-            engine, listener, limits, admin_listener, clock, security, advertised, protocol_version
-        ) as server,
+        Server(engine, listener, limits, admin_listener, clock, security, advertised) as server,
     ):
         on_start(server)
         stopped = asyncio.get_running_loop().run_in_executor(None, stop.wait)

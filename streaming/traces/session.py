@@ -106,7 +106,7 @@ class Session:
     def _settings(self) -> dict[str, Any]:
         """The settings of the recorded broker."""
         config = self.trace.header["broker_config"]
-        return {**config, **dict.fromkeys(TIMED_CHECKS, 0), "trimAtRolloverSparesClosedLedger": True}
+        return {**config, **dict.fromkeys(TIMED_CHECKS, 0)}
 
     def _feed(self, command: SessionRecord, record: dict[str, Any]) -> SessionRecord:
         self._offset += 1

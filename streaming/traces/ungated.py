@@ -93,7 +93,7 @@ class UngatedSession(Session):
 
     def _settings(self) -> dict[str, Any]:
         """The broker's own checks run: nobody noted when the recorded ones did."""
-        return {**self.trace.header["broker_config"], "trimAtRolloverSparesClosedLedger": True}
+        return dict(self.trace.header["broker_config"])
 
     def _take(self, row: Row, record: dict[str, Any]) -> None:
         effect = row.effect

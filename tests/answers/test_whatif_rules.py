@@ -9,13 +9,26 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streaming.answers.whatif.answer import RuleMet, WhatIf
+from streaming.answers.whatif.answer import BASELINE, RuleMet, WhatIf
 from streaming.answers.whatif.compare import whatif
 from streaming.broker.config import LINES, changes
 from streaming.cli.app import app
+from streaming.jobs.replay import replay
+from streaming.log.table import LogError
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
-from tests.answers.test_whatif import FIVE, Record, T, flow, publish, subscribe, table, tick
+from tests.answers.test_whatif import (
+    FIVE,
+    Record,
+    T,
+    equal_to_a_replay,
+    flow,
+    publish,
+    rows_of,
+    subscribe,
+    table,
+    tick,
+)
 from tools.versions import recordings
 
 RECORDINGS = {
@@ -302,6 +315,44 @@ def test_other_policy_sets_have_no_rules(tmp_path: Path) -> None:
     assert {row["rules"] for row in rows if row["policies"] == "profile 3.0"} == {
         "unblocksConsumerOneAckLate"
     }
+
+
+def sent(out: Path) -> list[tuple[Any, ...]]:
+    """When a replay sent each message."""
+    return [(row["clock"], row["ledger_id"], row["entry_id"]) for row in rows_of(out, "MESSAGE")]
+
+
+def test_a_replay_under_a_profile_is_what_whatif_compares_with(tmp_path: Path) -> None:
+    """The option wins over the log's profile, and what the log sets wins over the option, as in `whatif`."""
+    log = recorded("2.10.5", "un_redeliver", tmp_path)
+    found = whatif(log, profile="3.0", partitions=1)
+    assert len(found.differences) == 6
+    equal_to_a_replay(found, BASELINE, replay(log, tmp_path / "as-it-is", partitions=1))
+    equal_to_a_replay(found, "profile 3.0", replay(log, tmp_path / "3.0", profile="3.0", partitions=1))
+    arguments = ["replay", str(log), "--no-spark", "--partitions", "1", "--profile"]
+    ran = CliRunner().invoke(app, [*arguments, "3.0", "--out", str(tmp_path / "command")])
+    assert ran.exit_code == 0, ran.output
+    assert sent(tmp_path / "command") == sent(tmp_path / "3.0") != sent(tmp_path / "as-it-is")
+    lines = log.read_text().splitlines()
+    sets = [number for number, line in enumerate(lines) if "BROKER_CONFIG" in line]
+    for number in sets:
+        command = json.loads(lines[number])
+        command["settings"] |= {"unblocksConsumerOneAckLate": False}
+        lines[number] = json.dumps(command)
+    log.write_text("\n".join(lines) + "\n")
+    replay(log, tmp_path / "set", profile="3.0", partitions=1)
+    assert sets
+    assert sent(tmp_path / "set") == sent(tmp_path / "as-it-is")
+
+
+def test_a_profile_is_named_once_and_exists(tmp_path: Path) -> None:
+    log = table(FIVE)
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("profile: 4.2\n")
+    with pytest.raises(LogError, match=r"line 1 names a profile, and profile 3\.0 is given"):
+        replay(log, tmp_path / "out", policies=policies, profile="3.0")
+    with pytest.raises(LogError, match=r"there is no profile 3\.1"):
+        replay(log, tmp_path / "out", profile="3.1")
 
 
 def test_the_command_and_the_page_say_it(tmp_path: Path) -> None:

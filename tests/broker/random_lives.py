@@ -234,7 +234,7 @@ SETTINGS: dict[str, list[Any]] = {
     "removePendingAcksOnMarkDeleteMove": [True],
     "moveCursorOverConsumedLedger": [True],
     "keepOldestPositionWhenUnknown": [False],
-    "trimAtRolloverSparesClosedLedger": [True],
+    "trimAtRolloverSparesClosedLedger": [False],
     "partitionsMustIncrease": [True],
     "useRecreatesPartitions": [False],
     "trimLedgerAckedToItsEnd": [False],

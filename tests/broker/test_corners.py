@@ -565,11 +565,12 @@ def test_the_last_ledger_of_a_terminated_topic_is_not_evicted_by_age() -> None:
 
 def test_an_eviction_that_moves_nothing_says_nothing() -> None:
     """quirk (profile 2.x): the remainder of a ledger's average stays in the size, though all is acked."""
-    run = Run(backlogSizeWholeLedgers=False, **TWO_PER_LEDGER)
+    settings = {"backlogSizeWholeLedgers": False, "trimAtRolloverSparesClosedLedger": False}
+    run = Run(**settings, **TWO_PER_LEDGER)
     for sequence_id in range(2):
         run.publish(sequence_id)
     run.subscribe("s")  # at the earliest, before entries that are gone, which its counter takes for a backlog
-    run.configure(backlogSizeWholeLedgers=False)
+    run.configure(**settings)
     for sequence_id, payload in enumerate(("x", "xx"), start=2):
         run.publish(sequence_id, payload=payload)
     run.ack("s", run.topic.ledger.last_confirmed, cumulative=True)

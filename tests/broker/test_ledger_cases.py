@@ -426,7 +426,7 @@ def test_nothing_lies_behind_the_end() -> None:
 @pytest.mark.feature("C1")
 def test_entries_of_a_deleted_ledger_count_within_it() -> None:
     """Quirk, seen in a real broker: an Earliest cursor on a topic whose entries are all deleted has a backlog."""
-    topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
+    topic = BareTopic(managedLedgerMaxEntriesPerLedger=2, trimAtRolloverSparesClosedLedger=False)
     topic.add(1, 1)
     assert list(topic.ledger.ledgers) == [2]
     cursor = topic.open()
@@ -642,7 +642,7 @@ def test_a_mark_delete_that_waits_is_written_by_the_next_change_once_no_rate_lim
 
 @pytest.mark.feature("C3")
 def test_trimming_tells_which_cursors_it_moved() -> None:
-    topic = BareTopic(managedLedgerMaxEntriesPerLedger=2)
+    topic = BareTopic(managedLedgerMaxEntriesPerLedger=2, trimAtRolloverSparesClosedLedger=False)
     topic.open_reader("reader", EARLIEST)
     topic.add(1, 1)
     moved = one([row.effect for row in topic.ctx.rows], CursorMoved)

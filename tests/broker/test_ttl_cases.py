@@ -243,7 +243,7 @@ def test_ttl_case_16_zero_is_a_value_and_a_negative_one_is_refused() -> None:
 
 @pytest.mark.feature("F2")
 def test_a_backlog_whose_entries_were_trimmed_is_left_alone() -> None:
-    run = Run(managedLedgerMaxEntriesPerLedger=1)
+    run = Run(managedLedgerMaxEntriesPerLedger=1, trimAtRolloverSparesClosedLedger=False)
     run.publish(0)
     assert list(run.topic.ledger.ledgers) == [2]
     run.subscribe("s")

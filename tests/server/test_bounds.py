@@ -93,11 +93,14 @@ class Scene:
 
 
 def run(
-    work: Callable[[Scene], Awaitable[None]], bounds: Limits | None = None, security: Security = OPEN
+    work: Callable[[Scene], Awaitable[None]],
+    bounds: Limits | None = None,
+    security: Security = OPEN,
+    **settings: int,
 ) -> None:
     async def main() -> None:
         clock = HeldClock(1_700_000_000_000)
-        engine = EmbeddedEngine(clock=clock)
+        engine = EmbeddedEngine(clock=clock, settings=settings)
         listener = bound(Address("127.0.0.1", 0), "")
         async with engine, Server(engine, listener, bounds, security=security) as server:
             scene = Scene(server, clock)
@@ -701,7 +704,7 @@ def test_the_largest_message_is_the_settings() -> None:
         peer.send(b"\0\0\x2f\0")
         assert await peer.next() is None
 
-    run(work, Limits().for_messages_of(1000))
+    run(work, maxMessageSize=1000)
 
 
 def test_a_consumer_that_does_not_read_holds_up_nobody_and_takes_little_memory() -> None:

@@ -66,6 +66,11 @@ def test_a_failover_consumer_becomes_active_later(pulsar_broker, client):
     assert consumer.receive(10000).data() == b"x"
 
 
+def test_the_settings_and_the_version(pulsar_broker):
+    found = pulsar_broker.admin("GET", "/brokers/configuration/runtime")
+    assert (found["profile"], found["brokerDeduplicationEnabled"]) == ("3.0", "true")
+
+
 def test_a_failing_write(pulsar_broker, client):
     producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False)
     fault = pulsar_broker.fault("error", command="SEND", topic=TOPIC, producer="p")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock, patch
@@ -36,18 +36,29 @@ from streaming.kafka.topics import NoSuchTopic, ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
 from streaming.kafka.writer import CommandWriter
 from streaming.log.partition import ingress_partition
+from streaming.protocol.codec import encode
 from streaming.protocol.frames import topics_hash
 from streaming.quality import gate
 from streaming.server import query_engine, topic_watchers
+from streaming.server.binary import Limits
 from streaming.server.embedded import STANDALONE
 from streaming.server.engine import EngineStopped, NoAnswer
 from streaming.server.query_engine import BadName, NameTaken, QueryEngine, server_name
+from streaming.server.server import Address, Server, bound
 from streaming.server.topic_watchers import TopicWatchers, Watching
+from tests.server.test_bounds import CONNECT, Peer
 from tests.sinks.helpers import TOPIC, metadata_of, output, payload_of, receipts
 
 pytestmark = [pytest.mark.feature("K1"), pytest.mark.kafka]
 
 PARTITIONS = 3
+
+WATCH = {
+    "request_id": 1,
+    "watcher_id": 1,
+    "namespace": "public/default",
+    "topics_pattern": "public/default/.*",
+}
 
 
 @pytest.fixture
@@ -230,7 +241,7 @@ class TestAnswers:
                 await asyncio.sleep(0)
                 names = [f"{life}.{number}" for number in (3, 4)]
                 fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
-                success = ProducerSuccess(TOPIC, f"{life}.1", 1, 1, "p", fields)
+                success = ProducerSuccess(TOPIC, f"{life}.2", 1, 1, "p", fields)
                 await asyncio.to_thread(answer, topics, 0, 2, success, of(names[0], response=[2]))
                 await asyncio.to_thread(answer, topics, 0, 2, success, of(names[0], response=[2]))  # repeated
                 assert not call.done()
@@ -342,6 +353,66 @@ class Partitions:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class TestGreetings:
+    """What CONNECTED says is the configuration in the query's log, whatever the server itself would have begun it with."""
+
+    @staticmethod
+    def greeted(
+        topics: tuple[KafkaUrl, KafkaUrl],
+        config: BrokerConfig,
+        work: Callable[[Peer], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Do `work` with a client of a server before a query whose log begins with `config`."""
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "first", begins_with=(config,)):
+                pass
+            partitions = Partitions(topics)
+            engine = QueryEngine(*topics, "a", begins_with=(BrokerConfig(),))
+            async with engine, Server(engine, bound(Address("127.0.0.1", 0), "")) as server:
+                peer = Peer(*await asyncio.open_connection(*server.address))
+                peer.send(CONNECT + encode("WATCH_TOPIC_LIST", WATCH))
+                await partitions.during(asyncio.wait_for(work(peer), 60))
+                peer.close()
+            partitions.close()
+
+        asyncio.run(run())
+
+    def test_a_client_of_2_10(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        async def work(peer: Peer) -> None:
+            greeting = await peer.next()
+            assert greeting is not None
+            assert (greeting.cmd, greeting.fields["protocol_version"]) == ("CONNECTED", 19)
+            assert greeting.fields["max_message_size"] == 1000
+            assert "feature_flags" not in greeting.fields
+            assert await peer.next() is None  # topics can't be watched
+
+        self.greeted(topics, BrokerConfig(profile="2.10", settings={"maxMessageSize": 1000}), work)
+
+    def test_what_follows_connect_is_answered_after_it(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        async def work(peer: Peer) -> None:
+            frames = [await peer.next(), await peer.next()]
+            assert [each and each.cmd for each in frames] == ["CONNECTED", "WATCH_TOPIC_LIST_SUCCESS"]
+            assert frames[0] is not None
+            assert frames[0].fields["protocol_version"] == 21
+
+        self.greeted(topics, BrokerConfig(), work)
+
+    def test_a_query_that_does_not_run(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        """A client that waits for CONNECTED is not kept for ever."""
+
+        async def run() -> None:
+            engine, listener = QueryEngine(*topics, "a"), bound(Address("127.0.0.1", 0), "")
+            async with engine, Server(engine, listener, Limits(keep_alive=0.2)) as server:
+                peer = Peer(*await asyncio.open_connection(*server.address))
+                peer.send(CONNECT)
+                assert await asyncio.wait_for(peer.next(), 60) is None
+                assert not server.binary.connections
+                peer.close()
+
+        asyncio.run(run())
 
 
 class TestPartitionsAgree:

@@ -14,7 +14,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,9 +61,8 @@ from streaming.answers.whatif.side_by_side import (
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
 from streaming.log.pins import PartitionPins, configurations, pin, pins
-from streaming.log.policies import read_policies
+from streaming.log.policies import configuring, of_profile, read_policies
 from streaming.log.policy_sources import name_of
-from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.quality.gate import judge
 
 if TYPE_CHECKING:
@@ -163,7 +161,9 @@ def _add_rules(
         profile,
         settings,
         differ,
-        lambda sets: fold(affected, [_configured(name, **fields) for name, fields in sets.items()]),
+        lambda sets: fold(
+            affected, [PolicySet(name, configuring(**fields)) for name, fields in sets.items()]
+        ),
     )
 
 
@@ -200,17 +200,7 @@ def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) 
         seen.add(name)
         yield PolicySet(name, found.source)
     if profile is not None:
-        if profile not in PROFILE_OF:
-            raise LogError(f"there is no profile {profile}: expected {' or '.join(PROFILE_OF)}")
-        yield _configured(f"profile {profile}", profile=profile)
-
-
-def _configured(name: str, **fields: Any) -> PolicySet:
-    """A policy set of one BROKER_CONFIG."""
-    value = msgspec.json.encode({"command": "BROKER_CONFIG"} | fields)
-    return PolicySet(
-        name, log_table(LOGICAL, timestamp=[0], topic=pa.array([None], pa.string()), value=[value])
-    )
+        yield PolicySet(f"profile {profile}", of_profile(profile))
 
 
 class _Part(NamedTuple):
