@@ -32,7 +32,7 @@ RECORDINGS = {
     "keySharedPassesEntriesThatWait": ("2.10.5", "ks_autosplit", "3.0", 13),
     "keySharedPointsByNameAlone": ("2.10.5", "ks_draining", "4.0", 16),
     "keySharedSpreadsKeyless": ("2.10.5", "ks_nokey", "4.0", 6),
-    "leavingConsumerCountsRedelivery": ("2.10.5", "ks_autosplit", "3.0", 0),
+    "leavingConsumerCountsRedelivery": ("2.10.5", "ks_autosplit", "3.0", 4),
     "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": ("4.2.4", "rnm_ledger5_40", "3.0", 2),
     "messageExpirySharedPosition": ("4.2.4", "ttl_last_acked", "3.0", 2),
     "messageExpiryThroughCursor": ("2.10.5", "ttl_last_acked", "4.2", 11),
