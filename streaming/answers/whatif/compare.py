@@ -153,7 +153,8 @@ def _add_rules(
     settings = differing_settings(configurations(records), PROFILE_OF[profile])
     differ = differing_topics(found, name)
     affected = records
-    if "" not in differ:  # calls about no topic are in all of them
+    # Calls about no topic are in all of them, and so are those that name theirs in the path alone.
+    if set(differ) <= set(records["topic"].unique().to_pylist()):
         chosen = records.filter(pc.is_in(records["topic"], pa.array(differ, pa.string())))[
             "partition"
         ].unique()
