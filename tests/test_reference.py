@@ -15,6 +15,7 @@ import pytest
 
 from schemas import commands as c
 from schemas import effect_fields
+from schemas.commands.control import Profile
 from schemas.effects import KINDS, Tick
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
@@ -23,7 +24,7 @@ from streaming.answers.whatif.answer import DIFFERENCES, SERIES, SUMMARY, Totals
 from streaming.broker import admin_table
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_table import Call
-from streaming.broker.config import PROFILES, ServiceConfiguration, configuration
+from streaming.broker.config import PROFILE_OF, PROFILES, ServiceConfiguration, changes, configuration
 from streaming.broker.policies.admin_calls import NAMESPACE_CALLS, TOPIC_CALLS
 from streaming.broker.policies.hierarchy import (
     BacklogQuota,
@@ -241,6 +242,39 @@ def test_settings_have_the_documented_defaults() -> None:
             if len(missing := truth[name]) > 80:
                 truth[name] = f"{missing.count(',') + 1} of them"
         assert said[profile] == json.loads(msgspec.json.encode(truth))
+
+
+_SETTING = re.compile(r"`(\w+)`(?: (\S+) / ([^\s,]+))?")
+"""A setting in a table of profiles.md, with its values in two profiles. A list as a value is left out."""
+
+
+def test_profiles_has_a_row_for_each_setting_that_differs() -> None:
+    """Each table compares two profiles, as its head says: it has the settings that differ between them, with the values of both."""
+    page = (ROOT / "docs" / "reference" / "profiles.md").read_text()
+    compared: dict[tuple[Profile, Profile], dict[str, tuple[str, str]]] = {}
+    for head, *rows in tables(page):
+        pair = re.fullmatch(r"setting \((\S+) / (\S+)\)", head[-1])
+        if pair is not None:
+            first, second = (PROFILE_OF[each] for each in pair.groups())
+            compared[first, second] = {
+                name: values for row in rows for name, *values in _SETTING.findall(row[-1])
+            }
+    assert compared.keys() == {("4.0", "4.2"), ("3.0", "4.0"), ("2.10", "3.0"), ("2.x", "4.0")}
+    for (before, after), named in compared.items():
+        differ = changes(before, after)
+        if before == "2.x":  # it has what 2.10 has, but for the articles
+            differ = {name: differ[name] for name in differ if name in changes("2.x", "2.10")}
+        assert differ.keys() - named.keys() == set(), (before, after)
+        for name, said in named.items():
+            assert all(said) or name.startswith("missing"), f"{name} has no values"
+            values = [str(getattr(configuration(profile, {}), name)) for profile in (before, after)]
+            for value, text in zip(values, said, strict=True):
+                shown = value.lower() if value in ("True", "False") else value.replace("-", "−")
+                end = text.removeprefix("…")
+                assert shown.endswith(end) if end != text else text in ("", shown), (name, before, after)
+    only = page[page.index("Only `5.0`") :]
+    only = only[: only.index("\n\n")]
+    assert changes("4.2", "5.0").keys() == set(re.findall(r"`(\w{4,})`", only))
 
 
 # -- the example log ----------------------------------------------------------------------------------------------

@@ -42,10 +42,12 @@ def resets(move: Effect) -> bool:
 
 
 Change = Literal[
-    "lost newly", "saved", "lost earlier", "lost later", "lost by another rule", "delivered later", "redelivered", "unknown"
+    "lost newly", "saved", "lost earlier", "lost later", "lost by another rule", "delivered later", "redelivered",
+    "other redelivery count", "unknown",
 ]  # fmt: skip
 """``lost``: the message left the subscription's backlog without an ack. ``delivered later``: or not within the log.
-``redelivered``: sent another number of times. ``unknown``: what became of it depends on what clients would have done, for
+``redelivered``: sent another number of times. ``other redelivery count``: sent as often, but its highest redelivery count, after which a
+client may give it to a dead-letter topic, is another one. ``unknown``: what became of it depends on what clients would have done, for
 example because the message was refused; or one run has acked what another has not."""
 
 CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined]

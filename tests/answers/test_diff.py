@@ -32,9 +32,11 @@ from tests.answers.test_whatif import (
     T,
     ack,
     admin,
+    broker,
     eviction,
     flow,
     hold,
+    leaves_what_it_holds,
     publish,
     subscribe,
     table,
@@ -339,6 +341,14 @@ def test_equal_replays_differ_in_nothing(tmp_path: Path) -> None:
     found = diff(tmp_path / "a", tmp_path / "b")
     assert len(found.differences) == 0
     assert [each.policies for each in found.totals] == [BASELINE, "b"]
+
+
+def test_the_outputs_tell_the_highest_redelivery_count(tmp_path: Path) -> None:
+    log = table(leaves_what_it_holds(1))
+    expected, found = both(tmp_path, log, broker(leavingConsumerCountsRedelivery=True))
+    (row,) = found.differences.to_pylist()
+    assert (row["change"], row["proposed_redelivery_count"]) == ("other redelivery count", 1)
+    assert equal(found, expected) == 1
 
 
 def test_the_first_answers_of_a_log_are_compared(tmp_path: Path) -> None:

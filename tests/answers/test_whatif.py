@@ -90,6 +90,13 @@ def admin(method: str, call: str, body: Any) -> pa.Table:
     return log_table(LOGICAL, timestamp=[0], topic=pa.array([T]), value=[json.dumps(value).encode()])
 
 
+def broker(**settings: Any) -> pa.Table:
+    value = {"command": "BROKER_CONFIG", "settings": settings}
+    return log_table(
+        LOGICAL, timestamp=[0], topic=pa.array([None], pa.string()), value=[json.dumps(value).encode()]
+    )
+
+
 def eviction(size: int) -> pa.Table:
     body = {"limitSize": size, "policy": "consumer_backlog_eviction"}
     return admin("POST", "backlogQuota?backlogQuotaType=destination_storage", body)
@@ -578,6 +585,43 @@ def test_a_call_about_a_topic_that_is_gone_is_answered_otherwise() -> None:
         if (row["policies"], row["topic"], row["subscription"]) == ("proposed", T, None)
     )
     assert row["answered_otherwise"] == 2
+
+
+def leaves_what_it_holds(entries: int) -> list[Record]:
+    """A consumer gets some messages and leaves beside another one, which gets them then. That one leaves last, which forgets all counts: the next
+    one gets them again, with count 0."""
+
+    def leave(second: int, id_: int) -> Record:
+        return (
+            second,
+            T,
+            {"command": "CLOSE_CONSUMER", "connection": "s", "consumer_id": id_, "request_id": 9},
+        )
+
+    second = {"command": "FLOW", "connection": "s", "consumer_id": 2, "messagePermits": 9}
+    return [
+        subscribe(), flow(0, 9), *(publish(1, number) for number in range(entries)),
+        subscribe(2, consumer_id=2), (2, T, second), leave(3, 1), leave(4, 2), subscribe(5), flow(5, 9),
+    ]  # fmt: skip
+
+
+def test_the_highest_redelivery_count_is_compared() -> None:
+    """Each of two messages is sent three times, and the second time with a count, if one that leaves counts."""
+    log = table(leaves_what_it_holds(2))
+    found = ask(log, counts=broker(leavingConsumerCountsRedelivery=True))
+    columns = (
+        "sequence_id",
+        "change",
+        "baseline_deliveries",
+        "proposed_deliveries",
+        "baseline_redelivery_count",
+        "proposed_redelivery_count",
+    )
+    assert [tuple(row[name] for name in columns) for row in found.differences.to_pylist()] == [
+        (0, "other redelivery count", 3, 3, 0, 1),
+        (1, "other redelivery count", 3, 3, 0, 1),
+    ]
+    assert of_subscription(found, "counts")["other_redelivery_count"] == 2
 
 
 def test_what_a_seek_brings_back_is_not_skipped_less() -> None:

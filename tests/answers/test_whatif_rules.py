@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -19,6 +21,7 @@ from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 from tests.answers.test_whatif import (
     FIVE,
+    START,
     Record,
     T,
     equal_to_a_replay,
@@ -45,7 +48,7 @@ RECORDINGS = {
     "keySharedPassesEntriesThatWait": ("2.10.5", "ks_autosplit", "3.0", 13),
     "keySharedPointsByNameAlone": ("2.10.5", "ks_draining", "4.0", 16),
     "keySharedSpreadsKeyless": ("2.10.5", "ks_nokey", "4.0", 6),
-    "leavingConsumerCountsRedelivery": ("2.10.5", "ks_autosplit", "3.0", 0),
+    "leavingConsumerCountsRedelivery": ("2.10.5", "ks_autosplit", "3.0", 4),
     "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": ("4.2.4", "rnm_ledger5_40", "3.0", 2),
     "messageExpirySharedPosition": ("4.2.4", "ttl_last_acked", "3.0", 2),
     "messageExpiryThroughCursor": ("2.10.5", "ttl_last_acked", "4.2", 11),
@@ -214,24 +217,228 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
 }  # fmt: skip
 """By setting: a log that meets it, its profile, that to compare with, and what the summary says of a topic."""
 
+
+class Case(NamedTuple):
+    """The smallest log that meets a rule. From the rule alone: how many messages differ how, by change; which figures of the topic (None) or a
+    subscription differ, in the baseline and under the other profile, but for sizes; a field of stats that differs; and what a client sees first in both."""
+
+    before: str
+    after: str
+    records: list[Record]
+    settings: Mapping[str, Any] = MappingProxyType({})
+    differences: Mapping[str, int] = MappingProxyType({})
+    figures: Mapping[tuple[str | None, str], tuple[int, int]] = MappingProxyType({})
+    stat: str | None = None
+    sees: tuple[str, str] | None = None
+
+
+NO_CHECKS = {"backlogQuotaCheckIntervalInSeconds": 0, "messageExpiryCheckIntervalInMinutes": 0}
+FIRST = f"{T}-partition-0"
+PARTITIONS = "/persistent/a/b/t/partitions"
+
+
+def quota(limit: int, policy: str) -> Record:
+    path = "/persistent/a/b/t/backlogQuota?backlogQuotaType=destination_storage"
+    return (
+        0,
+        T,
+        {"command": "ADMIN", "method": "POST", "path": path, "body": {"limitSize": limit, "policy": policy}},
+    )
+
+
+def check(second: int, name: str) -> Record:
+    return second, None, {"command": "RUN_CHECK", "check": name}
+
+
+def fault(second: int, name: str) -> Record:
+    return second, T, {"command": "FAULT", "fault": name, "count": 1}
+
+
+def of_partitions(method: str, count: int) -> Record:
+    return 1, None, {"command": "ADMIN", "method": method, "path": PARTITIONS, "body": count}
+
+
+def send(second: int, sequence_id: int, **metadata: Any) -> Record:
+    """A SEND by the producer 1. `metadata` adds to its MessageMetadata."""
+    fields = {
+        "producer_name": "p",
+        "sequence_id": sequence_id,
+        "publish_time": START + 1000 * second,
+    } | metadata
+    return second, T, {"command": "SEND", "connection": "p", "producer_id": 1, "sequence_id": sequence_id, "metadata": fields,
+                       "num_messages": metadata.get("num_messages_in_batch", 1), "highest_sequence_id": metadata.get("highest_sequence_id"),
+                       "is_chunk": "chunk_id" in metadata, "payload": "x" * 40}  # fmt: skip
+
+
+def batch(second: int, sequence_id: int) -> Record:
+    """A SEND of two messages."""
+    return send(second, sequence_id, highest_sequence_id=sequence_id + 1, num_messages_in_batch=2)
+
+
+def acked_up_to(second: int, ledger: int, entry: int) -> Record:
+    return second, T, {"command": "ACK", "connection": "s", "consumer_id": 1, "ack_type": "Cumulative",
+                       "message_id": [{"ledgerId": ledger, "entryId": entry}]}  # fmt: skip
+
+
+def acked_second(second: int) -> Record:
+    """An ack of the second message of the batch 1:0; the first one is left."""
+    return second, T, {"command": "ACK", "connection": "s", "consumer_id": 1, "ack_type": "Individual",
+                       "message_id": [{"ledgerId": 1, "entryId": 0, "ack_set": [1], "batch_size": 2}]}  # fmt: skip
+
+
+CASES: dict[str, Case] = {
+    # Of three chunks with one id, 2.10 stores the first one. The others are duplicates.
+    "deduplicationChecksLastChunkOnly": Case(
+        "2.10", "3.0",
+        [
+            producer(0, "p", 1, "Shared"),
+            subscribe(),
+            *(send(1, 7, uuid="p-7", chunk_id=chunk, num_chunks_from_msg=3) for chunk in range(3)),
+        ],
+        {"brokerDeduplicationEnabled": True},
+        {"unknown": 2},
+        {(None, "stored"): (1, 3), (None, "duplicates"): (2, 0), (None, "backlog"): (1, 3), ("s", "backlog"): (1, 3), ("s", "peak_backlog"): (1, 3)},
+        sees=("sequence id 7 of p: a duplicate", "sequence id 7 of p: stored"),
+    ),
+    # Only deduplication's cursor is behind. 2.10 closes the producer, for the 20 s until the end; 3.0 takes a snapshot, and its cursor moves.
+    "backlogQuotaSparesProducersForDedupCursor": Case(
+        "2.10", "3.0",
+        [
+            quota(1, "producer_exception"),
+            producer(0, "p", 1, "Shared"),
+            subscribe(),
+            send(1, 0),
+            acked(2, 0),
+            check(10, "backlogQuota"),
+            tick(30),
+        ],
+        NO_CHECKS | {"brokerDeduplicationEnabled": True},
+        {},
+        {(None, "closed_producers"): (1, 0), (None, "held"): (20_000, 0)},
+        "markDeletePosition",
+        ("CLOSE_PRODUCER: backlog quota exceeded", "nothing"),
+    ),
+    # A client's clock is a day ahead. Its first two messages fill a ledger, which has been closed for longer than the TTL.
+    # Nobody consumes: a connected consumer's few messages would be left alone.
+    "messageExpiryPassesClosedLedgers": Case(
+        "2.10", "3.0",
+        [
+            (0, T, {"command": "ADMIN", "method": "POST", "path": "/persistent/a/b/t/messageTTL", "body": 100}),
+            subscribe(),
+            *(publish(second, second, publish_time=START + 86_400_000) for second in (1, 2, 3)),
+            (4, T, {"command": "CLOSE_CONSUMER", "connection": "s", "consumer_id": 1, "request_id": 2}),
+            check(200, "messageExpiry"),
+        ],
+        NO_CHECKS | {"managedLedgerMaxEntriesPerLedger": 2},
+        {"lost newly": 2},
+        {("s", "expired"): (0, 2), ("s", "lost_undelivered"): (0, 2), ("s", "backlog"): (3, 1), (None, "backlog"): (3, 1)},
+    ),
+    # A subscription has acked all of three messages, so the ledger of the first two goes. A reader at its begin goes on before the third one:
+    # at 2:-1, or at 1:1, behind the same two messages.
+    "trimMovesToNextLedger": Case(
+        "2.10", "3.0",
+        [
+            subscribe(0, "s", "Exclusive"),
+            subscribe(0, "r", "Exclusive", durable=False, start_message_id={"ledgerId": -1, "entryId": -1}),
+            *(publish(1, number) for number in range(3)),
+            acked_up_to(2, 2, 0),
+        ],
+        {"managedLedgerMaxEntriesPerLedger": 2},
+        stat="markDeletePosition",
+    ),
+    # A reader holds three messages and acks one of a batch, which a trim then passes. Of the ack of the whole batch, 3.0 counts both messages,
+    # 4.0 the one that was left: 0 or 1 of its messages are unacked.
+    "passedBatchesAreForgotten": Case(
+        "3.0", "4.0",
+        [
+            producer(0, "p", 1, "Shared"),
+            subscribe(durable=False, start_message_id={"ledgerId": -1, "entryId": -1}),
+            flow(0, 9),
+            batch(1, 0),
+            acked_second(2),
+            publish(3, 2),
+            acked(4, 0),
+        ],
+        {
+            "managedLedgerMaxEntriesPerLedger": 2,
+            "acknowledgmentAtBatchIndexLevelEnabled": True,
+            "passedEntriesStayPending": True,
+        },
+        stat="unackedMessages",
+    ),
+    # As many partitions as there are: 409, or 204.
+    "partitionsMustIncrease": Case(
+        "2.10", "3.0", [of_partitions("PUT", 3), of_partitions("POST", 3)], figures={(None, "answered_otherwise"): (0, 1)}
+    ),
+    # A partition was deleted, and use creates no topics. A producer that comes creates it from 4.0 on.
+    "useRecreatesPartitions": Case(
+        "3.0", "4.0",
+        [
+            of_partitions("PUT", 1),
+            (2, FIRST, {"command": "ADMIN", "method": "PUT", "path": "/persistent/a/b/t-partition-0"}),
+            (3, FIRST, {"command": "ADMIN", "method": "DELETE", "path": "/persistent/a/b/t-partition-0"}),
+            (4, FIRST, producer(4, "p", 1, "Shared")[2]),
+        ],
+        {"allowAutoTopicCreation": False},
+        stat="stats",
+        sees=(f"ERROR: Topic {FIRST} does not exist", "PRODUCER_SUCCESS"),
+    ),
+    # Two entries of 62 bytes under a quota of 69, of which 0.9 are 62.1. 3.0 skips (124 - 62.1) / 124 * 2 = 0.998 entries, so none. 4.0 has
+    # the target 62, and skips (124 - 62) * 2 / 124 = 1.
+    "backlogQuotaSkipByFactor": Case(
+        "3.0", "4.0",
+        [quota(69, "consumer_backlog_eviction"), subscribe(), publish(1, 0), publish(1, 1), check(10, "backlogQuota")],
+        NO_CHECKS,
+        {"lost newly": 1},
+        {("s", "evicted"): (0, 1), ("s", "lost_undelivered"): (0, 1), ("s", "backlog"): (2, 1), (None, "backlog"): (2, 1)},
+    ),
+    # Four entries of 62 bytes under a quota of 100: (248 - 90) / 248 * 4 = 2.5, so two go. A write has failed while another one waits, so the
+    # topic is fenced, and 4.0 skips it.
+    "backlogQuotaSkipsFencedTopics": Case(
+        "3.0", "4.0",
+        [
+            quota(100, "consumer_backlog_eviction"),
+            subscribe(),
+            *(publish(1, number) for number in range(4)),
+            fault(2, "DelayWrites"),
+            publish(2, 4),
+            fault(2, "FailWrites"),
+            publish(2, 5),
+            check(10, "backlogQuota"),
+        ],
+        NO_CHECKS,
+        {"saved": 2},
+        {("s", "evicted"): (2, 0), ("s", "lost_undelivered"): (2, 0), ("s", "backlog"): (2, 4), (None, "backlog"): (2, 4)},
+    ),
+    # One of the two messages of a batch is acked. 4.2 keeps that: the next consumer holds one message, not two.
+    "acknowledgmentAtBatchIndexLevelEnabled": Case(
+        "4.0", "4.2",
+        [
+            producer(0, "p", 1, "Shared"),
+            subscribe(),
+            flow(0, 9),
+            batch(1, 0),
+            acked_second(2),
+            (3, T, {"command": "CLOSE_CONSUMER", "connection": "s", "consumer_id": 1, "request_id": 2}),
+            subscribe(4),
+            flow(4, 9),
+        ],
+        stat="unackedMessages",
+        sees=("sequence id 0 sent to s", "sequence id 0 sent to s"),
+    ),
+}  # fmt: skip
+"""By setting: what the advisor has to find in a log that meets it and nothing else."""
+
+_SIZES_AND_STATS = {"storage", "peak_storage", "other_stats"}
+
 ELSEWHERE = {
-    "acknowledgmentAtBatchIndexLevelEnabled": "the recordings set it",
-    "backlogQuotaSkipByFactor": "tests/broker/random_lives.py",
-    "backlogQuotaSkipsFencedTopics": "tests/broker/test_quota_and_retention.py",
-    "backlogQuotaSparesProducersForDedupCursor": "tests/broker/random_lives.py",
-    "deduplicationChecksLastChunkOnly": "tests/broker/random_lives.py",
     "highestProtocolVersion": "no command of a log is answered with it",
-    "keySharedLookAheadMsgInReplayThresholdPerConsumer": "tests/broker/test_key_shared_cases.py",
-    "keySharedLookAheadMsgInReplayThresholdPerSubscription": "tests/broker/test_key_shared_cases.py",
+    "keySharedLookAheadMsgInReplayThresholdPerConsumer": "from 2,000 waiting entries on: tests/broker/test_key_shared_cases.py",
+    "keySharedLookAheadMsgInReplayThresholdPerSubscription": "from 20,000 waiting entries on: tests/broker/test_key_shared_cases.py",
     "missingAdminFields": "the rows of a log have the fields of 4.0",
-    "managedLedgerMaxUnackedRangesToPersist": "tests/broker/test_limits_of_stores.py",
-    "messageExpiryPassesClosedLedgers": "tests/broker/random_lives.py",
-    "partitionsMustIncrease": "tests/server/test_admin.py",
-    "passedBatchesAreForgotten": "tests/broker/test_profile_2_10.py",
-    "trimMovesToNextLedger": "tests/broker/random_lives.py",
-    "useRecreatesPartitions": "tests/broker/test_partitioned_topics.py",
+    "managedLedgerMaxUnackedRangesToPersist": "from 10,000 holes on: tests/broker/test_limits_of_stores.py",
 }
-"""Settings that none of these meets, and where they are met."""
+"""Settings that none of these meets, and why."""
 
 
 def recorded(version: str, scenario: str, folder: Path) -> Path:
@@ -253,7 +460,7 @@ def rule(found: WhatIf, setting: str) -> RuleMet:
 
 def test_each_setting_that_differs_between_two_profiles_has_a_case() -> None:
     differ = {name for before in LINES for after in LINES for name in changes(before, after)}
-    assert {*RECORDINGS, *LOGS, *ELSEWHERE} == differ
+    assert {*RECORDINGS, *LOGS, *CASES, *ELSEWHERE} == differ
 
 
 @pytest.mark.sampled(3)
@@ -279,6 +486,27 @@ def test_a_log_meets_the_rule(setting: str) -> None:
     if not setting.startswith("keyShared"):  # the dispatcher of 4.0 has but one way
         back = table(records, profile=after)
         assert rule(whatif(back, profile=before, partitions=1), setting).topics
+
+
+@pytest.mark.parametrize("setting", CASES)
+def test_the_advisor_finds_what_the_rule_does_to_its_smallest_log(setting: str) -> None:
+    case = CASES[setting]
+    log = table(case.records, profile=case.before, **case.settings)
+    found = rule(whatif(log, profile=case.after, partitions=1), setting)
+    assert found.differences == case.differences
+    (on,) = found.topics
+    figures = {(each.subscription, each.name): (each.baseline, each.proposed) for each in on.figures}
+    assert {key: values for key, values in figures.items() if key[1] not in _SIZES_AND_STATS} == case.figures
+    assert case.stat is None or case.stat in found.stats
+    seen = (on.open_loop_baseline or "", on.open_loop_proposed or "")
+    assert all(map(str.startswith, seen, case.sees or ("", "")))
+    assert (on.open_loop_from is None) == (case.sees is None)
+    # The other way round, the same differs.
+    back = rule(
+        whatif(table(case.records, profile=case.after, **case.settings), profile=case.before, partitions=1),
+        setting,
+    )
+    assert [each.topic for each in back.topics] == [on.topic]
 
 
 def test_a_log_that_meets_no_rule() -> None:

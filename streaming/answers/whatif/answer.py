@@ -20,7 +20,8 @@ _names = pa.dictionary(pa.int32(), pa.string())
 
 _SIDE = [
     ("fate", _names), ("taken", _names), ("clock", _number), ("cause", _names), ("policy", _names), ("age", _number),
-    ("delivered", _number), ("deliveries", pa.int32()), ("ledger", _number), ("entry", _number),
+    ("delivered", _number), ("deliveries", pa.int32()), ("redelivery_count", pa.int32()),
+    ("ledger", _number), ("entry", _number),
 ]  # fmt: skip
 
 DIFFERENCES = pa.schema(
@@ -32,7 +33,7 @@ DIFFERENCES = pa.schema(
 )  # fmt: skip
 """A row per message and subscription that differs. `offset`: of the publish in its ingress partition; null: it was there before the log. For each side: what became
 of the message; if a rule took it, what had become of it until then, when (ms), the rule and its policy, and the message's age
-then (ms); when it was first delivered (ms), how often it was sent, and its position. 0 or null: never. `rules`: under a profile, the
+then (ms); when it was first delivered (ms), how often it was sent, the highest redelivery count that it came with, and its position. 0 or null: never. `rules`: under a profile, the
 settings that make it: "a or b" if each does by itself, "a and b" if only both do; null: not known."""
 
 SUMMARY = pa.schema(

@@ -151,7 +151,8 @@ def _add_rules(
     settings = differing_settings(configurations(records), PROFILE_OF[profile])
     differ = differing_topics(found, name)
     affected = records
-    if "" not in differ:  # calls about no topic are in all of them
+    # Calls about no topic are in all of them, and so are those that name theirs in the path alone.
+    if set(differ) <= set(records["topic"].unique().to_pylist()):
         chosen = records.filter(pc.is_in(records["topic"], pa.array(differ, pa.string())))[
             "partition"
         ].unique()
@@ -444,16 +445,18 @@ class _Side:
         columns = [
             column.up_to(count)
             for column in (
-                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, of.answer, of.reason,
+                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, mine.redelivery_count, of.reason,
+                of.answer,
             )
         ]  # fmt: skip
-        columns.append(mine.parted(0, count))
+        columns.insert(0, mine.parted(0, count))
         self.places = np.arange(count)
         if same is not None:
             columns = [same.column(each) for each in columns]
-            columns[5], self.places = same.answer, same.places
+            columns[-1], self.places = same.answer, same.places
         self.count = len(self.places)
-        self.delivered, self.acked, self.passed, self.rule, self.deliveries, answer, reason, parted = columns
+        parted, self.delivered, self.acked, self.passed, self.rule, *others = columns
+        self.deliveries, self.redelivery_count, reason, answer = others
         if same is not None and same.given_up:
             reason = reason.copy()
             for number, why in same.given_up.items():
@@ -498,6 +501,7 @@ class _Side:
             "age": pa.array(passed - publish, mask=passed == 0),
             "delivered": _or_null(self.delivered[rows]),
             "deliveries": pa.array(self.deliveries[rows], pa.int32()),
+            "redelivery_count": pa.array(self.redelivery_count[rows], pa.int32()),
             "ledger": pa.array(ledgers, mask=ledgers < 0),
             "entry": pa.array(entries, mask=ledgers < 0),
         }
@@ -605,6 +609,7 @@ def changes(before: _Side, after: _Side, *, open_loop: bool) -> np.ndarray[Any, 
     first, second = (np.where(side.delivered == 0, never, side.delivered) for side in (before, after))
     assign(kept & (second > first), "delivered later")
     assign(both & (after.deliveries != before.deliveries), "redelivered")
+    assign(both & (after.redelivery_count != before.redelivery_count), "other redelivery count")
     assign(kept & (before.fate != after.fate), "unknown")
     assign(kept & (first != second), "unknown")
     return found

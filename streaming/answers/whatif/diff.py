@@ -378,8 +378,8 @@ class _OfSubscription(OfSubscription):
         self.begin_again(self._since, written, count)
         self._unknown_start, self._first = start is None, None
 
-    def sent(self, ledger: int, entry: int, clock: int) -> None:
-        super().sent(ledger, entry, clock)
+    def sent(self, ledger: int, entry: int, clock: int, redelivery_count: int) -> None:
+        super().sent(ledger, entry, clock, redelivery_count)
         position = Position(ledger, entry)
         if self._unknown_start and (self._first is None or position < self._first):
             self._first = position

@@ -20,6 +20,7 @@ from streaming.answers.fates import LOST, MOVED, Outcome, deletes, loses_writes,
 from streaming.answers.whatif.put_off import PutOffWrites
 from streaming.broker.broker import Broker
 from streaming.broker.context import Acked
+from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.persistent.publish.publishing import DUPLICATE as DUPLICATE_ID
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.topic.abstract_topic import PendingWrite
@@ -202,7 +203,8 @@ class OfSubscription:
     """What became of a topic's messages for one subscription.
 
     Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; times in ms,
-    0: never), which `rule` (from 1, see `OfTopic.rules`), and how often it was sent (`deliveries`). Messages up to
+    0: never), which `rule` (from 1, see `OfTopic.rules`), how often it was sent (`deliveries`), and the highest
+    `redelivery_count` that it came with. Messages up to
     `start` are not for it. `created`: the offset of the record that created it last. `gone`: when it was deleted; 0 while it is
     there. Where acks are not observed, `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages
     that a rule took, `unknown_lost` were delivered and not acked, and `unknown_acked` acked.
@@ -212,7 +214,7 @@ class OfSubscription:
         self.start, self.created, self.gone = start, -1, 0
         self._done = start
         self.delivered, self.acked, self.passed = (Column() for _ in range(3))
-        self.rule, self.deliveries = Column(np.int32), Column(np.int32)
+        self.rule, self.deliveries, self.redelivery_count = (Column(np.int32) for _ in range(3))
         self._former = Column(np.int32)
         self._parted: list[tuple[int, int, int]] = []
         self.peak_backlog: int | None = 0
@@ -221,12 +223,15 @@ class OfSubscription:
         self.oldest: list[tuple[int, int]] = []
         self.backlogs: list[tuple[int, int]] = []
         self._sent = array("q")
+        self._again = array("q")
         self._acks = array("q")
         self._ranges: list[tuple[Position, Position, int]] = []
 
-    def sent(self, ledger: int, entry: int, clock: int) -> None:
+    def sent(self, ledger: int, entry: int, clock: int, redelivery_count: int) -> None:
         """An entry was sent to a consumer."""
         self._sent.extend((ledger, entry, clock))
+        if redelivery_count:  # few have one, so that the column takes little memory
+            self._again.extend((ledger, entry, redelivery_count))
 
     def ack(self, ack: Acked) -> None:
         """A client, or a filter, acked entries."""
@@ -253,6 +258,11 @@ class OfSubscription:
             delivered[places[fresh]] = clocks[::-1][fresh]
             np.add.at(self.deliveries.to_set(first, stop), numbers - first, 1)
             self._sent = array("q")
+        if self._again:
+            numbers, counts = _numbers(written, self._again)
+            first, stop = _span(numbers)
+            np.maximum.at(self.redelivery_count.to_set(first, stop), numbers - first, counts.astype(np.int32))
+            self._again = array("q")
         if self._acks:
             numbers, clocks = _numbers(written, self._acks)
             known = numbers > self.start  # a client may ack what was trimmed before the subscription came
@@ -383,7 +393,7 @@ def _span(numbers: Ints) -> tuple[int, int]:
 
 
 def _numbers(written: WrittenEntries, found: array[int]) -> tuple[Ints, Ints]:
-    """The numbers of entries, given as ledger, entry and clock in turn, and their clocks. Leaves out what was never written."""
+    """The numbers of entries, given as ledger, entry and clock (or count) in turn, and their clocks. Leaves out what was never written."""
     ledgers, entries, clocks = np.frombuffer(found, np.int64).reshape(-1, 3).T
     numbers = written.numbers_of(ledgers, entries)
     there = numbers >= 0
@@ -546,7 +556,7 @@ class Observer:
         of = self.of(effect.topic)
         found = of.subscriptions.get(effect.subscription)
         if found is not None:
-            found.sent(effect.ledger_id, effect.entry_id, clock)
+            found.sent(effect.ledger_id, effect.entry_id, clock, effect.redelivery_count)
         of.seen.append(Seen(offset, clock, effect))
 
     def _receipt(self, offset: int, clock: int, effect: e.SendReceipt) -> None:
@@ -674,9 +684,11 @@ class Observer:
                 for low, high in cursor.acked.runs():
                     for first, stop in of.written.numbers(low, high):
                         found.acked.to_set(first, stop)[:] = self.broker.clock
+                dispatcher = subscription.dispatcher
+                counts = dispatcher.counts if isinstance(dispatcher, MultipleConsumers) else {}
                 for consumer in subscription.consumers:
                     for position in consumer.pending:
-                        found.sent(position.ledger, position.entry, self.broker.clock)
+                        found.sent(*position, self.broker.clock, counts.get(position, 0))
                 found.settle(of.written)
 
     def forget(self) -> None:
