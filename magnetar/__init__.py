@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from streaming.jobs.replay import ReplayResult, replay
     from streaming.jobs.start import start
     from streaming.log.files import read_log
-    from streaming.log.policies import PolicyError
+    from streaming.log.policy_files import PolicyError
     from streaming.log.table import LogError
     from streaming.spark.dataframes import BadCommands, fold
     from streaming.spark.failure import QueryFailed
@@ -139,7 +139,7 @@ _HOMES = {
     "streaming.answers.whatif.compare": "whatif",
     "streaming.broker.broker": "Broker",
     "streaming.log.files": "read_log",
-    "streaming.log.policies": "PolicyError",
+    "streaming.log.policy_files": "PolicyError",
     "streaming.log.table": "LogError",
     "streaming.jobs.replay": "ReplayResult replay",
     "streaming.spark.dataframes": "BadCommands fold",

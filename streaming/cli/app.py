@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from schemas.printable import traceback_text
 from streaming import __version__
 from streaming.cli.advise import advise_command
 from streaming.cli.check import check_command
@@ -65,7 +66,7 @@ class Application(typer.Typer):
                     raise
                 code = FAILED
                 with undisturbed():
-                    sys.excepthook(type(end), end, end.__traceback__)
+                    typer.echo(traceback_text(end), err=True)
                 raise SystemExit(FAILED) from None
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from schemas.printable import one_line, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -36,18 +38,6 @@ def console(*, stderr: bool = False) -> Console:
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Printable(stderr=stderr, width=None if is_terminal else _FILE_WIDTH)
-
-
-def printable(text: str, keep: str = "\n") -> str:
-    """A text with escapes in place of what a terminal would obey, but for the characters to `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
-
-
-def one_line(text: str) -> str:
-    """A text on one line, of which a terminal obeys nothing: no name in it can end the line, and begin another one."""
-    return printable(text, keep="")
 
 
 def say(*lines: str, err: bool = False) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from schemas.printable import one_line
 from schemas.units import moment
-from streaming.cli.console import counted, one_line
+from streaming.cli.console import counted
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import SnapshotsFolder
 

@@ -13,7 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from streaming.cli.console import one_line, printable
+from schemas.printable import one_line, printable
+from streaming.runtime.logs import last_resort
 from streaming.runtime.signals import ended_by
 
 WRONG = 2
@@ -107,9 +108,8 @@ def _end(text: str, code: int, error: Exception) -> None:
 
 
 def _shown(text: str, error: Exception) -> str:
-    """Mistakes in a user's own file have a line each. No other name in an error begins a line."""
-    own = type(error).__name__ in ("LogError", "PolicyError", "QueryFailed")
-    return printable(text, keep="\n" if own else "")
+    """Mistakes in a file of policies have a line each. No name in an error begins a line."""
+    return printable(text, keep="\n" if type(error).__name__ == "PolicyError" else "")
 
 
 def _silence_py4j() -> None:
@@ -136,6 +136,7 @@ class Group(TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the command and exits."""
+        last_resort()
         try:
             code = super().main(*args, **kwargs | {"standalone_mode": False})
             sys.stdout.flush()

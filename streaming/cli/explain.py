@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import printable, say, say_json
+from schemas.printable import printable
+from streaming.cli.console import say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.explained import (
     answers_lines,

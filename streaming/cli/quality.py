@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import console, counted, new_table, one_line, say
+from schemas.printable import one_line
+from streaming.cli.console import console, counted, new_table, say
 from streaming.cli.errors import expected_errors
 
 if TYPE_CHECKING:

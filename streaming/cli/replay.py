@@ -97,7 +97,7 @@ def replay_command(
     from streaming.jobs.replay import NotEmptyError, replay_in_process, replay_log
     from streaming.jobs.summary import what_happened
     from streaming.log.files import check_log
-    from streaming.log.policies import PolicyError
+    from streaming.log.policy_files import PolicyError
     from streaming.log.table import LogError
     from streaming.runtime.java import JavaNotFoundError
     from streaming.spark.failure import QueryFailed, explained

@@ -9,7 +9,6 @@ the effects is the business of whoever owns it: `streaming.fold.columns` makes A
 from __future__ import annotations
 
 import gc
-import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from weakref import WeakMethod
 from schemas.commands import Decoded, Refused, decode
 from schemas.effects import TIMESTAMP_AHEAD
 from schemas.entries import EntryNotFound
+from schemas.printable import one_line, quoted
 from schemas.records import Coordinates, TopicAside
 from schemas.units import LATEST_TIME
 from streaming.broker.broker import Broker, topic_set_aside
@@ -254,12 +254,12 @@ class RecordFold:
         place = f"partition {self.partition}, {place}, {doing}"
         # The store or the disk is to blame, and the text says so.
         if isinstance(error, EntryNotFound | OSError):
-            raise type(error)(f"{place}: {' '.join(str(error).split())}") from error
+            raise type(error)(one_line(f"{place}: {' '.join(str(error).split())}")) from error
         ways = []
         if of_record and self._has_options:
             ways.append(f"without it, start with --quarantine {self.partition}:{offset}")
         if at_fault and self._has_options:
-            ways.append(f"without the topic at hand, start with --quarantine-topic {shlex.quote(at_fault)}")
+            ways.append(f"without the topic at hand, start with --quarantine-topic {quoted(at_fault)}")
         if of_record:
             to_do = "Started again, Magnetar comes to this record again"
         else:
@@ -279,7 +279,7 @@ class RecordFold:
 
 def described(error: Exception) -> str:
     """An error by its type and its text, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {one_line(' '.join(str(error).split()))}"
 
 
 @contextmanager

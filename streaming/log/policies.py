@@ -48,17 +48,9 @@ from streaming.log.broker_settings import nearest_setting, sort_out
 from streaming.log.dump_files import NO_EFFECT, full_topic
 from streaming.log.files import line_numbers, read_log
 from streaming.log.pins import PolicyCommand, fields_of, fronts, keys_of
-from streaming.log.policy_files import SHOWN, PolicyFile, is_log, mistakes, read_policy_file
+from streaming.log.policy_files import SHOWN, PolicyError, PolicyFile, is_log, read_policy_file
 from streaming.log.policy_sources import policy_sources
 from streaming.log.table import LOGICAL, LogError, log_table
-
-
-class PolicyError(LogError):
-    """Some policies can't take effect. `problems` has one text per mistake, which begins with its place."""
-
-    def __init__(self, name: str, problems: Sequence[str]) -> None:
-        super().__init__(mistakes(name, problems))
-        self.problems = tuple(problems)
 
 
 def read_policies(

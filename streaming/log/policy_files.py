@@ -33,6 +33,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarfloat import ScalarFloat
 
+from schemas.printable import one_line
 from schemas.undecodable import UNDECODABLE
 from sinks.small_files import in_utf8, read_small
 from streaming.broker.admin import namespace_policies
@@ -86,7 +87,15 @@ def mistakes(name: str, found: Sequence[str]) -> str:
         if len(found) > SHOWN
         else f"{len(found)} mistakes"
     )
-    return "\n  ".join([f"{name} has {count}, so it is not used:", *found[:SHOWN]])
+    return "\n  ".join(map(one_line, [f"{name} has {count}, so it is not used:", *found[:SHOWN]]))
+
+
+class PolicyError(LogError):
+    """Some policies can't take effect. `problems` has one text per mistake, which begins with its place."""
+
+    def __init__(self, name: str, problems: Sequence[str]) -> None:
+        super().__init__(mistakes(name, problems))
+        self.problems = tuple(problems)
 
 
 class PolicyFile(NamedTuple):
@@ -112,7 +121,7 @@ def read_policy_file(
     except LogError as error:
         raise LogError(f"{path}: {error}") from error
     if found.mistakes:
-        raise LogError(mistakes(str(path), found.mistakes))
+        raise PolicyError(str(path), found.mistakes)
     table = log_table(
         LOGICAL,
         timestamp=[0] * len(found.settings),

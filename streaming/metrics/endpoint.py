@@ -1,6 +1,8 @@
 """The HTTP endpoint of a running query: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever runs it."""
 
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -13,6 +15,8 @@ from prometheus_client.registry import Collector
 
 from streaming.metrics.browsers import READING, is_loopback
 from streaming.metrics.query import QueryMetrics
+
+log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 
@@ -169,6 +173,10 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.heard(request)
             self._free.release()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong with a connection."""
+        log.error("a connection can't be served, which is a bug in Magnetar: %r", sys.exception())
+
 
 class _Quiet(WSGIRequestHandler):
     timeout = 10
@@ -194,4 +202,4 @@ class _Quiet(WSGIRequestHandler):
 class _Handler(ServerHandler):
     def log_exception(self, exc_info: Any) -> None:
         if not isinstance(exc_info[1], OSError):  # a client that does not read any more is no error
-            super().log_exception(exc_info)
+            log.error("a request can't be answered, which is a bug in Magnetar: %r", exc_info[1])

@@ -22,6 +22,7 @@ from schemas import commands as c
 from schemas.effects import KINDS as ROW_KINDS
 from schemas.effects import Quarantined
 from schemas.outputs import Rows
+from schemas.printable import one_line
 from sinks.rows import concat, unpack
 from sinks.storage import Storage
 from streaming.quality.gate import INPUTS, Gate
@@ -158,10 +159,8 @@ def main(url: str, seconds: float) -> None:
         result = watch.look()
         if result is not None and (result.broken.keys() | set(result.disagreements)):
             named = ", ".join(f"{rule}: {count}" for rule, count in result.broken.items())
-            print(
-                f"quality: broken in a sample: {named}; kernels disagree: {result.disagreements}",
-                file=sys.stderr,
-            )
+            text = f"quality: broken in a sample: {named}; kernels disagree: {result.disagreements}"
+            print(one_line(text), file=sys.stderr)
 
 
 if __name__ == "__main__":

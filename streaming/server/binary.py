@@ -1011,7 +1011,7 @@ class Connection(asyncio.Protocol):
         self._tasks.discard(task)
         self._carried_out(size)
         if not task.cancelled() and (error := task.exception()) is not None and not self._closing:
-            log.error("a command can't be answered, which is a bug in Magnetar", exc_info=error)
+            self._server.bugs.error("a command can't be answered, which is a bug in Magnetar: %r", error)
             self.close("a command can't be answered")
 
     def _watch(self, asked: Frame, size: int) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
+from streaming.runtime.logs import Lines
+
 MOST_WAITING = 1000
 """Lines that wait to be read. Further ones are dropped."""
 MOST_A_MINUTE = 20
@@ -20,7 +22,7 @@ _END_SECONDS = 1.0
 
 
 class Seldom(logging.Filter):
-    """Lets `MOST_A_MINUTE` records of a kind through, and says with the first one of the next minute how many there were."""
+    """Lets `MOST_A_MINUTE` records of a kind through, or one with a traceback, and says with the first one of the next minute how many there were."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         """`now`: seconds since any moment."""
@@ -32,15 +34,16 @@ class Seldom(logging.Filter):
         """Whether to log it."""
         kind, now = (record.name, str(record.msg).partition("\n")[0]), self._now()
         since, count = self._kinds.get(kind, (now, 0))
+        most = MOST_A_MINUTE if record.exc_info is None else 1
         if now - since >= 60:
-            if (missed := count - MOST_A_MINUTE) > 0:
+            if (missed := count - most) > 0:
                 record.msg = f"{record.getMessage()} ({missed:,} more in the minute before)"
                 record.args = ()
             since, count = now, 0
         if len(self._kinds) >= _KINDS:
             self._kinds.clear()
         self._kinds[kind] = since, count + 1
-        return count < MOST_A_MINUTE
+        return count < most
 
 
 class InBackground(logging.Handler):
@@ -48,6 +51,7 @@ class InBackground(logging.Handler):
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
+        self.setFormatter(Lines())
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         self._descriptor, self._dropped = descriptor, 0
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
@@ -89,7 +93,6 @@ def logging_in_background() -> Iterator[None]:
     handler = InBackground(2)
     handler.setLevel(logging.WARNING)
     handler.addFilter(Seldom())
-    handler.setFormatter(logging.Formatter("%(message)s"))
     logging.root.addHandler(handler)
     try:
         yield

@@ -10,12 +10,14 @@ import sys
 import tempfile
 import threading
 import zipfile
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas.arguments import checked
+from schemas.printable import printable
 from sinks.s3 import environment
 from streaming.runtime.jars import s3a_jars, spark_kafka_jars
 from streaming.runtime.java import spark_java_home
@@ -150,11 +152,12 @@ def _start_java(settings: Mapping[str, str]) -> None:
 
 
 def _pass_on(reading: int) -> None:
-    """Copy to the standard error, until a signal ends the command."""
-    while text := os.read(reading, 1 << 16):
+    """Copy what a terminal does not obey to the standard error, until a signal ends the command."""
+    decoder = getincrementaldecoder("utf-8")("backslashreplace")
+    while data := os.read(reading, 1 << 16):
         if ended_by() is None:
             with suppress(OSError):
-                os.write(2, text)
+                os.write(2, printable(decoder.decode(data), keep="\n\t").encode())
     os.close(reading)
 
 

@@ -19,6 +19,7 @@ import sinks.tables  # noqa: F401
 import streaming.quality.sink
 import streaming.spark.operator
 import streaming.spark.query  # noqa: F401
+from schemas.printable import traceback_text
 
 
 class Quiet:
@@ -29,8 +30,9 @@ class Quiet:
     @staticmethod
     def print_exc() -> None:
         """Print the current exception to standard error, except a broken pipe."""
-        if not isinstance(sys.exception(), BrokenPipeError):
-            traceback.print_exc()
+        error = sys.exception()
+        if error is not None and not isinstance(error, BrokenPipeError):
+            print(traceback_text(error), file=sys.stderr)
 
 
 if __name__ == "__main__":

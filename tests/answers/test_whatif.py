@@ -26,8 +26,7 @@ from streaming.answers.whatif.report import report
 from streaming.broker.config import LINES
 from streaming.cli.app import app
 from streaming.jobs.replay import ReplayResult, replay_in_process
-from streaming.log.policies import PolicyError
-from streaming.log.policy_files import read_policy_file
+from streaming.log.policy_files import PolicyError, read_policy_file
 from streaming.log.table import LOGICAL, LogError, log_table
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces

@@ -25,8 +25,8 @@ from streaming.log.broker_settings import nearest_setting, sort_out
 from streaming.log.merge import without_coordinates
 from streaming.log.partition import partition_log
 from streaming.log.pins import pin
-from streaming.log.policies import PolicyError, policy_notes, read_policies
-from streaming.log.policy_files import is_log
+from streaming.log.policies import policy_notes, read_policies
+from streaming.log.policy_files import PolicyError, is_log
 from streaming.log.policy_sources import name_of, policy_sources
 from streaming.log.properties import read_properties
 from streaming.log.table import LOGICAL, LogError, log_table

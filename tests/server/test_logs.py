@@ -67,5 +67,10 @@ def test_many_of_one_kind_are_few() -> None:
     last = record(5)
     assert seldom.filter(last)
     assert last.getMessage() == "line 5 (980 more in the minute before)"
+    failed = [
+        logging.makeLogRecord(record(n, "failed %d").__dict__ | {"exc_info": (None, None, None)})
+        for n in range(9)
+    ]
+    assert sum(map(seldom.filter, failed)) == 1  # a traceback is many lines
     for number in range(5000):  # kinds of which there is no end
         seldom.filter(record(0, f"{number} %d"))

@@ -34,7 +34,8 @@ from streaming.fold.columns import Fold
 from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from streaming.log.pins import Pinned, pin
-from streaming.log.policies import PolicyError, read_policies
+from streaming.log.policies import read_policies
+from streaming.log.policy_files import PolicyError
 from streaming.quality.gate import judge
 from tests.broker.kit import feed
 from tests.examples import examples

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
+from schemas.printable import quoted
 from streaming.broker.dispatch.verdict import LEFT_BY_READER
 from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.persistent.cleanup.backlog_quota import Quota
@@ -82,7 +81,7 @@ def of_delivery(found: Delivery) -> list[str]:
     first = from_text(found.first[0].position) if found.first else None
     ledger, entry = ("LEDGER", "ENTRY") if first is None else first
     known = {
-        "topic": quote(found.topic), "subscription": quote(found.subscription), "ledger": ledger, "entry": entry,
+        "topic": quoted(found.topic), "subscription": quoted(found.subscription), "ledger": ledger, "entry": entry,
         "first": first or "the first unacknowledged entry",
     }  # fmt: skip
     advice: dict[str, None] = {}
@@ -103,7 +102,7 @@ def of_delivery(found: Delivery) -> list[str]:
 
 def of_producers(found: Producing) -> list[str]:
     """What to do if a producer does not get in."""
-    known = {decider: text.format(topic=quote(found.topic)) for decider, text in _PRODUCERS.items()}
+    known = {decider: text.format(topic=quoted(found.topic)) for decider, text in _PRODUCERS.items()}
     known["backlogQuota"] = _of_quota(found.topic, found.slowest)
     return [
         known[each.decider]
@@ -121,9 +120,9 @@ def of_quotas(topic: str, quotas: list[Quota], slowest: str | None) -> list[str]
 
 def _of_quota(topic: str, slowest: str | None) -> str:
     if slowest == DEDUP_CURSOR:
-        return _SNAPSHOT.format(topic=quote(topic)) + ". Or raise the quota."
-    subscription = "SUBSCRIPTION" if slowest is None else quote(slowest)
-    return _QUOTA.format(topic=quote(topic), subscription=subscription)
+        return _SNAPSHOT.format(topic=quoted(topic)) + ". Or raise the quota."
+    subscription = "SUBSCRIPTION" if slowest is None else quoted(slowest)
+    return _QUOTA.format(topic=quoted(topic), subscription=subscription)
 
 
 def of_retention(found: Retention) -> list[str]:
@@ -131,17 +130,17 @@ def of_retention(found: Retention) -> list[str]:
     advice = []
     first = next((each for each in found.ledgers if each.reason == "cursor"), None)
     if first is not None:
-        topic = quote(found.topic)
+        topic = quoted(found.topic)
         subscription = next((each for each in first.cursors if each != DEDUP_CURSOR), None)
         if subscription is not None:
-            advice.append(_LEDGER.format(topic=topic, subscription=quote(subscription)))
+            advice.append(_LEDGER.format(topic=topic, subscription=quoted(subscription)))
         if DEDUP_CURSOR in first.cursors:
             advice.append(_SNAPSHOT.format(topic=topic))
     if any(each.reason == "retention" for each in found.ledgers):
         advice.append("Lower the retention, if nobody reads consumed messages again.")
     if any(each.reason == "not checked yet" for each in found.ledgers):
         advice.append(
-            f"Wait for the next check, or start one: pulsar-admin topics trim-topic {quote(found.topic)}"
+            f"Wait for the next check, or start one: pulsar-admin topics trim-topic {quoted(found.topic)}"
         )
     return advice
 

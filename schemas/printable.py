@@ -1,0 +1,29 @@
+"""What a terminal or a log shows of texts that come from outside: it obeys none of them, and no name in them forges a line."""
+
+import shlex
+from traceback import format_exception
+
+
+def printable(text: str, keep: str = "\n") -> str:
+    """A text with escapes in place of what a terminal would obey, but for the characters to `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """A text on one line, of which a terminal obeys nothing: no name in it can end the line, and begin another one."""
+    return printable(text, keep="")
+
+
+def quoted(name: str) -> str:
+    """A name as a word of a command for a shell (bash or zsh), on one line."""
+    if name.isprintable():
+        return shlex.quote(name)
+    escaped = "".join(f"\\{c}" if c in "\\'" else c if c.isprintable() else f"\\U{ord(c):08x}" for c in name)
+    return f"$'{escaped}'"
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback of an error. Its lines after the first are indented, so that no name in them begins one."""
+    return printable("".join(format_exception(error)).rstrip("\n")).replace("\n", "\n  ")
