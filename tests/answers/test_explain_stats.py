@@ -336,7 +336,11 @@ def test_what_it_costs_does_not_grow_with_the_product_of_ledgers_and_cursors() -
 
 def test_a_backlog_of_what_was_deleted_before_the_subscription_is_nothing_to_wait_for() -> None:
     """Pulsar counts the entries of a trimmed ledger for who begins at Earliest when no other ledger has any."""
-    run = Run(managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
+    run = Run(
+        managedLedgerMaxEntriesPerLedger=2,
+        managedLedgerMinLedgerRolloverTimeMinutes=0,
+        trimAtRolloverSparesClosedLedger=False,
+    )
     run.publish(0)
     run.publish(1)
     run.subscribe("s", "Shared", permits=9)

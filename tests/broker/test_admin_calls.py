@@ -293,7 +293,7 @@ def test_the_last_message_id_is_the_earliest_once_its_ledger_is_gone() -> None:
 
 
 def test_the_message_id_at_a_time() -> None:
-    run = Run(managedLedgerMaxEntriesPerLedger=2)
+    run = Run(managedLedgerMaxEntriesPerLedger=2, trimAtRolloverSparesClosedLedger=False)
     run.publish(0)
     for sequence_id in (1, 2):
         run.now += 1000

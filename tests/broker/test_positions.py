@@ -19,7 +19,6 @@ OTHERS = {
     "streaming/log/policy_files.py": "lines of settings",
     "streaming/metrics/browsers.py": "addresses",
     "streaming/metrics/endpoint.py": "addresses",
-    "streaming/record/proxy.py": "addresses",
     "streaming/runtime/jars.py": "artifacts of Maven",
     "streaming/server/server.py": "addresses",
     "streaming/traces/conform.py": "lines of a diff",
