@@ -19,7 +19,15 @@ def sealed(text: bytes, start: int = 0) -> bytes:
 def is_whole(text: bytes) -> bool:
     """Whether the checksum of an object in JSON is right. One without a checksum is of an earlier version."""
     text = text.rstrip(b"\n")
-    found = SUM.search(text, max(0, len(text) - _LENGTH))
-    if found is None:
+    if SUM.search(text, max(0, len(text) - _LENGTH)) is None:
         return b"crc32" not in text[-_LENGTH:]
-    return found.end() == len(text) and int(found[1], 16) == crc32(text[: found.start()])
+    return sum_of(text) is not None
+
+
+def sum_of(text: bytes, start: int = 0) -> int | None:
+    """The checksum of an object in JSON. None: it has none, or a wrong one. `start`: as for `sealed`."""
+    found = SUM.search(text, max(0, len(text) - _LENGTH))
+    if found is None or found.end() != len(text):
+        return None
+    given = int(found[1], 16)
+    return given if given == crc32(text[: found.start()], start) else None

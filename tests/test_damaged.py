@@ -8,7 +8,9 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+import msgspec
 import pyarrow.compute as pc
 import pytest
 
@@ -17,13 +19,18 @@ from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
 from sinks.replayed import read_replayed
 from sinks.storage import Damaged, Storage
+from sinks.sums import sealed
 from sinks.tables import read_table
 from streaming.answers.history.folders import Budget, Folders
 from streaming.answers.history.timeline import Timeline
 from streaming.answers.whatif.diff import diff
 from streaming.jobs.replay import replay_in_process
 from streaming.jobs.summary import what_happened
+from streaming.log.files import read_log
 from streaming.log.table import LogError
+from streaming.mirror import journal
+from streaming.mirror.journal import BadLog, LogFolder, MirrorRecord
+from streaming.mirror.progress import MirrorProgress
 from streaming.quarantine.store import Quarantine
 from streaming.state.dump import BadDump, Header, read_dump, write_dump
 from streaming.state.saved import read_states
@@ -132,6 +139,38 @@ def _stored(folder: Path) -> Any:
     return [store.reader(0).read(TOPIC, ledger, 0, 4) for ledger in (1, 2)]
 
 
+def _records(folder: Path) -> list[MirrorRecord]:
+    with LogFolder(folder / "mirror") as log:
+        return [*log.read()]
+
+
+def _mirrored(folder: Path) -> None:
+    """A log in three files, each of which says where all is."""
+    with patch.object(journal, "SEGMENT_BYTES", 0), LogFolder(folder / "mirror") as log:
+        assert [*log.read()] == []
+        for file in range(3):
+            for entry in range(4):
+                id_ = {"ledgerId": 1 + file, "entryId": entry}
+                log.write(MirrorRecord(file, TOPIC, {"command": "SEND", "message_id": id_}))
+            log.flush()
+            if file < 2:
+                log.mark()
+
+
+def _mirrored_and_noted(folder: Path) -> None:
+    """A start reads the last file."""
+    _mirrored(folder)
+    with patch.object(journal, "SEGMENT_BYTES", 1 << 20), LogFolder(folder / "mirror") as log:
+        assert len([*log.read()]) == 12
+        log.keep(log.mark())
+    assert len(_records(folder)) == 4
+
+
+def _followed(folder: Path) -> Any:
+    progress = MirrorProgress(_records(folder), sampled=False)
+    return progress.time, {name: each.read_to for name, each in progress.topics.items()}
+
+
 KINDS: dict[str, tuple[Callable[[Path], Any], str, Callable[[Path], Any]]] = {
     "states of a replay": (_replay, "out/state/states.parquet", lambda folder: read_states(folder / "out/state")),
     "what was replayed": (_replay, "out/state/replay.json", lambda folder: read_replayed(folder / "out/state")),
@@ -149,6 +188,8 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str, Callable[[Path], Any]]] = {
     "snapshots": (_snapshots, "snapshots/snapshots/*20/states.parquet", _claimed),
     "entries of a closed ledger": (_store, "store/ledgers/*/*.parquet", _stored),
     "entries of a micro-batch": (_store, "store/segments/*/*.parquet", _stored),
+    "a mirror's log": (_mirrored, "mirror/*1.jsonl", _records),
+    "where a mirror's log is read": (_mirrored_and_noted, "mirror/mirror.json", _followed),
     "output rows": (
         _replay, "out/tables/kind=SEND_RECEIPT/*.parquet",
         lambda folder: read_table(str(folder / "out/tables"), "SEND_RECEIPT").to_pylist(),
@@ -166,7 +207,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str, Callable[[Path], Any]]] = {
 }  # fmt: skip
 """How a kind of file is written, its name, and what is read from it."""
 
-SENTENCES = (Damaged, BadDump, LogError, NotWhole, FileExistsError, IsADirectoryError)
+SENTENCES = (Damaged, BadDump, BadLog, LogError, NotWhole, FileExistsError, IsADirectoryError)
 
 
 def damages(data: bytes, dice: Random) -> Iterator[tuple[str, bytes]]:
@@ -197,6 +238,59 @@ def test_a_damaged_file_is_never_another(kind: str, tmp_path: Path) -> None:
         if found != expected:
             accepted.append(what)
     assert accepted == []
+
+
+def test_the_end_of_a_mirrors_log_may_be_cut_off_and_nothing_else(tmp_path: Path) -> None:
+    """As a kill does it."""
+    _mirrored(tmp_path)
+    path = tmp_path / "mirror" / "000000000003.jsonl"
+    expected, data, accepted = _records(tmp_path), path.read_bytes(), []
+    for what, damaged in damages(data, Random(24)):
+        path.write_bytes(damaged)
+        try:
+            found = _records(tmp_path)
+        except BadLog:
+            continue
+        if found != expected[: len(found)] or (what.startswith("bit") and len(found) < len(expected) - 1):
+            accepted.append(what)
+    assert accepted == []
+
+
+@pytest.mark.parametrize("write", [_mirrored, _mirrored_and_noted])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_file_that_a_mirrors_log_lacks_is_named(
+    number: int, write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """What is before the note, a start does not read: it may be elsewhere, all of it up to there."""
+    write(tmp_path)
+    expected, path = _followed(tmp_path), tmp_path / "mirror" / f"{number:012d}.jsonl"
+    path.unlink()
+    if write == _mirrored_and_noted and number == 1:
+        assert _followed(tmp_path) == expected
+        (tmp_path / "mirror" / "mirror.json").write_text("")
+    with pytest.raises(BadLog, match=f"{path} is missing: restore the folder from a backup"):
+        _followed(tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("seal", [lambda text: text, sealed])
+def test_a_note_that_points_elsewhere_skips_nothing(
+    number: int, seal: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    _mirrored(tmp_path)
+    expected = _records(tmp_path)
+    (tmp_path / "mirror" / "mirror.json").write_bytes(seal(b'{"read_from":%d,"sum":0}' % number))
+    if seal is sealed and number > 1:
+        with pytest.raises(BadLog):
+            _records(tmp_path)
+    else:
+        assert _records(tmp_path) == expected
+
+
+def test_the_lines_of_a_mirror_are_those_of_a_log(tmp_path: Path) -> None:
+    _mirrored(tmp_path)
+    values = [msgspec.json.decode(each) for each in read_log(tmp_path / "mirror")["value"].to_pylist()]
+    assert values == [each.command for each in _records(tmp_path)]
 
 
 NOT_EVERY_BIT: dict[str, tuple[Callable[[Path], Any], str, Callable[[Path], Any]]] = {

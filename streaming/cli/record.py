@@ -77,7 +77,10 @@ def record_command(
     token_file: TokenFile = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Listen on an address that other machines reach, without TLS."),
+        typer.Option(
+            "--insecure",
+            help="Listen on an address that other machines reach, without TLS, and pass admin calls that a page in a browser may have sent.",
+        ),
     ] = False,
 ) -> None:
     """Record the traffic between unmodified clients and a real Pulsar, until Ctrl-C or SIGTERM.
@@ -120,7 +123,18 @@ def record_command(
             listeners.append(bound(address, option))
         out.mkdir(parents=True, exist_ok=True)
         with expected_errors(RecordingExists, failed=(OSError,)):
-            asyncio.run(record(out, to, rest, (listeners[0], listeners[1]), stop, started, payloads.value))
+            asyncio.run(
+                record(
+                    out,
+                    to,
+                    rest,
+                    (listeners[0], listeners[1]),
+                    stop,
+                    started,
+                    payloads.value,
+                    insecure=insecure,
+                )
+            )
         imported, verdict = command_log(out / TRACE)
     say(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
     explained_differences(verdict)

@@ -2,6 +2,9 @@
 
 A mirror restates every topic from time to time. What is before a restatement that is complete, a start does not read: `mark` and `keep`
 say so. They only save time. Without them, a start reads the whole log.
+
+Each line of a folder ends with ``crc32``, the checksum of the line and of all lines before, which readers of logs leave out. So a start notices
+what was damaged, and what is missing.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from schemas.keys import topic_of
 from schemas.undecodable import UNDECODABLE
 from sinks.lock import exclusive
 from sinks.outputs import check_folder, new_file
+from sinks.sums import sealed, sum_of
 from streaming.kafka.client import consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic, holds_records
@@ -44,6 +48,9 @@ _TOGETHER_BYTES = 4 << 20
 """Commands on topics are written to Kafka in transactions of about so many bytes, if there are so many."""
 
 _AFTER_ERROR_SECONDS = 3.0
+
+
+_WHAT_TO_DO = "restore the folder from a backup, or mirror into a new one"
 
 
 class BadLog(RuntimeError):
@@ -80,6 +87,13 @@ class MirrorLog(AbstractContextManager["MirrorLog"], Protocol):
         """From now on, `read` begins at `mark`."""
 
 
+class _State(msgspec.Struct, frozen=True):
+    """Where to begin to read a log folder: the number of a file, and the checksum of the lines before it."""
+
+    read_from: int = 1
+    sum: int = 0
+
+
 class LogFolder:
     """A folder with JSON Lines, which all commands read that read logs. Raises `InTheWay` for one that no mirror has written, `InUse`, and
     OSError."""
@@ -87,6 +101,8 @@ class LogFolder:
     def __init__(self, folder: Path) -> None:
         self._folder, self._held = folder, ExitStack()
         self._file, self._lines = -1, bytearray()
+        self._number, self._begin, self._sum = 1, 0, 0
+        """The number of the file that is written, and the checksums of the lines before it and of all lines."""
         self._goes_on = (folder / _STATE).exists()
         check_folder(folder, own=_is_own if self._goes_on else None, writer=f"`{COMMAND}`")
 
@@ -94,7 +110,7 @@ class LogFolder:
         self._held.enter_context(exclusive([str(self._folder)], COMMAND))
         try:
             if not self._goes_on:
-                self.keep(_name(1))
+                self.keep(_State())
         except BaseException:
             self._held.close()
             raise
@@ -113,27 +129,57 @@ class LogFolder:
 
     def read(self) -> Iterator[MirrorRecord]:
         """See `MirrorLog.read`."""
+        state = self._read_from()
+        first, self._sum = state.read_from, state.sum
+        self._number = max([*self._numbers(), first])
+        for number in range(first, self._number):
+            yield from self._records(number)
+        self._begin = self._sum
+        self._open(os.O_CREAT)
+        yield from self._records(self._number, self._file)
+
+    def _read_from(self) -> _State:
+        """Where to begin to read, if all files from there on are there."""
+        text = (self._folder / _STATE).read_bytes()
         try:
-            first = msgspec.json.decode((self._folder / _STATE).read_bytes(), type=_State).read_from
+            state = _State() if sum_of(text) is None else msgspec.json.decode(text, type=_State)
         except UNDECODABLE:
-            first = ""
-        if not (self._folder / first).is_file():
-            first = ""  # then all of it is read
-        *before, last = [name for name in self._names() if name >= first] or [_name(1)]
-        for name in before:
-            yield from (_parsed(line, self._folder / name) for line in _lines(self._folder / name))
-        self._path = path = self._folder / last
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        whole = 0
-        for line in _lines(path):
-            if line.endswith(b"\n"):  # or else a kill cut it off
-                whole += len(line)
+            state = _State()
+        there = self._numbers()
+        wanted = {*range(min([*there, state.read_from]), max([*there, state.read_from]) + 1)}
+        if (there or state.read_from > 1) and (missing := wanted - there):
+            raise BadLog(f"{self._folder / _name(min(missing))} is missing: {_WHAT_TO_DO}")
+        return state
+
+    def _records(self, number: int, file: int | None = None) -> Iterator[MirrorRecord]:
+        """The records of a file, whose lines follow those that were read before. `file`: it is the last one, which ends after its last whole line."""
+        path, whole = self._folder / _name(number), 0
+        with path.open("rb") as lines:
+            for line in lines:
+                is_cut = not line.endswith(b"\n")
+                if is_cut and file is not None:  # by a kill
+                    break
+                after = None if is_cut else sum_of(line[:-1], self._sum)
+                if after is None:
+                    raise BadLog(
+                        f"{path} is damaged at byte {whole}, or lines before that are missing (or an earlier version wrote it, without "
+                        f"checksums): {_WHAT_TO_DO}"
+                    )
+                self._sum, whole = after, whole + len(line)
                 yield _parsed(line, path)
-        os.ftruncate(self._file, whole)
+        if file is not None:
+            os.ftruncate(file, whole)
+
+    def _open(self, how: int) -> None:
+        """Write to the file with the number from now on."""
+        self._path = self._folder / _name(self._number)
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | how, 0o666)
 
     def write(self, record: MirrorRecord) -> None:
         """See `MirrorLog.write`."""
-        self._lines += to_line(*record)
+        line = sealed(to_line(*record)[:-1], self._sum)
+        self._sum = int(line[-10:-2], 16)
+        self._lines += line + b"\n"
         if len(self._lines) > SEGMENT_BYTES:
             self.flush()
 
@@ -145,21 +191,19 @@ class LogFolder:
         while lines:
             lines = lines[os.write(self._file, lines) :]
 
-    def mark(self) -> str:
+    def mark(self) -> _State:
         """The file that is written. A large one is followed by another one."""
         self.flush()
-        (*_, name) = self._names()
         if os.fstat(self._file).st_size > SEGMENT_BYTES:
-            name = _name(int(name.partition(".")[0]) + 1)
             os.close(self._file)
-            self._path = self._folder / name
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
-        return name
+            self._number, self._begin = self._number + 1, self._sum
+            self._open(os.O_CREAT | os.O_EXCL)
+        return _State(self._number, self._begin)
 
-    def keep(self, mark: str) -> None:
+    def keep(self, mark: _State) -> None:
         """See `MirrorLog.keep`."""
         with new_file(self._folder / _STATE, replace=True) as file:
-            file.write(msgspec.json.encode(_State(mark)))
+            file.write(sealed(msgspec.json.encode(mark)))
 
     def _check(self) -> None:
         """Raises `BadLog` if the file that is written has no name any more."""
@@ -170,12 +214,8 @@ class LogFolder:
         if not is_there:
             raise BadLog(f"{self._path} was removed while it was written: what was in it is lost")
 
-    def _names(self) -> list[str]:
-        return sorted(path.name for path in self._folder.glob("*.jsonl"))
-
-
-class _State(msgspec.Struct):
-    read_from: str
+    def _numbers(self) -> set[int]:
+        return {int(path.stem) for path in self._folder.glob("*.jsonl")}
 
 
 def _name(number: int) -> str:
@@ -187,17 +227,13 @@ def _is_own(path: str) -> bool:
     return path == _STATE or (ending == "jsonl" and len(stem) == 12 and stem.isdigit())
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file
-
-
 def _parsed(line: bytes, path: Path) -> MirrorRecord:
     try:
         fields = {} if is_deep(line) else msgspec.json.decode(line, type=dict[str, Any])
+        del fields["crc32"]
         return MirrorRecord(fields.pop("timestamp"), fields.pop("topic", None), fields)
     except (*UNDECODABLE, KeyError):
-        raise BadLog(f"{path} is damaged: {line[:40]!r} is not a record. Mirror into a new folder") from None
+        raise BadLog(f"{path} is damaged: {line[:40]!r} is not a record: {_WHAT_TO_DO}") from None
 
 
 class KafkaLog:

@@ -19,7 +19,7 @@ from streaming.record.proxy import Proxy
 from streaming.record.recording import COMMANDS, Recording
 from streaming.record.rest import CallFailed, Rest
 from streaming.server.admin.http import HttpServer
-from streaming.server.server import Address
+from streaming.server.server import Address, not_for_pages
 from streaming.traces.conform import TraceComparison, compare_trace
 from streaming.traces.importer import Imported, import_traces
 from streaming.traces.trace import Payloads, read_trace
@@ -68,11 +68,13 @@ async def record(
     stop: threading.Event,
     on_start: Callable[[str, str, Iterable[str]], None],
     payloads: Payloads = "keep",
+    *,
+    insecure: bool = False,
 ) -> None:
     """Record into `folder` until `stop` is set.
 
     `to`: the broker's URL. `listeners`: for the binary protocol and the admin API. `on_start` gets their URLs, and what is not
-    known of the broker. Raises `BadUrl`, `InTheWay`, and the OSError with which the recording could not be written.
+    known of the broker. `insecure`: the admin API passes also what a page of another site can send. Raises `BadUrl`, `InTheWay`, and the OSError with which the recording could not be written.
     """
     address, admin = (Address(*listener.getsockname()[:2]) for listener in listeners)
     known = await asyncio.to_thread(known_of, rest)
@@ -82,7 +84,7 @@ async def record(
         proxy = Proxy(recording, to, address, rest.tls)
         admin_url = f"http://{admin}"
         api = AdminProxy(recording, rest, proxy, admin_url)
-        http = HttpServer(api, listeners[1])
+        http = HttpServer(api if insecure else not_for_pages(api, "magnetar record"), listeners[1])
         await proxy.start(listeners[0])
         await http.start()
         on_start(f"pulsar://{address}", admin_url, known.missing)

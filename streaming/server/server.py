@@ -242,7 +242,7 @@ class Server:
                 app = security.authentication.guarded(app)
             app = _with_health(app, engine)  # probes have no token
             if security.authentication is None and not security.insecure:
-                app = _not_for_pages(app, advertised)
+                app = not_for_pages(app, "the server", advertised)
             self._http = HttpServer(_with_paths(app), admin_listener, security.tls)
             self._listeners = (listener, admin_listener)
 
@@ -298,14 +298,14 @@ def _with_paths(app: ASGIApp) -> ASGIApp:
     return call
 
 
-def _not_for_pages(app: ASGIApp, advertised: str | None) -> ASGIApp:
-    """`app` without what a page of another site can send, see `streaming.metrics.browsers`."""
+def not_for_pages(app: ASGIApp, what: str, advertised: str | None = None) -> ASGIApp:
+    """`app` without what a page of another site can send, see `streaming.metrics.browsers`. `what` has the option --insecure."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             if (why := refusal(scope["method"], headers, advertised)) is not None:
-                return await JSONResponse({"reason": f"{why}, or start the server with --insecure"}, 403)(
+                return await JSONResponse({"reason": f"{why}, or start {what} with --insecure"}, 403)(
                     scope, receive, send
                 )
         return await app(scope, receive, send)

@@ -56,7 +56,10 @@ def mirror(
 
 def records(folder: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob("*.jsonl")):
-        yield from map(json.loads, path.read_text().splitlines())
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            record.pop("crc32", None)
+            yield record
 
 
 def positions(folder: Path, topic: str) -> list[tuple[int, int]]:

@@ -59,7 +59,13 @@ class Proxied:
 
 @contextmanager
 def proxied(
-    folder: Path, to: str, admin_to: str, payloads: Payloads = "keep", tls: ssl.SSLContext | None = None
+    folder: Path,
+    to: str,
+    admin_to: str,
+    payloads: Payloads = "keep",
+    tls: ssl.SSLContext | None = None,
+    *,
+    insecure: bool = False,
 ) -> Iterator[Proxied]:
     """Run a proxy in front of a broker until the block ends."""
     stop, started = threading.Event(), threading.Event()
@@ -74,7 +80,16 @@ def proxied(
         first, second = (bound(Address("127.0.0.1", 0), "") for _ in range(2))
         try:
             asyncio.run(
-                record(folder, to, Rest(admin_to, tls=tls), (first, second), stop, on_start, payloads)
+                record(
+                    folder,
+                    to,
+                    Rest(admin_to, tls=tls),
+                    (first, second),
+                    stop,
+                    on_start,
+                    payloads,
+                    insecure=insecure,
+                )
             )
         except BaseException as error:
             failed.append(error)
