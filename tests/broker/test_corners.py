@@ -565,7 +565,7 @@ def test_the_last_ledger_of_a_terminated_topic_is_not_evicted_by_age() -> None:
 
 def test_an_eviction_that_moves_nothing_says_nothing() -> None:
     """quirk (profile 2.x): the remainder of a ledger's average stays in the size, though all is acked."""
-    settings = {"backlogSizeWholeLedgers": False, "trimAtRolloverSparesClosedLedger": False}
+    settings: dict[str, Any] = {"backlogSizeWholeLedgers": False, "trimAtRolloverSparesClosedLedger": False}
     run = Run(**settings, **TWO_PER_LEDGER)
     for sequence_id in range(2):
         run.publish(sequence_id)
