@@ -30,7 +30,7 @@ class ProfileRule(NamedTuple):
         return "; ".join(parts)
 
 
-class Entries(NamedTuple):
+class ListChange(NamedTuple):
     """How two settings that are lists differ."""
 
     gone: list[str]
@@ -39,12 +39,12 @@ class Entries(NamedTuple):
     after: int
 
 
-def entries(before: Any, after: Any) -> Entries | None:
+def entries(before: Any, after: Any) -> ListChange | None:
     """How two values differ if they are lists. None: they are not."""
     if not (isinstance(before, str) and isinstance(after, str) and "," in before + after):
         return None
     first, second = (value.split(",") if value else [] for value in (before, after))
-    return Entries(
+    return ListChange(
         [each for each in first if each not in second],
         [each for each in second if each not in first],
         len(first),

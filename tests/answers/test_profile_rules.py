@@ -19,7 +19,7 @@ from streaming.traces.trace import Trace, read_trace
 from tools.versions import recordings
 
 DIFFER = {name for before in PROFILES for after in PROFILES for name in changes(before, after)}
-VERSIONS = Path(__file__).parents[2] / "docs" / "rules" / "versions.md"
+VERSIONS = Path(__file__).parents[2] / "docs/rules/versions.md"
 
 
 def test_each_setting_that_differs_between_two_profiles_has_a_rule() -> None:
