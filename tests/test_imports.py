@@ -28,8 +28,8 @@ class Room(NamedTuple):
 
 ROOMS = {
     "tools": Room(
-        "streaming.jobs streaming.server streaming.traces streaming.quality streaming.log streaming.broker sinks streaming.runtime "
-        "schemas streaming magnetar",
+        "streaming.answers streaming.jobs streaming.server streaming.traces streaming.quality streaming.log streaming.broker sinks "
+        "streaming.runtime schemas streaming magnetar",
         "msgspec pyarrow pyspark pytest slipcover",
     ),
     "magnetar": Room(

@@ -5,6 +5,7 @@ A test fails when a file differs from what this module writes.
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
@@ -19,6 +20,7 @@ from schemas.effects import KINDS, RESPONSES
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD
 from sinks.tables import TABLES
+from streaming.answers.profile_rules import PROFILE_RULES, ProfileRule, entries
 from streaming.broker import broker
 from streaming.broker.admin import (
     dynamic_settings,
@@ -822,8 +824,10 @@ UPGRADES = """# What an upgrade changes
 
 The rules and defaults that differ from one release line to the next, as [settings](../reference/settings.md). `magnetar profiles FROM TO` prints
 this for any two, and `magnetar whatif LOG --profile TO` says [which of them matter to your traffic](../guide/whatif.md#what-an-upgrade-changes).
-[What other Pulsar versions do differently](versions.md#1-how-near-each-profile-comes) has the rules in full, with the recordings of real brokers that
-show them, and [profiles](../reference/profiles.md) what each profile is.
+[What other Pulsar versions do differently](versions.md#1-how-near-each-profile-comes) has the rules in full, and [profiles](../reference/profiles.md) what each profile is.
+
+A change may be in either direction of what you notice: the description says which value does what. The last column has the rule and recordings
+of real brokers, each of which differs from its own profile if the setting has the other value.
 
 A setting beats its profile: to keep one rule of an older line, set it.
 
@@ -835,13 +839,33 @@ def upgrades() -> str:
     page, texts = [NOTE, UPGRADES], descriptions(ServiceConfiguration)
     for before, after in pairwise(LINES):
         rows = [
-            (f"`{name}`", *map(_shown, values), texts[name])
+            (
+                f"`{name}`",
+                *_both(values),
+                PROFILE_RULES[name].notices,
+                texts[name],
+                _shown_by(PROFILE_RULES[name]),
+            )
             for name, values in changes(before, after).items()
         ]
-        page.append(
-            f"\n## From {before} to {after}\n\n{table(('setting', before, after, 'description'), rows)}"
-        )
+        heads = ("setting", before, after, "what you notice", "description", "shown by")
+        page.append(f"\n## From {before} to {after}\n\n{table(heads, rows)}")
     return "".join(page)
+
+
+def _both(values: tuple[object, object]) -> Iterator[str]:
+    """Both values of a setting. Of a list, what only one has."""
+    if (lists := entries(*values)) is None:
+        yield from map(_shown, values)
+        return
+    for count, own in ((lists.before, lists.gone), (lists.after, lists.new)):
+        only = f", only here: {', '.join(f'`{each}`' for each in own)}" if own else ""
+        yield f"{count} entries{only}" if count else "none"
+
+
+def _shown_by(rule: ProfileRule) -> str:
+    """The rule and its recordings, with links."""
+    return re.sub(r"\b[A-D]\d+[ab]?\b", lambda id_: f"[{id_[0]}](versions.md#{id_[0]})", rule.shown_by)
 
 
 FILES: dict[str, Callable[[], str]] = {

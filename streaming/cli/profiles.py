@@ -18,7 +18,9 @@ def profiles_command(
         ProfileChoice | None, typer.Argument(metavar="[TO]", help="The profile to compare it with.")
     ] = None,
 ) -> None:
-    """List the profiles, or what changes from one to another: each rule and default that differs."""
+    """List the profiles, or what changes from one to another: each rule and default that differs, what you notice of it, and
+    which recordings of real brokers show it."""
+    from streaming.answers.profile_rules import PROFILE_RULES, entries
     from streaming.broker.config import PROFILE_OF, PROFILES, changes, setting_text
     from streaming.log.policy_files import setting_descriptions
 
@@ -35,9 +37,19 @@ def profiles_command(
         raise typer.BadParameter("name two profiles, such as 2.10 4.0", param_hint="TO")
     texts = setting_descriptions()
     found = changes(before.value, after.value)
-    say(f"{before.value} -> {after.value}: {counted(len(found), 'setting')}")
+    say(
+        f"{before.value} -> {after.value}: {counted(len(found), 'setting')}. Rules are those of docs/rules/versions.md."
+    )
     for setting, values in found.items():
-        say("", f"{setting}: {' -> '.join(map(setting_text, values))}", f"  {texts[setting]}")
+        rule, lists = PROFILE_RULES[setting], entries(*values)
+        if lists is None:
+            say("", f"{setting}: {' -> '.join(map(setting_text, values))}", f"  {rule.notices}")
+        else:
+            say("", f"{setting}: {lists.before} -> {lists.after} entries", f"  {rule.notices}")
+            for what, some in (("no longer", lists.gone), ("new", lists.new)):
+                for each in some:
+                    say(f"  {what}: {each}")
+        say(f"  {texts[setting]}", f"  Shown by: {rule.shown_by}.")
 
 
 _WHAT = {

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+from streaming.answers.profile_rules import PROFILE_RULES
 from streaming.answers.whatif.answer import BASELINE, RuleMet, WhatIf
 from streaming.answers.whatif.compare import whatif
 from streaming.broker.config import LINES, changes
@@ -35,40 +36,40 @@ from tests.answers.test_whatif import (
 from tools.versions import recordings
 
 RECORDINGS = {
-    "activeConsumerFailoverFirstConnected": ("2.10.5", "sub_failover_priority", "3.0", 3),
-    "adminMessageIdsNameBatch": ("2.10.5", "admin_terminate", "3.0", 0),
-    "closesOnAckOfNoEntry": ("2.10.5", "raw_cum_shared", "4.0", 0),
-    "countsEntriesOfDeletedLedgers": ("2.10.5", "last_message_id", "4.2", 0),
-    "deduplicationReplayCounts": ("2.10.5", "dedup_restart", "3.0", 0),
-    "delayedDeliveryRoundsTimes": ("2.10.5", "delayed_basic", "4.2", 1),
-    "fencesProducers": ("2.10.5", "access_fencing", "3.0", 0),
-    "keepOldestPositionWhenUnknown": ("2.10.5", "quota_age_exception", "4.0", 0),
-    "keepsChunksTogether": ("2.10.5", "raw_chunks_resend", "3.0", 4),
-    "keySharedModesMustAgree": ("2.10.5", "sub_keyshared_sticky", "4.0", 0),
-    "keySharedPassesEntriesThatWait": ("2.10.5", "ks_autosplit", "3.0", 13),
-    "keySharedPointsByNameAlone": ("2.10.5", "ks_draining", "4.0", 16),
-    "keySharedSpreadsKeyless": ("2.10.5", "ks_nokey", "4.0", 6),
-    "leavingConsumerCountsRedelivery": ("2.10.5", "ks_autosplit", "3.0", 4),
-    "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": ("4.2.4", "rnm_ledger5_40", "3.0", 2),
-    "messageExpirySharedPosition": ("4.2.4", "ttl_last_acked", "3.0", 2),
-    "messageExpiryThroughCursor": ("2.10.5", "ttl_last_acked", "4.2", 11),
-    "missingAdminCalls": ("2.10.5", "retention_infinite", "3.0", 0),
-    "moveCursorOverConsumedLedger": ("2.10.5", "dedup_unload", "4.2", 0),
-    "nonPersistentSubscriptionsStay": ("2.10.5", "np_basic", "4.0", 0),
-    "opensLedgerAtOnce": ("2.10.5", "q_reader", "3.0", 14),
-    "passedEntriesStayPending": ("4.2.4", "ttl_unacked", "3.0", 2),
-    "readsByLedgerSizes": ("3.0.7", "rnd_ledger5_1", "4.0", 3),
-    "readsOnInClosedLedger": ("2.10.5", "dedup_unload", "3.0", 0),
-    "refusedCumulativeAckIsAnError": ("4.2.4", "ack_receipt", "5.0", 0),
-    "removePendingAcksOnMarkDeleteMove": ("4.2.4", "ttl_unacked", "3.0", 2),
-    "seekCountsConsumedAnew": ("2.10.5", "seek_ends", "4.2", 0),
-    "subscriptionKeySharedUseClassicPersistentImplementation": ("2.10.5", "ks_autosplit", "4.0", 16),
-    "trimsLedgerOfSlowestPosition": ("2.10.5", "ttl_unload", "3.0", 0),
-    "turnsCountMessages": ("4.0.7", "rnd_ledger5_5", "3.0", 1),
-    "unblocksConsumerOneAckLate": ("2.10.5", "un_redeliver", "3.0", 6),
-    "waitingReadsReturnEntries": ("3.0.7", "rnd_ledger5_1", "4.2", 0),
+    "activeConsumerFailoverFirstConnected": ("3.0", 3),
+    "adminMessageIdsNameBatch": ("3.0", 0),
+    "closesOnAckOfNoEntry": ("4.0", 0),
+    "countsEntriesOfDeletedLedgers": ("4.2", 0),
+    "deduplicationReplayCounts": ("3.0", 0),
+    "delayedDeliveryRoundsTimes": ("4.2", 1),
+    "fencesProducers": ("3.0", 0),
+    "keepOldestPositionWhenUnknown": ("4.0", 0),
+    "keepsChunksTogether": ("3.0", 4),
+    "keySharedModesMustAgree": ("4.0", 0),
+    "keySharedPassesEntriesThatWait": ("3.0", 13),
+    "keySharedPointsByNameAlone": ("4.0", 16),
+    "keySharedSpreadsKeyless": ("4.0", 6),
+    "leavingConsumerCountsRedelivery": ("3.0", 4),
+    "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": ("3.0", 2),
+    "messageExpirySharedPosition": ("3.0", 2),
+    "messageExpiryThroughCursor": ("4.2", 11),
+    "missingAdminCalls": ("3.0", 0),
+    "moveCursorOverConsumedLedger": ("4.2", 0),
+    "nonPersistentSubscriptionsStay": ("4.0", 0),
+    "opensLedgerAtOnce": ("3.0", 14),
+    "passedEntriesStayPending": ("3.0", 2),
+    "readsByLedgerSizes": ("4.0", 3),
+    "readsOnInClosedLedger": ("3.0", 0),
+    "refusedCumulativeAckIsAnError": ("5.0", 0),
+    "removePendingAcksOnMarkDeleteMove": ("3.0", 2),
+    "seekCountsConsumedAnew": ("4.2", 0),
+    "subscriptionKeySharedUseClassicPersistentImplementation": ("4.0", 16),
+    "trimsLedgerOfSlowestPosition": ("3.0", 0),
+    "turnsCountMessages": ("3.0", 1),
+    "unblocksConsumerOneAckLate": ("3.0", 6),
+    "waitingReadsReturnEntries": ("4.2", 0),
 }
-"""By setting: a recording that meets it, the profile to compare with, and how many messages are affected by it alone."""
+"""By setting: the profile with which its first recording (`PROFILE_RULES`) is compared, and how many messages are affected by it alone."""
 
 NP = "non-persistent://a/b/np"
 
@@ -107,6 +108,17 @@ TERMINATED = [
 """Its end is in a ledger without entries."""
 
 LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
+    # A multiple of 512 ms, the largest power of two in a tick, comes before the third second, its time after it.
+    "delayedDeliveryRoundsTimes": (
+        [
+            subscribe(),
+            flow(0, 1),
+            publish(1, 0, deliver_at_time=START + 3_050),
+            tick(3),
+            tick(4),
+        ],
+        "4.0", "4.2", {"open_loop_baseline": "nothing"},
+    ),
     # Nobody holds the entry, and its ack counts nonetheless.
     "ackOfAnyEntryLowersUnacked": ([subscribe(), publish(1, 0), acked(2, 0)], "2.10", "3.0", {"other_stats": "unackedMessages"}),
     # One consumer has all of the ring: from 0, or from 1.
@@ -466,8 +478,9 @@ def test_each_setting_that_differs_between_two_profiles_has_a_case() -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("setting", RECORDINGS)
 def test_a_recording_meets_the_rule(setting: str, tmp_path: Path) -> None:
-    version, scenario, profile, messages = RECORDINGS[setting]
-    found = whatif(recorded(version, scenario, tmp_path), profile=profile, partitions=1)
+    profile, messages = RECORDINGS[setting]
+    release, scenario = PROFILE_RULES[setting].recordings[0]
+    found = whatif(recorded(release, scenario, tmp_path), profile=profile, partitions=1)
     assert rule(found, setting).messages == messages
     assert rule(found, setting).topics
     named = [each for each in found.differences["rules"].to_pylist() if each]
