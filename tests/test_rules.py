@@ -79,6 +79,32 @@ def test_each_section_is_shown(page: str) -> None:
     assert not bare, f"{page}: sections {bare} name no test and no trace that shows them"
 
 
+_BY_SECTION = re.compile(r"^Pulsar's classes by section: (.+?)\.$", re.MULTILINE | re.DOTALL)
+_OF_SECTIONS = re.compile(r"((?:§[\d–§]+(?:, )?)+)([^§]*)")
+_NUMBERS = re.compile(r"§(\d+)(?:–§(\d+))?")
+_CLASS = re.compile(r"`[A-Z]\w*[a-z]\w*`|Magnetar alone")
+_WITHOUT_CLASSES = ("articles.md", "clients.md", "versions.md")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in _WITHOUT_CLASSES])
+def test_the_head_names_the_class_of_each_section(page: str) -> None:
+    """Where to look in Pulsar for a rule. What only orders rules, or applies them to a case, has none."""
+    text = (RULES / page).read_text()
+    listed = _BY_SECTION.search(text[: text.index("\n## ")])
+    assert listed is not None, f"{page}: no list of classes by section"
+    named = {
+        str(number)
+        for places, classes in _OF_SECTIONS.findall(listed[1].replace("\n", " "))
+        if _CLASS.search(classes)
+        for first, last in _NUMBERS.findall(places)
+        for number in range(int(first), int(last or first) + 1)
+    }
+    rules = {
+        number for number, title in _SECTION.findall(text) if title not in ("Order of events", "Worked cases")
+    }
+    assert named == rules
+
+
 def test_each_citation_resolves() -> None:
     wrong, cited = [], 0
     for path in files():

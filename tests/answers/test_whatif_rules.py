@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from streaming.answers.profile_rules import PROFILE_RULES
 from streaming.answers.whatif.answer import BASELINE, RuleMet, WhatIf
 from streaming.answers.whatif.compare import whatif
 from streaming.broker.config import LINES, changes
+from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.cli.app import app
 from streaming.jobs.replay import replay
 from streaming.log.table import LogError
@@ -441,14 +442,69 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 """By setting: what the advisor has to find in a log that meets it and nothing else."""
 
+
+def look_ahead(waiting: int, consumers: int) -> list[Record]:
+    """So many messages wait for the slot of a consumer without permits, beside `consumers` - 1 others. One more is for the only consumer that
+    has a permit."""
+    slot = murmur3_31(b"slow") % 65536
+    fast = next(key for key in map(str, range(1000)) if 0 < murmur3_31(key.encode()) % 65536 < slot)
+    ranges = [(1, slot - 1), *((each, each) for each in range(slot, slot + consumers - 1))]
+    return [
+        *(subscribe(type_="Key_Shared", consumer_id=id_, consumer_name=str(id_),
+                    keySharedMeta={"keySharedMode": "STICKY", "hashRanges": [{"start": first, "end": last}]})
+          for id_, (first, last) in enumerate(ranges, 1)),
+        flow(0, 1),
+        *(publish(1, number, key="slow") for number in range(waiting)),
+        publish(2, waiting, key=fast),
+    ]  # fmt: skip
+
+
+def loaded_again(holes: int) -> list[Record]:
+    """Every second message is acked, and the topic is loaded again."""
+    acked = [{"ledgerId": 1, "entryId": entry} for entry in range(1, 2 * holes, 2)]
+    return [
+        subscribe(),
+        *(publish(1, number) for number in range(2 * holes)),
+        (
+            2,
+            T,
+            {
+                "command": "ACK",
+                "connection": "s",
+                "consumer_id": 1,
+                "ack_type": "Individual",
+                "message_id": acked,
+            },
+        ),
+        called(3, "unload", "PUT"),
+    ]
+
+
+LARGE: dict[str, Callable[[], Case]] = {
+    # 4.2 keeps the first 10,001 acks, 5.0 all of them.
+    "managedLedgerMaxUnackedRangesToPersist": lambda: Case(
+        "4.2", "5.0", loaded_again(10_003), {}, {"unknown": 2},
+        {("s", "acked"): (10_001, 10_003), ("s", "backlog"): (10_005, 10_003), (None, "backlog"): (10_005, 10_003)},
+        "individuallyDeletedMessages",
+    ),
+    # Two consumers: 4,000 or 8,000 messages may wait before nothing new is read. A read may go beyond that by 100.
+    "keySharedLookAheadMsgInReplayThresholdPerConsumer": lambda: Case(
+        "4.2", "5.0", look_ahead(4200, 2), {}, {"redelivered": 1}, {("s", "dispatched"): (0, 1)}, "readPosition",
+        ("nothing", "sequence id 4200 sent to s"),
+    ),
+    # Eleven consumers: 20,000 in all; or, if 40,000 may wait, 22,000 by the limit per consumer.
+    "keySharedLookAheadMsgInReplayThresholdPerSubscription": lambda: Case(
+        "4.2", "5.0", look_ahead(21_000, 11), {}, {"redelivered": 1}, {("s", "dispatched"): (0, 1)}, "readPosition",
+        ("nothing", "sequence id 21000 sent to s"),
+    ),
+}  # fmt: skip
+"""By setting: as `CASES`, for rules that only show beyond many messages."""
+
 _SIZES_AND_STATS = {"storage", "peak_storage", "other_stats"}
 
 ELSEWHERE = {
     "highestProtocolVersion": "no command of a log is answered with it",
-    "keySharedLookAheadMsgInReplayThresholdPerConsumer": "from 2,000 waiting entries on: tests/broker/test_key_shared_cases.py",
-    "keySharedLookAheadMsgInReplayThresholdPerSubscription": "from 20,000 waiting entries on: tests/broker/test_key_shared_cases.py",
     "missingAdminFields": "the rows of a log have the fields of 4.0",
-    "managedLedgerMaxUnackedRangesToPersist": "from 10,000 holes on: tests/broker/test_limits_of_stores.py",
 }
 """Settings that none of these meets, and why."""
 
@@ -472,7 +528,7 @@ def rule(found: WhatIf, setting: str) -> RuleMet:
 
 def test_each_setting_that_differs_between_two_profiles_has_a_case() -> None:
     differ = {name for before in LINES for after in LINES for name in changes(before, after)}
-    assert {*RECORDINGS, *LOGS, *CASES, *ELSEWHERE} == differ
+    assert {*RECORDINGS, *LOGS, *CASES, *LARGE, *ELSEWHERE} == differ
 
 
 @pytest.mark.sampled(3)
@@ -501,9 +557,8 @@ def test_a_log_meets_the_rule(setting: str) -> None:
         assert rule(whatif(back, profile=before, partitions=1), setting).topics
 
 
-@pytest.mark.parametrize("setting", CASES)
-def test_the_advisor_finds_what_the_rule_does_to_its_smallest_log(setting: str) -> None:
-    case = CASES[setting]
+def finds(setting: str, case: Case) -> list[str]:
+    """The advisor finds exactly what a case says. The topics that it names."""
     log = table(case.records, profile=case.before, **case.settings)
     found = rule(whatif(log, profile=case.after, partitions=1), setting)
     assert found.differences == case.differences
@@ -514,12 +569,28 @@ def test_the_advisor_finds_what_the_rule_does_to_its_smallest_log(setting: str) 
     seen = (on.open_loop_baseline or "", on.open_loop_proposed or "")
     assert all(map(str.startswith, seen, case.sees or ("", "")))
     assert (on.open_loop_from is None) == (case.sees is None)
-    # The other way round, the same differs.
-    back = rule(
-        whatif(table(case.records, profile=case.after, **case.settings), profile=case.before, partitions=1),
-        setting,
-    )
-    assert [each.topic for each in back.topics] == [on.topic]
+    return [on.topic]
+
+
+@pytest.mark.parametrize("setting", CASES)
+def test_the_advisor_finds_what_the_rule_does_to_its_smallest_log(setting: str) -> None:
+    case = CASES[setting]
+    topics = finds(setting, case)
+    # The other way round, the same topic differs.
+    log = table(case.records, profile=case.after, **case.settings)
+    back = rule(whatif(log, profile=case.before, partitions=1), setting)
+    assert [each.topic for each in back.topics] == topics
+
+
+_SLOW = "keySharedLookAheadMsgInReplayThresholdPerSubscription"
+
+
+@pytest.mark.sampled(2, seconds=10)
+@pytest.mark.parametrize(
+    "setting", [pytest.param(each, marks=[pytest.mark.slow] if each == _SLOW else []) for each in LARGE]
+)
+def test_the_advisor_finds_what_a_rule_does_beyond_many_messages(setting: str) -> None:
+    finds(setting, LARGE[setting]())
 
 
 def test_a_log_that_meets_no_rule() -> None:
