@@ -42,7 +42,6 @@ RECORDINGS = {
     "closesOnAckOfNoEntry": ("4.0", 0),
     "countsEntriesOfDeletedLedgers": ("4.2", 0),
     "deduplicationReplayCounts": ("3.0", 0),
-    "delayedDeliveryRoundsTimes": ("4.2", 1),
     "fencesProducers": ("3.0", 0),
     "keepOldestPositionWhenUnknown": ("4.0", 0),
     "keepsChunksTogether": ("3.0", 4),
