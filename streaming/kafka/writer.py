@@ -209,7 +209,7 @@ class CommandWriter:
         producer.commit_transaction()
 
 
-class Command(NamedTuple):
+class ToSend(NamedTuple):
     """A command on a Pulsar topic. `timestamp`: in ms."""
 
     topic: str
@@ -240,7 +240,7 @@ class SoleWriter(CommandWriter):
             self.close(0)
             raise self._not_written(error) from error
 
-    def transact(self, commands: Iterable[Command], offsets: Mapping[int, int]) -> None:
+    def transact(self, commands: Iterable[ToSend], offsets: Mapping[int, int]) -> None:
         """Write commands on topics, and set the group's offsets by partition: all of it or nothing. Raises `NotWritten`."""
         from kafka import TopicPartition
         from kafka.errors import KafkaError

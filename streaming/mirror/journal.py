@@ -30,7 +30,7 @@ from streaming.kafka.client import consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl
-from streaming.kafka.writer import PATIENCE_SECONDS, Command, NotWritten, SoleWriter
+from streaming.kafka.writer import PATIENCE_SECONDS, NotWritten, SoleWriter, ToSend
 from streaming.log.partition import PARTITIONS
 from streaming.traces.importer import to_line
 
@@ -246,7 +246,7 @@ class KafkaLog:
         self._url, self._config, self._partitions = url, config, partitions
         self._group = f"magnetar-mirror-{url.topic}"
         self._failed: NotWritten | None = None
-        self._commands: list[Command] = []
+        self._commands: list[ToSend] = []
         self._size = 0
         self._kept: dict[int, int] = {}
         self._ours_at = -_OURS_SECONDS
@@ -317,7 +317,7 @@ class KafkaLog:
             while not (wait([done], _WAIT_SECONDS).done or self._failed):  # what comes next is under it
                 pass
         else:
-            self._commands.append(Command(record.topic, value, record.time))
+            self._commands.append(ToSend(record.topic, value, record.time))
             self._size += len(value)
             if self._size > _TOGETHER_BYTES:
                 self.flush()
