@@ -375,6 +375,7 @@ CASES: dict[str, Case] = {
             "managedLedgerMaxEntriesPerLedger": 2,
             "acknowledgmentAtBatchIndexLevelEnabled": True,
             "passedEntriesStayPending": True,
+            "trimAtRolloverSparesClosedLedger": False,
         },
         stat="unackedMessages",
     ),
