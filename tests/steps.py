@@ -158,19 +158,8 @@ def each_step(step: Callable[[], Any], *, reads: bool = False) -> None:
         ):
             step()
 
-    def counted(owner: Any, name: str) -> None:
-        call = getattr(owner, name)
-
-        def run(*arguments: Any, **named: Any) -> Any:
-            step()
-            result = call(*arguments, **named)
-            step()
-            return result
-
-        setattr(owner, name, run)
-
     for name in ("write", "fsync", "fdatasync"):
-        counted(os, name)
+        counted(os, name, step)
     for name in (
         "publish",
         "delete",
@@ -180,5 +169,18 @@ def each_step(step: Callable[[], Any], *, reads: bool = False) -> None:
         "_tidy",
         *(("open", "files") if reads else ()),
     ):
-        counted(Storage, name)
+        counted(Storage, name, step)
     sys.addaudithook(audit)
+
+
+def counted(owner: Any, name: str, step: Callable[[], Any]) -> None:
+    """Call `step` before and after each call of a function or method."""
+    call = getattr(owner, name)
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        step()
+        result = call(*arguments, **named)
+        step()
+        return result
+
+    setattr(owner, name, run)

@@ -314,8 +314,14 @@ _TEMPORARY = "a folder that nobody looks for after its process"
 _TRIED = "by a real query that is killed, in tests/chaos/ and tests/e2e/"
 _MARKS = "what a page or a view shows, and nothing goes on from"
 
+_COMPACTED = "at each call of a compaction and between them, in tests/sinks/test_compaction_killed.py"
+
 WRITERS = {
     "sinks/batch_files.py:prepare": "replay",
+    "sinks/delta_log.py:_write": _TRIED,
+    "sinks/delta_log.py:add_columns": _TRIED,
+    "sinks/delta_log.py:compact": _COMPACTED,
+    "sinks/delta_log.py:create": _TRIED,
     "sinks/entry_file.py:write_entries": "replay",
     "sinks/ledger_store.py:_seal": _ONE,
     "sinks/ledger_store.py:begin": "micro-batches",
@@ -342,6 +348,8 @@ WRITERS = {
     "sinks/storage.py:delete": "state import and move",
     "sinks/storage.py:take": "state import and move",
     "sinks/storage.py:write_json": "state import and move",
+    "sinks/tables.py:_compact": _COMPACTED,
+    "sinks/tables.py:commit": _TRIED,
     "sinks/tables.py:_publish": "replay",
     "sinks/tables.py:begin": _TRIED,
     "sinks/tables.py:write": "replay",
@@ -354,6 +362,7 @@ WRITERS = {
     "streaming/answers/history/timeline.py:forget": _CACHE,
     "streaming/answers/whatif/answer.py:write": "whatif",
     "streaming/cli/advise.py:advise_command": "advise",
+    "streaming/cli/compact.py:compact_command": _COMPACTED,
     "streaming/cli/check.py:_written": "check",
     "streaming/cli/check.py:check_command": "check",
     "streaming/cli/minimize.py:minimize_command": "a folder that may be empty",
@@ -410,6 +419,7 @@ _CALLS = {
     "rename", "unlink", "rmdir", "rmtree", "mkdir", "hardlink_to", "symlink_to", "write_text", "write_bytes", "truncate", "ftruncate",
     "write_table", "publish", "write_json", "sweep", "new_file", "new_lines", "delete_file", "delete_dir_contents", "create_dir",
     "open_output_stream", "copy_file", "mkdtemp", "TemporaryDirectory", "copytree",
+    "compact", "vacuum", "optimize", "create_write_transaction", "create_table_with_add_actions", "add_columns",
 }  # fmt: skip
 _FLAGS = {"O_CREAT", "O_RDWR", "O_WRONLY"}
 

@@ -50,6 +50,11 @@ _INT64 = range(-(2**63), 2**63)
 _CHUNK = 1 << 16
 LONGEST_LINE = 64 << 20
 """Bytes. The longest value that Kafka carries by default has 1 MB."""
+MOST_BYTES = 2 << 30
+MOST_TIMES = 100
+"""A log may take so many bytes in memory, and so many more for each byte of its files."""
+_RECORD = 200
+"""The bytes that a record takes besides its value."""
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
@@ -95,7 +100,7 @@ def read_log(path: str | Path) -> pa.Table:
     path = Path(path)
     check_log(path)
     if parts := _parts(path):
-        return read_lines(_lines_of(parts), str(path))
+        return read_lines(_lines_of(parts, _Room(path, parts)), str(path))
     if path.is_dir() and not any(path.rglob("*.parquet")):
         raise LogError(
             f"{path} has no file of a log in it (.jsonl, .jsonl.gz or .parquet): name another folder"
@@ -115,11 +120,11 @@ def _parts(path: Path) -> list[Path]:
     return sorted(each for each in path.glob("*.jsonl*") if each.name.endswith((".jsonl", ".jsonl.gz")))
 
 
-def _lines_of(parts: Iterable[Path]) -> Iterator[bytes]:
+def _lines_of(parts: Iterable[Path], room: "_Room") -> Iterator[bytes]:
     """The lines of the files in a folder. A server may be writing the last one: it is not a line before it ends."""
     last = None
     for part in parts:
-        for line in _lines_in(part):
+        for line in _lines_in(part, room):
             if last is not None:
                 yield last
             last = line
@@ -261,9 +266,26 @@ def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
     )
 
 
-def _lines_in(path: Path) -> Iterator[bytes]:
-    """The lines of a file, each of a length that a command may have. Raises `LogError`."""
-    number = 0
+class _Room:
+    """What a log may take in memory: in proportion to its files, as a small one may hold very much."""
+
+    def __init__(self, path: Path, files: Iterable[Path]) -> None:
+        self._path = path
+        self._most = self._left = MOST_BYTES + MOST_TIMES * sum(file.stat().st_size for file in files)
+
+    def take(self, size: int, records: int) -> None:
+        """Read values of so many bytes. Raises `LogError` if there is no room for them."""
+        self._left -= size + _RECORD * records
+        if self._left < 0:
+            raise LogError(
+                f"{self._path} takes more than {self._most / (1 << 30):.1f} GiB in memory, which is very much for its size: if you trust it, "
+                "unpack it (.jsonl.gz) or write it as JSON Lines (.parquet), and name that file"
+            )
+
+
+def _lines_in(path: Path, room: _Room | None = None) -> Iterator[bytes]:
+    """The lines of a file, each of a length that a command may have, and together no more than fit. Raises `LogError`."""
+    number, room = 0, room or _Room(path, [path])
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
@@ -277,6 +299,7 @@ def _lines_in(path: Path) -> Iterator[bytes]:
                     raise LogError(
                         f"{path}, line {number} has more than {LONGEST_LINE >> 20} MiB: no command is that long"
                     )
+                room.take(len(line), bool(line.strip()))
                 yield line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise LogError(
@@ -372,10 +395,12 @@ def _table(path: Path) -> pa.Table:
     names = pq.ParquetDataset(path).schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise LogError(f"{path}: column {twice[0]} occurs twice: remove one of them")
+    own = () if "value" in names else (*_SHORT, *_SHORT_OPTIONAL, "key", "properties")
+    read = [name for name in names if name in (*RECORD.names, *own)]
+    if "value" in names or set(_SHORT) <= set(names):
+        _check_room(path, read)
     if "value" in names:
-        log = pq.read_table(
-            path, columns=[name for name in RECORD.names if name in names], page_checksum_verification=True
-        )
+        log = pq.read_table(path, columns=read, page_checksum_verification=True)
         with _column(path, log, "value", "text or binary"):
             value: Any = pc.fill_null(log["value"].cast(pa.binary()), b"")
         if (pc.max(pc.binary_length(value)).as_py() or 0) > LONGEST_LINE:
@@ -383,7 +408,7 @@ def _table(path: Path) -> pa.Table:
                 f"{path} has a value of more than {LONGEST_LINE >> 20} MiB: no command is that long"
             )
     elif set(_SHORT) <= set(names):
-        log = pq.read_table(path)
+        log = pq.read_table(path, columns=read)
         value = pa.chunked_array(
             [pa.array(chunk, pa.binary()) for chunk in _publishes(path, log)], pa.binary()
         )
@@ -410,6 +435,49 @@ def _table(path: Path) -> pa.Table:
     check_coordinates(pa.table(places), str(path))
     offset = places["offset"] if "offset" in names else rank(partition.to_numpy())
     return ordered(log_table(RECORD, partition=partition, offset=offset, **columns), str(path))
+
+
+def _check_room(path: Path, names: list[str]) -> None:
+    """Raises `LogError` if the columns of files take too much. A page of a few bytes may stand for a million long values."""
+    files = pq.ParquetDataset(path).files
+    room = _Room(path, map(Path, files))
+    for file in files:
+        plain = pq.ParquetFile(file, page_checksum_verification=True)
+        metadata, schema = plain.metadata, plain.schema
+        room.take(0, metadata.num_rows)
+        leaves = [
+            (at, leaf)
+            for at in range(len(schema))
+            if (leaf := schema.column(at)).path.partition(".")[0] in names
+        ]
+        texts = [leaf.path for _, leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        packed = pq.ParquetFile(
+            file, metadata=metadata, read_dictionary=texts, page_checksum_verification=True
+        )
+        read = list({name.partition(".")[0] for name in texts})
+        for group in range(metadata.num_row_groups):
+            for at, leaf in leaves:
+                if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
+                    room.take(metadata.row_group(group).column(at).num_values * leaf.length, 0)
+            try:
+                for batch in packed.iter_batches(_CHUNK, [group], read):
+                    room.take(sum(map(_unpacked, batch.columns)), 0)
+            except pa.ArrowCapacityError:  # more different values than a dictionary holds
+                for batch in plain.iter_batches(16, [group], read):
+                    room.take(sum(map(_unpacked, batch.columns)), 0)
+
+
+def _unpacked(values: pa.Array) -> int:
+    """The bytes of values, each of which counts where it occurs."""
+    if pa.types.is_dictionary(values.type):
+        lengths: Any = pc.binary_length(values.dictionary)
+        return int(pc.sum(lengths.take(values.indices)).as_py() or 0)
+    if pa.types.is_map(values.type):
+        return _unpacked(values.keys) + _unpacked(values.items)
+    if pa.types.is_nested(values.type):
+        inner = values.flatten()
+        return sum(map(_unpacked, inner if isinstance(inner, list) else [inner]))
+    return int(values.nbytes)
 
 
 @contextmanager

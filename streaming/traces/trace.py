@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import json
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +16,8 @@ from sinks.small_files import in_utf8
 from streaming.protocol.codec import Frame
 
 FORMAT = 1
+LONGEST_LINE = 64 << 20
+"""Bytes."""
 
 
 class TraceError(ValueError):
@@ -56,11 +60,7 @@ def read_trace(path: Path) -> Trace:
     The last line of a trace that is not gated may be cut off: its recorder was killed.
     """
     parsed: list[dict[str, Any]] = []
-    try:
-        lines = in_utf8(path.read_bytes()).split(b"\n")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         if is_deep(line):
@@ -68,7 +68,7 @@ def read_trace(path: Path) -> Trace:
         try:
             value = json.loads(line.decode())  # json would guess the encoding of bytes
         except ValueError as error:
-            if parsed and parsed[0].get("gated") is False and number == len(lines):
+            if parsed and parsed[0].get("gated") is False and not line.endswith(b"\n"):
                 break
             raise TraceError(f"{path}:{number}: not JSON: {error}") from None
         if not isinstance(value, dict):
@@ -84,6 +84,24 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(f"{path}: the header has no broker_config")
     header = {"scenario": path.stem, **parsed[0]}
     return Trace(header, _answered(parsed[1:]))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, one after the other: a file may be longer than what fits into memory."""
+    number = 0
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if number == 1 and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                    line += file.read(LONGEST_LINE)
+                if len(line) > LONGEST_LINE:
+                    raise TraceError(
+                        f"{path}:{number}: more than {LONGEST_LINE >> 20} MiB: name another file"
+                    )
+                yield from BytesIO(in_utf8(line)) if number == 1 else (line,)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from None
 
 
 def _answered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

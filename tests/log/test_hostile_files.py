@@ -5,9 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +24,7 @@ from streaming.answers.check.scenario import ScenarioError, read_scenario
 from streaming.cli.app import app
 from streaming.jobs.replay import load, replay_in_process
 from streaming.log import files, yaml_files
-from streaming.log.files import read_log
+from streaming.log.files import line_numbers, read_log
 from streaming.log.policy_files import read_policy_file
 from streaming.log.table import LogError
 from streaming.log.yaml_files import NotYaml, read_yaml
@@ -192,6 +196,140 @@ def test_a_value_in_parquet_that_no_command_is_long_enough_for(
     pq.write_table(pa.table({"value": [b"x" * 1001, None]}), path)
     with pytest.raises(LogError, match="a value of more than 0 MiB"):
         read_log(path)
+
+
+def _lines_of(lines: Iterable[bytes], path: Path) -> None:
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.writelines(lines)
+
+
+def _many_lines(folder: Path) -> None:
+    _lines_of((b"x" * (1 << 16) + b"\n" for _ in range(400)), folder / "log.jsonl.gz")
+
+
+def _small_lines(folder: Path) -> None:
+    _lines_of([b"{}\n" * 200_000], folder / "log.jsonl.gz")
+
+
+def _two_files(folder: Path) -> None:
+    for name in "ab":
+        _lines_of((b"x" * (1 << 16) + b"\n" for _ in range(200)), folder / f"log.{name}.jsonl.gz")
+
+
+def _table(folder: Path, **columns: Any) -> None:
+    pq.write_table(pa.table(columns), folder / "log.parquet", compression="zstd")
+
+
+_REPEATED = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array([b"x" * 10_000]))
+_MAP = pa.map_(pa.string(), pa.string())
+_SHORT: dict[str, Any] = {"topic": ["t"] * 5000, "producer": ["p"] * 5000, "sequence_id": range(5000)}
+PACKED: dict[str, Callable[[Path], None]] = {
+    "long lines": _many_lines,
+    "many lines": _small_lines,
+    "a folder": _two_files,
+    "one value": partial(_table, value=_REPEATED),
+    "one value, plain": lambda folder: pq.write_table(
+        pa.table({"value": [b"x" * 10_000] * 5000}),
+        folder / "log.parquet",
+        compression="zstd",
+        use_dictionary=False,
+    ),
+    "one topic": partial(_table, value=[b"{}"] * 5000, topic=_REPEATED),
+    "a value of fixed length": partial(_table, value=pa.array([b"x" * 10_000] * 5000, pa.binary(10_000))),
+    "many rows": partial(_table, value=[b"{}"] * 200_000),
+    "one payload": partial(_table, **_SHORT, payload=_REPEATED),
+    "one property": partial(
+        _table, **_SHORT, payload=["x"] * 5000, properties=pa.array([[("a", "x" * 10_000)]] * 5000, _MAP)
+    ),
+    "in a list": partial(_table, **_SHORT, payload=["x"] * 5000, key=[["x" * 10_000]] * 5000),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_small_log_that_holds_very_much(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PACKED[name](tmp_path)
+    path = next((each for each in tmp_path.iterdir()), tmp_path) if name != "a folder" else tmp_path
+    size = sum(each.stat().st_size for each in tmp_path.iterdir())
+    assert size < 1 << 18
+    monkeypatch.setattr(files, "MOST_BYTES", 8 << 20)
+    monkeypatch.setattr(files, "MOST_TIMES", 50)
+    with pytest.raises(LogError, match=r"GiB in memory.*unpack it \(.jsonl.gz\) or write it as JSON Lines"):
+        read_log(path)
+
+
+def test_what_is_not_read_of_a_log_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 8 << 20)
+    _table(tmp_path, value=[b"{}"] * 5000, other=_REPEATED)
+    assert len(read_log(tmp_path / "log.parquet")) == 5000
+    _table(tmp_path, **_SHORT, payload=["x"] * 5000, other=_REPEATED)
+    assert len(read_log(tmp_path / "log.parquet")) == 5000
+
+
+def test_more_different_values_than_a_dictionary_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a row group, which is no mistake of a log."""
+
+    def full(self: pq.ParquetFile, size: int, *arguments: Any) -> Iterator[pa.RecordBatch]:
+        if size > 16:
+            raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+        yield from iterate(self, size, *arguments)
+
+    iterate = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", full)
+    _table(tmp_path, value=_REPEATED)
+    assert len(read_log(tmp_path / "log.parquet")) == 5000
+    monkeypatch.setattr(files, "MOST_BYTES", 8 << 20)
+    with pytest.raises(LogError, match="GiB in memory"):
+        read_log(tmp_path / "log.parquet")
+
+
+def test_a_million_lines_need_no_more_room_than_there_is(tmp_path: Path) -> None:
+    """However well they are packed."""
+    path = tmp_path / "log.jsonl.gz"
+    _lines_of(
+        (
+            b'{"topic":"persistent://public/default/t","producer":"p","sequence_id":%d}\n' % n
+            for n in range(10**6)
+        ),
+        path,
+    )
+    assert len(line_numbers(path) or ()) == 10**6
+
+
+_TRY = """
+import resource, sys
+from pathlib import Path
+limit = 5 << 30
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+from typer.testing import CliRunner
+from streaming.cli.app import app
+ran = CliRunner().invoke(app, sys.argv[1:])
+print(ran.exit_code, " ".join(ran.output.split()), repr(ran.exception), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.parquet", "trace.jsonl"])
+def test_memory_for_a_file_that_becomes_very_large(name: str, tmp_path: Path) -> None:
+    """A process of its own with a limit, which it does not reach."""
+    path = tmp_path / name
+    if name == "log.jsonl.gz":
+        _lines_of((b"x" * (15 << 20) + b"\n" for _ in range(400)), path)
+    elif name == "log.parquet":
+        many = pa.DictionaryArray.from_arrays(pa.array([0] * 10**6, pa.int32()), pa.array([b"x" * (1 << 20)]))
+        _table(tmp_path, value=many)
+    else:
+        with path.open("wb") as file:
+            file.truncate(20 << 30)
+    words = ["conform", str(path)] if name == "trace.jsonl" else ["inspect", str(path)]
+    ran = subprocess.run([sys.executable, "-c", _TRY, *words], capture_output=True, text=True, check=True)
+    said = ran.stdout
+    assert said.startswith("2 "), said
+    assert ("GiB in memory" if name != "trace.jsonl" else "more than 64 MiB") in said
+    assert int(said.split()[-1]) < 3 << 10, said
 
 
 def test_a_parquet_column_that_occurs_twice(tmp_path: Path) -> None:
