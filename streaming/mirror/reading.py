@@ -111,12 +111,11 @@ def stand_ins(look: Look, after: SourcePosition, before: Known | None) -> Genera
             count = messages * (done + 1) // total - messages * done // total
             done += 1
             time = first + (last - first) * (number + 1 - begin) // (end - begin)
-            metadata = _metadata(time, number)
-            if count > 1:
-                metadata["num_messages_in_batch"] = count
-            overhead = len(entry(metadata, b""))
-            payload = max(size * (number + 1 - begin) // (end - begin) - written - overhead, 0)
-            written += overhead + payload
+            room = size * (number + 1 - begin) // (end - begin) - written
+            metadata, payload = _stand_in(time, number, count, room)
+            if 0 < payload < count:  # which the broker does not take
+                metadata, payload = _stand_in(time, number, payload, room)
+            written += len(entry(metadata, b"")) + payload
             yield _timed(Stored(id_, number, metadata, bytes(payload), time), "drop")
 
 
@@ -138,6 +137,14 @@ def _times(look: Look, since: int | None) -> dict[int, tuple[int, int]]:
     begin = since if created is None and since is not None else max(opened, at_least)
     found[current] = begin, max(last, begin)
     return found
+
+
+def _stand_in(time: int, number: int, messages: int, size: int) -> tuple[dict[str, Any], int]:
+    """The metadata of an entry of so many messages and bytes, and the bytes that its payload has then."""
+    metadata = _metadata(time, number)
+    if messages > 1:
+        metadata["num_messages_in_batch"] = messages
+    return metadata, max(size - len(entry(metadata, b"")), 0)
 
 
 def _metadata(time: int, sequence_id: int = 0) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pulsar
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sinks.lock import InUse
@@ -31,6 +33,7 @@ from streaming.mirror.mirror import ClusterMirror, EntriesMode, MirrorTotals
 from streaming.mirror.policies import ClusterPolicies
 from streaming.mirror.reading import MOST_ENTRIES, PRODUCER, Known, read, stand_ins
 from streaming.mirror.source import Look, MirroredCluster, NotMirrored
+from streaming.protocol.codec import entry
 from streaming.record import client as reading_client
 from streaming.record.client import NoRight, Reader, ReadFailed
 from streaming.record.rest import CallFailed, Rest, Said
@@ -700,6 +703,21 @@ def test_sampled_entries_come_in_their_time(seed: int) -> None:
             assert each.time <= end
 
 
+@given(st.integers(1, 4), st.integers(1, 400), st.integers(1, 300))
+def test_a_sampled_entry_has_no_more_messages_than_bytes(entries: int, size: int, messages: int) -> None:
+    """However many messages the source has counted: its broker takes no other batch, unless its payload is left out."""
+    ledger = {"ledgerId": 1, "entries": entries, "size": size}
+    look = Look(1000, {"msgInCounter": messages}, {"ledgers": [ledger]})
+    stored = least = 0
+    for each in stand_ins(look, (-1, -1), Known(0, {}, 0)):
+        metadata, payload = each.command["metadata"], each.command["payload_bytes"]
+        count = metadata.get("num_messages_in_batch", 1)
+        assert not payload or len(payload) >= count
+        least += len(entry(metadata, b""))
+        stored += len(entry(metadata, payload))
+    assert size <= stored < size + least
+
+
 class Flaky(Rest):
     """An admin API that answers every third question about stats with `status`. None: it can't be reached then. 200: it works."""
 
@@ -1070,12 +1088,12 @@ def test_a_record_of_kafka_that_is_no_command_is_none(value: bytes | None) -> No
 
 
 def test_what_can_not_be_mirrored(rest: Rest, broker: Running, tmp_path: Path) -> None:
-    for given, words in (
+    for names, words in (
         ("non-persistent://a/b/c", "not persistent"),
         ("public/default/none", "404"),
     ):
         with pytest.raises(NotMirrored, match=words):
-            mirror(broker.service_url, rest, [given], tmp_path / "log")
+            mirror(broker.service_url, rest, [names], tmp_path / "log")
 
 
 @pytest.mark.parametrize(
