@@ -165,7 +165,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "metrics_label_sets"): others(RUN, "--metrics-label-sets", ("-1", "0"), ("5", "no effect without --metrics or --ui")),
     ("run", "log_format"): others(RUN, "--log-format", ("xml", "xml")),
     ("record", "out"): [Wrong(("record", "{w}/recorded", *RECORD[2:]), "choose another folder"), Wrong(("record", "{w}/file", *RECORD[2:]), "it is not a folder")],
-    ("record", "to"): others(RECORD, "--to", ("http://h:1", "pulsar://HOST:PORT"), ("pulsar+ssl://h", "pulsar+ssl://HOST:PORT")),
+    ("record", "to"): others(RECORD, "--to", ("http://h:1", "pulsar://HOST:PORT"), ("pulsar+ssl://h:0", "pulsar+ssl://HOST:PORT")),
     ("record", "admin_to"): others(RECORD, "--admin-to", ("pulsar://h:1", "http")),
     ("record", "listen"): others(RECORD, "--listen", ("6650", "expected HOST:PORT"), ("0.0.0.0:0", "other machines reach this address")),
     ("record", "admin_listen"): others(RECORD, "--admin-listen", ("x", "expected HOST:PORT")),
@@ -206,6 +206,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         ("whatif", "{w}/log.jsonl"), "--policies", ("{w}/nope.yaml", NO_POLICIES), ("{w}/nope.jsonl", NO_POLICIES)
     ),
     ("whatif", "profile"): others(("whatif", "{w}/log.jsonl"), "--profile", ("3.x", "3.x")),
+    ("replay", "profile"): others(REPLAY, "--profile", ("3.x", "'3.x' is not one of '2.10', '2.x', '3.0', '4.0', '4.2', '4.x', '5.0'")),
     ("whatif", "out"): others(
         ("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--out", ("{w}/file", "it is not a folder"), ("{w}/full", "isn't empty")
     ),

@@ -44,19 +44,19 @@ AT_ONCE = (
 LATE = WORK.replace("print", "with late_signals(lambda: 7), ending_signals(): pass\nprint") + "time.sleep(60)"
 
 BUG = """
-import sys, time, typer.main
-from streaming.cli.app import app
-show, takes = typer.main.except_hook, float(sys.argv.pop())
-def slow(*error):
+import sys, time
+from streaming.cli import app as cli
+show, takes = cli.traceback_text, float(sys.argv.pop())
+def slow(error):
     print("ready", flush=True)
     time.sleep(takes)
-    show(*error)
-typer.main.except_hook = slow
-@app.command("bug")
+    return show(error)
+cli.traceback_text = slow
+@cli.app.command("bug")
 def bug():
     raise RuntimeError("a bug")
 sys.argv.insert(1, "bug")
-app()
+cli.app()
 """
 
 PAIRS = [[one, other] for one in ENDING for other in ENDING]
