@@ -473,7 +473,7 @@ def test_when_a_topic_was_created_tells_whether_it_is_another(
 
     def use(count: int) -> None:
         consumer = client.subscribe(topic, "s")
-        publish(client, topic, count, producer_name="p")
+        publish(client, topic, count, producer_name="standalone-0-100")
         for _ in range(count):
             consumer.acknowledge(consumer.receive(WAIT))
         consumer.close()
