@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ def send(url: KafkaUrl, **settings: Any) -> None:
     if "transactional_id" in settings:
         producer.abort_transaction()
     producer.close()
+    if "transactional_id" in settings:
+        # Kafka ends a transaction after it has answered, and before the next one begins.
+        with closing(KafkaProducer(bootstrap_servers=url.bootstrap, **settings)) as next_one:
+            next_one.init_transactions()
 
 
 def test_whether_there_are_records(kafka: LocalKafka) -> None:
