@@ -134,8 +134,8 @@ def _tell_before_waiting(pipe: int) -> None:
     sys.addaudithook(audit)
 
 
-def at_step(number: int, then: Callable[[], Any], *, reads: bool = False) -> None:
-    """Do `then` in this process before it changes a file for the `number`-th time."""
+def nth(number: int, then: Callable[[], Any]) -> Callable[[], None]:
+    """A function that does `then` when it is called for the `number`-th time."""
     left = number
 
     def step() -> None:
@@ -144,7 +144,12 @@ def at_step(number: int, then: Callable[[], Any], *, reads: bool = False) -> Non
         if left == 0:
             then()
 
-    each_step(step, reads=reads)
+    return step
+
+
+def at_step(number: int, then: Callable[[], Any], *, reads: bool = False) -> None:
+    """Do `then` in this process before it changes a file for the `number`-th time."""
+    each_step(nth(number, then), reads=reads)
 
 
 def each_step(step: Callable[[], Any], *, reads: bool = False) -> None:

@@ -112,10 +112,11 @@ def stand_ins(look: Look, after: SourcePosition, before: Known | None) -> Genera
             done += 1
             time = first + (last - first) * (number + 1 - begin) // (end - begin)
             room = size * (number + 1 - begin) // (end - begin) - written
-            metadata, payload = _stand_in(time, number, count, room)
-            if 0 < payload < count:  # which the broker does not take
-                metadata, payload = _stand_in(time, number, payload, room)
-            written += len(entry(metadata, b"")) + payload
+            metadata, overhead = _stand_in(time, number, count)
+            if 0 < room - overhead < count:  # which the broker does not take
+                metadata, overhead = _stand_in(time, number, room - overhead)
+            payload = max(room - overhead, 0)
+            written += overhead + payload
             yield _timed(Stored(id_, number, metadata, bytes(payload), time), "drop")
 
 
@@ -139,12 +140,12 @@ def _times(look: Look, since: int | None) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _stand_in(time: int, number: int, messages: int, size: int) -> tuple[dict[str, Any], int]:
-    """The metadata of an entry of so many messages and bytes, and the bytes that its payload has then."""
+def _stand_in(time: int, number: int, messages: int) -> tuple[dict[str, Any], int]:
+    """The metadata of an entry of so many messages, and the bytes of the entry without its payload."""
     metadata = _metadata(time, number)
     if messages > 1:
         metadata["num_messages_in_batch"] = messages
-    return metadata, max(size - len(entry(metadata, b"")), 0)
+    return metadata, len(entry(metadata, b""))
 
 
 def _metadata(time: int, sequence_id: int = 0) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sinks import delta_log
 from sinks.delta_log import Compacted
 from sinks.tables import DeltaSink, read_table
 from tests.sinks.test_delta import compact, expected, parquet_files, run
-from tests.steps import counted
+from tests.steps import counted, nth
 
 pytestmark = pytest.mark.feature("J2", "J5")
 
@@ -69,14 +69,7 @@ def _compacting(folder: Path, dies: Callable[[int, Path], None], number: int) ->
 
 def _at_call(number: int, _: Path) -> None:
     """Die before or after a call of deltalake's, which no audit sees."""
-    left = number
-
-    def step() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            _die()
-
+    step = nth(number, _die)
     for name in ("delete", "vacuum", "create_write_transaction"):
         counted(DeltaTable, name, step)
     counted(TableOptimizer, "compact", step)

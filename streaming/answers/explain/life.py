@@ -128,7 +128,7 @@ def by_position(folders: Folders, topic: str, position: Position) -> Life:
 
 def by_sequence_id(folders: Folders, topic: str, producer: str, sequence_id: int) -> list[Life]:
     """The lives of what a producer sent under a sequence id, in order: it may have sent it again. Raises `NotFound`."""
-    teller = _LifeReader(folders, topic)
+    reader = _LifeReader(folders, topic)
     by = (pc.field("topic") == topic) & (pc.field("producer_name") == producer)
     ids = (pc.field("sequence_id") == sequence_id) | (
         (pc.field("sequence_id") < sequence_id) & (pc.field("highest_sequence_id") >= sequence_id)
@@ -139,14 +139,14 @@ def by_sequence_id(folders: Folders, topic: str, producer: str, sequence_id: int
         *folders.rows(e.SendError, by & (pc.field("sequence_id") >= sequence_id) & (lowest <= sequence_id)),
         *(
             row
-            for row in teller.quarantined()
+            for row in reader.quarantined()
             if row["producer_name"] == producer and row["sequence_id"] == sequence_id
         ),
     ]
     rows.sort(key=_identity)
     if not rows:
-        return [teller.absent(producer, sequence_id)]
-    return [teller.of_row(row) for row in rows]
+        return [reader.absent(producer, sequence_id)]
+    return [reader.of_row(row) for row in rows]
 
 
 def example(folders: Folders) -> tuple[str, Position | tuple[str, int], str]:

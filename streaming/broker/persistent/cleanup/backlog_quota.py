@@ -23,6 +23,8 @@ EVICTION_TARGET = 0.9
 """Eviction stops at this fraction of the limit."""
 
 QuotaState = Literal["no limit", "within its limit", "exceeded", "not known"]
+"""``not known``: of a cluster whose stats and policies don't tell."""
+
 NO_LIMIT: dict[QuotaType, str] = {
     "destination_storage": "a negative limit is none",
     "message_age": "a limit of 0 or less is none",
@@ -31,7 +33,6 @@ WITHIN: dict[QuotaType, str] = {
     "destination_storage": "the backlog of the slowest cursor is smaller",
     "message_age": "the oldest unacknowledged entry is younger",
 }
-"""``not known``: of a cluster whose stats and policies don't tell."""
 
 
 class Quota(msgspec.Struct):

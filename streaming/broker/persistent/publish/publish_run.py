@@ -336,7 +336,7 @@ class PublishRun:
         for topic in opened:
             found = topic.open
             if found is not None and (
-                clock >= found.end or (found.snapshot < 0 and not self._put_rounds_off(found))
+                clock >= found.end or (found.snapshot < 0 and not self._postpone_rounds(found))
             ):
                 self._close(topic)
 
@@ -397,7 +397,7 @@ class PublishRun:
         found.lanes[own.senders[number]] = _Lane(producer, counters, mark)
         return True
 
-    def _put_rounds_off(self, found: _Open) -> bool:
+    def _postpone_rounds(self, found: _Open) -> bool:
         """Leave a topic out of the rounds of checks, until its next snapshot, if that can be."""
         if (snapshot := self._all.postpone_rounds(found.topic)) < 0:
             return False
