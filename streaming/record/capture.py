@@ -207,7 +207,9 @@ class _Ledger(msgspec.Struct):
 
 
 class _Cursor(msgspec.Struct):
-    markDeletePosition: Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]{1,18}:-?[0-9]{1,18}$")]
+    markDeletePosition: Annotated[
+        str, msgspec.Meta(pattern=r"^-?[0-9]{1,18}:-?[0-9]{1,18}( \(ackSet [^)]*\))?$")
+    ]
     individuallyDeletedMessages: str
 
 

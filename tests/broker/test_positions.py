@@ -29,6 +29,8 @@ OTHERS = {
 @given(st.builds(Position, NUMBERS, NUMBERS))
 def test_a_position_is_read_as_it_is_written(position: Position) -> None:
     assert from_text(str(position)) == position
+    for words in ("is null", "with long[] size of 2"):
+        assert from_text(f"{position} (ackSet {words})") == position
 
 
 @given(st.integers(0, 10**18 - 1), st.integers(0, 10**18 - 1))

@@ -24,6 +24,7 @@ from streaming.record.stored import Stored
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import TraceError
 from tests.broker.test_long_lists import MOST, instructions
+from tests.record.kit import of_batches
 from tests.server.conftest import Running, running
 
 pytestmark = pytest.mark.feature("K3")
@@ -123,6 +124,9 @@ def test_a_log_ends_in_the_state_of_the_broker(
     assert (captured.topics, captured.entries, captured.subscriptions, captured.missing) == (1, 21, 3, [])
     assert captured.commands == len(logged(log))
     same_state(rest, topic, log)
+    again = tmp_path / "of_batches.jsonl"
+    capture(broker.service_url, of_batches(rest), [topic], again)
+    same_state(rest, topic, again)
     replayed = replay_in_process(log, tmp_path / "replayed", batches=3)
     assert replayed.rows["SEND_RECEIPT"] == 21
     assert "QUARANTINED" not in replayed.rows

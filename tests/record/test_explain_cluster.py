@@ -20,13 +20,15 @@ from streaming.broker.persistent.delivery import Delivery
 from streaming.broker.topic.producing import Producing
 from streaming.cli.app import app
 from streaming.cli.explained import answers_lines, headline, producers_headline
+from streaming.mirror.observation import observe as mirrored
 from streaming.record.observe import observe
 from streaming.record.rest import CallFailed, Rest, Said
 from streaming.server.authentication import TokenAuthentication
 from streaming.server.server import Security
 from tests.parity.pulsar import LocalPulsar
+from tests.record.kit import of_batches
 from tests.record.recorded_clusters import VERSIONS, Recorded
-from tests.record.situations import SETTINGS, Scene, path, scene_of, topic_of
+from tests.record.situations import SETTINGS, SITUATIONS, Scene, path, scene_of, topic_of
 from tests.server.conftest import running
 from tests.server.test_authentication import secret, token
 
@@ -83,6 +85,20 @@ def subscription(rest: Rest, situation: str, name: str = "s") -> Delivery:
 
 def blocking(found: Delivery | Producing) -> list[tuple[str, str | None]]:
     return [(each.decider, each.consumer) for each in found.verdicts if each.blocks]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_positions_may_tell_of_a_batch(version: str) -> None:
+    """Nobody reads another position, nor fails: neither this command nor the mirror."""
+    plain = Recorded(version)
+    told = of_batches(plain)
+    for situation in SITUATIONS:
+        assert ask(told, situation) == ask(plain, situation)
+    topics = {each.partition("/stats?")[0]: each for each in plain.said if "/stats?" in each}
+    for topic, shown in topics.items():
+        stats, internal = plain.get(shown), f"{topic}/internalStats"
+        assert mirrored(0, stats, told.get(internal)) == mirrored(0, stats, plain.get(internal))
+    assert len(topics) > 20
 
 
 # -- why a subscription gets nothing

@@ -70,9 +70,11 @@ def explain_delivery(observed: Observed, name: str) -> Delivery:
         clock=observed.clock,
         state="held back",
         consumers=len(consumers),
-        mark_delete=None if cursor is None else cursor.text("markDeletePosition"),
-        read_position=None if cursor is None else cursor.text("readPosition"),
-        last_confirmed=None if observed.internal is None else observed.internal.text("lastConfirmedEntry"),
+        mark_delete=None if cursor is None else cursor.position_text("markDeletePosition"),
+        read_position=None if cursor is None else cursor.position_text("readPosition"),
+        last_confirmed=None
+        if observed.internal is None
+        else observed.internal.position_text("lastConfirmedEntry"),
         backlog=max(sub.number("msgBacklog") or 0, 0),
         in_flight=None,
         delayed=sub.number("msgDelayed"),

@@ -76,6 +76,11 @@ class ShownFields:
         """A position."""
         return position(self._value.get(name))
 
+    def position_text(self, name: str) -> str | None:
+        """A position as LEDGER:ENTRY, whatever else the cluster says of it."""
+        found = self.position(name)
+        return None if found is None else str(found)
+
     def items(self, name: str) -> Iterator[tuple[str, ShownFields]]:
         """The objects of an object, by name."""
         found = self._value.get(name)
