@@ -222,8 +222,8 @@ def _of_subscription(
             limit = None if per_consumer is None else per_consumer.value
             verdicts.append(unacked_of_consumer(each.name, each.unacked, limit, blocked=each.blocked))
     verdicts += _draining(consumers)
-    after = sub.texts("consumersAfterMarkDeletePosition")
-    verdicts += [recently_joined(name, before) for name, before in after.items()]
+    after = sub.positions("consumersAfterMarkDeletePosition")
+    verdicts += [recently_joined(name, str(before)) for name, before in after.items()]
     if found.unread and any(each.can_receive for each in consumers):
         verdicts += _rates(observed, found, sub)
     return verdicts
@@ -398,9 +398,7 @@ def _unknown(observed: Observed, found: Delivery, sub: ShownFields) -> list[str]
             "which entries were read, and so whether entries wait to be sent: that takes the internal stats"
         )
     if found.state in ("held back", "not triggered", "receiving", "in flight") and found.type == "Key_Shared":
-        of_old = "consumersAfterMarkDeletePosition" in sub and any(
-            sub.texts("consumersAfterMarkDeletePosition")
-        )
+        of_old = bool(sub.positions("consumersAfterMarkDeletePosition"))
         if not any("drainingHashesCount" in each for each in sub.each("consumers")) and not of_old:
             unknown.append(
                 "which key hashes wait for acks of another consumer: the stats of this version don't show it"

@@ -96,14 +96,11 @@ class ShownFields:
         found = self._value.get(name)
         return found if isinstance(found, list) else []
 
-    def texts(self, name: str) -> dict[str, str]:
-        """The texts of an object, by name."""
+    def positions(self, name: str) -> dict[str, Position]:
+        """The positions of an object, by name."""
         found = self._value.get(name)
-        return (
-            {key: value for key, value in found.items() if isinstance(value, str)}
-            if isinstance(found, dict)
-            else {}
-        )
+        read = {key: position(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        return {str(key): value for key, value in read.items() if value is not None}
 
 
 class _Subscription(msgspec.Struct):
