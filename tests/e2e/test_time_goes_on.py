@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from sinks.tables import read_table
 from streaming.cli import serve
 from streaming.jobs import run
 from streaming.jobs.run import run_query
@@ -84,9 +85,9 @@ class Query:
         return States("a query", encoded, str(self.store), None if goes_on else url, last.offsets)
 
 
-def messages(now: int) -> pa.Table:
-    """Messages that a TTL expires when its check is due, `DUE_MS` from `now`, and others that are delivered then."""
-    first = now + DUE_MS - CHECK_MS
+def messages(now: int, due_ms: int = DUE_MS) -> pa.Table:
+    """Messages that a TTL expires when its check is due, so long from `now`, and others that are delivered then."""
+    first = now + due_ms - CHECK_MS
     ttl = {"command": "ADMIN", "method": "POST", "path": "/namespaces/public/default/messageTTL", "body": 1}
     records: list[tuple[int, str | None, object]] = [
         (first, None, {"command": "BROKER_CONFIG", "settings": {"messageExpiryCheckIntervalInMinutes": 1}}),
@@ -100,7 +101,7 @@ def messages(now: int) -> pa.Table:
         if topic in DELAYED:
             records.append((first, topic, {"command": "FLOW", "messagePermits": 5} | consumer))
     records += [(now, topic, message) for topic in EXPIRING]
-    records += [(now, topic, message | {"deliver_at_time": now + DUE_MS}) for topic in DELAYED]
+    records += [(now, topic, message | {"deliver_at_time": now + due_ms}) for topic in DELAYED]
     return log_of(*records)
 
 
@@ -110,6 +111,16 @@ def rows(batches: list[Written], kind: str) -> int:
 
 def happened(batches: list[Written]) -> bool:
     return rows(batches, "EXPIRED") == len(EXPIRING) and rows(batches, "MESSAGE") == len(DELAYED)
+
+
+def written(store: Path) -> list[int]:
+    """How many messages expired and were delivered, by the output tables."""
+    return [read_table(str(store / "tables"), kind).num_rows for kind in ("EXPIRED", "MESSAGE")]
+
+
+def in_tables(store: Path) -> bool:
+    """Whether what is due is in the output tables."""
+    return written(store) == [len(EXPIRING), len(DELAYED)]
 
 
 @pytest.mark.sampled(3, seconds=36)
@@ -181,17 +192,23 @@ def test_a_clock_that_jumps_ahead_takes_no_broker_along(
     assert all(state.clock <= time.time() * 1000 for state in partition_states(spark, query.checkpoint))
 
 
-@pytest.mark.sampled(3, seconds=30)
+@pytest.mark.sampled(3, seconds=40)
 @pytest.mark.usefixtures("spark")  # the command uses the existing session
 def test_a_server_with_its_query_starts_again_without_records(kafka: LocalKafka, tmp_path: Path) -> None:
     """It serves clients after the first micro-batch, whose commands are the next records."""
     topics = f"kafka://{kafka.bootstrap}/time-served", f"kafka://{kafka.bootstrap}/time-served-answers"
+    store = tmp_path / "data" / "store"
+    due = int(time.time() * 1000) + DUE_MS
+    produce_log(messages(due - DUE_MS), topics[0], partitions=2)
     stop = threading.Event()
     limit = threading.Timer(240, stop.set)
     limit.start()
-    for _ in range(2):
+    for seen in (lambda: True, lambda: in_tables(store)):
         with serve._query(topics, tmp_path / "data", "100ms", PLAIN, stop, ([], []), None):
-            assert not stop.is_set(), "no micro-batch"
+            wait_until(lambda seen=seen: stop.is_set() or seen(), "what is due")  # type: ignore[misc]
+            assert not stop.is_set(), "nothing came"
             stop.set()
+        assert time.time() * 1000 > due or not any(written(store)), "too slow a machine for DUE_MS"
+        wait_until(lambda: time.time() * 1000 > due, "what is due")
         stop.clear()
     limit.cancel()
