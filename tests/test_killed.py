@@ -224,7 +224,7 @@ def _answered(folder: Path) -> Any:
 
 
 def _scenario(folder: Path) -> None:
-    (folder / "scenario.yaml").write_text((SCENARIOS / "key_shared.yaml").read_text())
+    (folder / "scenario.yaml").write_text((SCENARIOS / "acks_and_unloads.yaml").read_text())
 
 
 WORKS: dict[str, Work] = {
