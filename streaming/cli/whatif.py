@@ -356,7 +356,9 @@ def rules(found: WhatIf) -> list[str]:
     for rule in met:
         texts += [
             f"\n{rule.change}",
+            f"  {rule.notices}",
             f"  {meanings[rule.setting]}",
+            f"  Shown by: {rule.shown_by}.",
             f"  {_messages(rule)}, on {_some([short_name(on.topic) or 'calls about no topic' for on in rule.topics])}.",
         ]
         if rule.figures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -673,6 +674,12 @@ def test_the_command_and_the_page_say_it(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     assert "unblocksConsumerOneAckLate: false -> true" in ran.output
     assert "6 messages are affected" in ran.output
-    assert "unblocksConsumerOneAckLate: false -&gt; true" in (tmp_path / "out/report.html").read_text()
-    answer = json.loads((tmp_path / "out/whatif.json").read_text())
-    assert [each["setting"] for each in answer["rules"]["met"]] == ["unblocksConsumerOneAckLate"]
+    page = (tmp_path / "out/report.html").read_text()
+    assert "unblocksConsumerOneAckLate: false -&gt; true" in page
+    (met,) = json.loads((tmp_path / "out/whatif.json").read_text())["rules"]["met"]
+    assert met["setting"] == "unblocksConsumerOneAckLate"
+    rule = PROFILE_RULES["unblocksConsumerOneAckLate"]
+    assert (met["notices"], met["shown_by"]) == (rule.notices, rule.shown_by)
+    for text in (rule.notices, rule.shown_by):
+        assert text in ran.output
+        assert escape(text) in page

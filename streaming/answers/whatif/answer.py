@@ -126,11 +126,13 @@ class RuleOnTopic(msgspec.Struct):
 
 class RuleMet(msgspec.Struct):
     """A setting whose value in the other version, by itself, makes a difference. `differences` counts messages × subscriptions by
-    change, those without left out."""
+    change, those without left out. `notices`: what a user notices of it. `shown_by`: the rule's id and recordings of real brokers."""
 
     setting: str
     before: Any
     after: Any
+    notices: str
+    shown_by: str
     differences: dict[str, int]
     topics: list[RuleOnTopic]
 

@@ -156,8 +156,18 @@ def _rules(rules: Rules) -> str:
             if on
             else ["", "", ""]
         )
-        rows.append([rule.change, meanings[rule.setting], *seen, rule.messages, len(rule.topics)])
-    columns = ["rule or default", "what it means", "first seen by a client", "in the baseline", "under the profile", "affected messages", "topics"]  # fmt: skip
+        rows.append(
+            [
+                rule.change,
+                rule.notices,
+                meanings[rule.setting],
+                rule.shown_by,
+                *seen,
+                rule.messages,
+                len(rule.topics),
+            ]
+        )
+    columns = ["rule or default", "what you notice", "what it means", "shown by", "first seen by a client", "in the baseline", "under the profile", "affected messages", "topics"]  # fmt: skip
     text = (
         f"{len(rules.met)} of the {rules.settings} that differ make a difference to this log by themselves."
     )
@@ -165,7 +175,7 @@ def _rules(rules: Rules) -> str:
         f"<li>{count:,} more messages are affected by {escape(names or 'several together')}.</li>"
         for names, count in list(rules.together.items())[:LISTED]
     )
-    shown = table(columns, rows, 6) if rows else ""
+    shown = table(columns, rows, 8) if rows else ""
     return f"<h2>What makes the differences of {escape(rules.policies)}</h2><p>{text}</p>{shown}<ul>{together}</ul>"
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from schemas.commands import BrokerConfig
 from schemas.commands.control import Profile
 from streaming.answers.fates import CHANGES
+from streaming.answers.profile_rules import PROFILE_RULES
 from streaming.answers.whatif.answer import Figure, RuleMet, RuleOnTopic, Rules, WhatIf
 from streaming.broker.config import changes
 
@@ -161,7 +162,8 @@ def _parts(names: Sequence[str], count: int) -> list[Sequence[str]]:
 def _rule(found: WhatIf, name: str, values: tuple[Any, Any], topics: list[RuleOnTopic]) -> RuleMet:
     totals = next(each for each in found.totals if each.policies == name)
     counts = {change: count for change, count in totals.differences.items() if count}
-    return RuleMet(name, *values, counts, topics)
+    rule = PROFILE_RULES[name]
+    return RuleMet(name, *values, rule.notices, rule.shown_by, counts, topics)
 
 
 def _topics(found: WhatIf, name: str) -> list[RuleOnTopic]:
