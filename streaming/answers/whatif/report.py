@@ -175,7 +175,7 @@ def _rules(rules: Rules) -> str:
         f"<li>{count:,} more messages are affected by {escape(names or 'several together')}.</li>"
         for names, count in list(rules.together.items())[:LISTED]
     )
-    shown = table(columns, rows, 8) if rows else ""
+    shown = table(columns, rows, 7) if rows else ""
     return f"<h2>What makes the differences of {escape(rules.policies)}</h2><p>{text}</p>{shown}<ul>{together}</ul>"
 
 
