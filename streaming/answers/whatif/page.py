@@ -22,7 +22,7 @@ p { margin: 4px 0 10px; max-width: 75ch; } .soft, caption, figcaption { color: v
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13.5px; }
 th, td { padding: 4px 12px 4px 0; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; } .text { text-align: left; overflow-wrap: break-word; max-width: 32em; }
-th { vertical-align: bottom; }
+td:not(.text) { white-space: nowrap; } th { vertical-align: bottom; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 14px; }
 figure { margin: 0; padding: 12px; background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
 svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
