@@ -264,9 +264,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """The number of partitions of a partitioned topic that its first use creates."""
     isAllowAutoUpdateSchemaEnabled: bool = True
     """Whether producers may add a schema to a topic. If not, they are refused (IncompatibleSchema)."""
-    schemaCompatibilityStrategy: SchemaCompatibilityStrategy = "ALWAYS_COMPATIBLE"
-    """With which of a topic's schemas a new one must be compatible, and how. Pulsar's default is FULL, and `magnetar serve`
-    has it."""
+    schemaCompatibilityStrategy: SchemaCompatibilityStrategy = "FULL"
+    """With which of a topic's schemas a new one must be compatible, and how."""
     isSchemaValidationEnforced: bool = False
     """Whether producers without a schema are refused (IncompatibleSchema) on a topic that has one."""
     maxTopicsPerNamespace: Annotated[int, between(-1, MOST)] = 0

@@ -56,7 +56,7 @@ class EngineType(StrEnum):
 
 TRIGGER = "0s"
 
-STANDALONE_SETTINGS = {"namespacesMustExist": "true", "schemaCompatibilityStrategy": "FULL"}
+STANDALONE_SETTINGS = {"namespacesMustExist": "true"}
 """Where the defaults of a standalone Pulsar are not those of a broker that replays a log."""
 
 

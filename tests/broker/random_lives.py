@@ -246,7 +246,7 @@ SETTINGS: dict[str, list[Any]] = {
     "defaultNumPartitions": [2],
     "isAllowAutoUpdateSchemaEnabled": [False],
     "isSchemaValidationEnforced": [True],
-    "schemaCompatibilityStrategy": ["FULL", "ALWAYS_INCOMPATIBLE", "BACKWARD_TRANSITIVE"],
+    "schemaCompatibilityStrategy": ["ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE", "BACKWARD_TRANSITIVE"],
 }  # fmt: skip
 """Values under which much happens with few messages."""
 

@@ -858,7 +858,7 @@ def version(number: int) -> str:
 
 @pytest.mark.feature("K1")
 def test_schemas_are_numbered() -> None:
-    run = Run()
+    run = Run(schemaCompatibilityStrategy="ALWAYS_COMPATIBLE")
     run.admin("PUT", "")
     a, b = SchemaData("a", b"[]", "Json"), SchemaData("b", b'"int"', "Avro")
 

@@ -65,7 +65,7 @@ def test_a_schema_is_stored_once_and_shown() -> None:
     assert call(run, "GET", "/schemas") == (200, {"getSchemaResponses": [first, second]})
     assert call(run, "POST", "/version", OTHER) == (200, {"version": 1})
     assert call(run, "POST", "/compatibility", OTHER) == (
-        202, {"schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE", "compatibility": True},
+        202, {"schemaCompatibilityStrategy": "FULL", "compatibility": True},
     )  # fmt: skip
 
 

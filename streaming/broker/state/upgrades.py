@@ -64,13 +64,15 @@ _BLOCK = 512
 
 
 def _from_0_1_0(state: list[Any], topics: dict[str, Any]) -> None:
-    """Delayed messages were in buckets, no topic was deleted because nobody used it, and a rollover spared no ledger. A partition keeps
-    rounding times, such topics, and trimming such ledgers, until it gets another configuration. Each topic counted the names of producers that it made up, and knew when the broker
+    """Delayed messages were in buckets, no topic was deleted because nobody used it, a rollover spared no ledger, and each schema was
+    compatible with all others. A partition keeps rounding times, such topics, trimming such ledgers, and accepting schemas, until it
+    gets another configuration. Each topic counted the names of producers that it made up, and knew when the broker
     closed a producer.
     """
     state[_CONFIG]["delayedDeliveryRoundsTimes"] = True
     state[_CONFIG]["brokerDeleteInactiveTopicsEnabled"] = False
     state[_CONFIG]["trimAtRolloverSparesClosedLedger"] = False
+    state[_CONFIG].setdefault("schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
     names = [
         topic[_GENERATED_NAMES] if isinstance(topic, list) else topic.get("generated_names", 0)
         for topic in topics.values()
