@@ -252,6 +252,7 @@ def mirror_command(
     from streaming.kafka.url import KafkaUrl, KafkaUrlError
     from streaming.kafka.writer import NotWritten
     from streaming.log.partition import PARTITIONS
+    from streaming.mirror.going_on import mirror_on
     from streaming.mirror.journal import BadLog, KafkaLog, LogFolder
     from streaming.mirror.mirror import ClusterMirror
     from streaming.mirror.source import NotMirrored
@@ -284,23 +285,25 @@ def mirror_command(
             if to is not None
             else KafkaLog(KafkaUrl.parse(ingress or ""), credentials(kafka_config), partitions or PARTITIONS)
         )
-        mirror = ClusterMirror(
-            service_url, rest, topics, journal, token=token, every=interval,
-            entries="sampled" if entries == EntriesChoice.sampled else (payloads or PayloadsChoice.keep).value,
-            say=lambda text: say(f"magnetar: {text}", err=True),
-        )  # fmt: skip
+
+        def tell(text: str) -> None:
+            say(f"magnetar: {text}", err=True)
+
+        def mirror() -> ClusterMirror:
+            return ClusterMirror(
+                service_url, rest, topics, journal, token=token, every=interval,
+                entries="sampled" if entries == EntriesChoice.sampled else (payloads or PayloadsChoice.keep).value,
+                say=tell,
+            )  # fmt: skip
+
         try:
-            what = counted(len(mirror.find().topics), "topic")
+            what = counted(len(mirror().find().topics), "topic")
         except CallFailed:  # the mirror waits for its cluster, but a new one may have the wrong URL
             if not journal.goes_on():
                 raise
             what = ", ".join(topics)
-        with journal:
-            say(
-                f"magnetar: mirroring {what} of {rest.url} into {to or ingress}; Ctrl-C stops it",
-                err=True,
-            )
-            done = mirror.run(stop)
+        said = f"mirroring {what} of {rest.url} into {to or ingress}; Ctrl-C stops it"
+        done = mirror_on(journal, mirror, stop, tell, said)
     say(
         f"{counted(done.topics, 'topic')}, {done.entries:,} new entries, {counted(done.records, 'record')}, "
         f"{counted(done.calls, 'call')} of the admin API -> {to or ingress}"

@@ -47,6 +47,16 @@ class NotWritten(RuntimeError):
     """Kafka did not take a command. The text says which topic and why."""
 
 
+class KafkaFailed(NotWritten):
+    """Kafka did not take a command, and may take it later. `reason`: why, without what to do about it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}: check that it is up and that the topic exists, and start the server again"
+        )
+        self.reason = reason
+
+
 class _ToAll(NamedTuple):
     """Commands for all partitions. `after`: the sends that must be done before. `timestamp`: in ms."""
 
@@ -135,9 +145,8 @@ class CommandWriter:
         self._producer.close(timeout=seconds)
 
     def _not_written(self, error: Exception) -> NotWritten:
-        return NotWritten(
-            f"Kafka at {self._url.bootstrap} did not take a command for topic {self._url.topic!r} ({error!r}): check that it is "
-            "up and that the topic exists, and start the server again"
+        return KafkaFailed(
+            f"Kafka at {self._url.bootstrap} did not take a command for topic {self._url.topic!r} ({error!r})"
         )
 
     def _on_error(self, error: Exception) -> None:

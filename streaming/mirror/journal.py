@@ -245,13 +245,13 @@ class KafkaLog:
     def __init__(self, url: KafkaUrl, config: KafkaConfig = PLAIN, partitions: int = PARTITIONS) -> None:
         self._url, self._config, self._partitions = url, config, partitions
         self._group = f"magnetar-mirror-{url.topic}"
+
+    def __enter__(self) -> Self:
         self._failed: NotWritten | None = None
         self._commands: list[ToSend] = []
         self._size = 0
         self._kept: dict[int, int] = {}
         self._ours_at = -_OURS_SECONDS
-
-    def __enter__(self) -> Self:
         ensure_topic(self._url, self._partitions, self._config)
         self._writer = SoleWriter(self._url, self._config, self.fail, self._group)
         return self

@@ -168,6 +168,7 @@ class ClusterMirror:
         self._refused: set[str] = set()
         """What of settings and policies is not in the log."""
         self._new_entries = self._records = 0
+        self._progress = MirrorProgress((), sampled=entries == "sampled")
         self._begun = 0.0
         self._looked = 0
         """When the last round began that reached the cluster (ms)."""
@@ -195,6 +196,10 @@ class ClusterMirror:
         rounds.join(_PATIENCE_SECONDS)  # the cluster may leave a call without an answer
         if self._failed is not None:
             raise self._failed
+        return self.totals()
+
+    def totals(self) -> MirrorTotals:
+        """What it has done."""
         return MirrorTotals(len(self._progress.topics), self._new_entries, self._records, self._rest.calls)
 
     def _rounds(self, stop: Event) -> None:

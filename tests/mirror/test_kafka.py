@@ -1,6 +1,7 @@
 """A mirror whose log is an ingress topic of Kafka."""
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -8,10 +9,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
+from streaming.kafka import writer
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
-from streaming.kafka.writer import NotWritten
+from streaming.kafka.writer import KafkaFailed, NotWritten, SoleWriter
+from streaming.mirror import going_on
+from streaming.mirror import journal as journaling
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import KafkaLog, MirrorRecord
 from streaming.mirror.mirror import ClusterMirror
@@ -121,6 +126,86 @@ def test_a_start_reads_from_the_last_restatement(
         ends = journal.mark()
         journal.keep(ends)
         assert [*journal.read()] == []
+
+
+@pytest.mark.sampled(3, seconds=17)
+@pytest.mark.parametrize("error", [KafkaFailed("it stumbles"), KafkaTimeoutError("it is slow")])
+def test_it_begins_again_when_kafka_fails(
+    broker: Running, url: KafkaUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nothing is lost or repeated, wherever that is: in a transaction, at its end, or where the log is read or marked."""
+    monkeypatch.setattr(going_on, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(mirroring, "RESTATED_SECONDS", 0.0)
+    dice = random.Random(3)
+    for of, name, often in (
+        (SoleWriter, "transact", 0.2), (KafkaLog, "mark", 0.2), (KafkaLog, "keep", 0.2), (KafkaLog, "write", 0.01),
+    ):  # fmt: skip
+
+        def stumbling(*given: Any, work: Any = getattr(of, name), often: float = often) -> Any:  # noqa: B008
+            before, after = (dice.random() < often / 2 for _ in range(2))
+            if before:
+                raise error
+            done = work(*given)
+            if after:
+                raise error
+            return done
+
+        monkeypatch.setattr(of, name, stumbling)
+    topic, said = f"persistent://{NAMESPACE}/stumbling-{type(error).__name__}", list[str]()
+    rest, journal = Rest(str(broker.server.admin_url)), KafkaLog(url, partitions=3)
+    with broker.client() as client:
+        producer = client.create_producer(topic)
+        client.subscribe(topic, "s")
+
+        def mirror() -> ClusterMirror:
+            return ClusterMirror(broker.service_url, rest, [topic], journal, every=0.01, say=said.append)
+
+        stop = Rounds(16, lambda: producer.send(b"x"))
+        going_on.mirror_on(journal, mirror, stop, said.append, "begins")
+    monkeypatch.undo()
+    with journal:
+        made = mirror()
+        made.run(Rounds(1))
+    failed = sum("trying again every" in each for each in said)
+    assert 2 < failed < 15
+    assert failed <= said.count("begins") <= failed + 1
+    logged(url, tmp_path / "log")
+    twin = Twin(tmp_path / "log")
+    assert twin.refused == []
+    assert differences(rest, topic, twin.broker) == {}
+
+
+@pytest.mark.slow
+def test_kafka_is_killed_and_started_again(
+    broker: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(going_on, "AGAIN_SECONDS", 0.1)
+    for module in (writer, journaling):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 31.0)
+    topic, said = f"persistent://{NAMESPACE}/killed", list[str]()
+    rest = Rest(str(broker.server.admin_url))
+    with LocalKafka(tmp_path / "kafka") as kafka, broker.client() as client:
+        url = KafkaUrl(kafka.bootstrap, "mirrored")
+        journal = KafkaLog(url, partitions=3)
+        producer = client.create_producer(topic)
+
+        def mirror() -> ClusterMirror:
+            return ClusterMirror(broker.service_url, rest, [topic], journal, every=0.1, say=said.append)
+
+        def happens() -> None:
+            rounds.append(producer.send(b"x"))
+            if len(rounds) == 3:
+                kafka.kill()
+            if said[-1] != "begins" and kafka.status() is None:
+                kafka.start()
+
+        rounds = list[object]()
+        going_on.mirror_on(journal, mirror, Rounds(15, happens), said.append, "begins")
+        assert [each for each in said if "trying again every 0.1 s" in each] != []
+        logged(url, tmp_path / "log")
+        twin = Twin(tmp_path / "log")
+        assert twin.refused == []
+        assert differences(rest, topic, twin.broker) == {}
 
 
 def test_a_record_that_is_too_large_is_told(url: KafkaUrl) -> None:

@@ -1,0 +1,48 @@
+"""A mirror whose Kafka fails: it begins again where its log ends, as after any other end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+
+from streaming.kafka.client import KafkaUnreachable
+from streaming.kafka.writer import KafkaFailed
+from streaming.mirror.journal import MirrorLog
+from streaming.mirror.mirror import ClusterMirror, MirrorTotals
+
+AGAIN_SECONDS = 10.0
+"""How long it waits before it begins again."""
+
+
+def mirror_on(
+    journal: MirrorLog,
+    mirror: Callable[[], ClusterMirror],
+    stop: Event,
+    say: Callable[[str], None],
+    begins: str,
+) -> MirrorTotals:
+    """Mirror until `stop` is set. While Kafka takes nothing, try again. `begins`: what is said each time that it begins.
+
+    `mirror` makes a mirror that writes `journal`. Raises what `journal` raises when it is entered for the first time, and what another
+    attempt would not change: `NotWritten`, `BadLog`, OSError.
+    """
+    from kafka.errors import KafkaError
+
+    entries = records = 0
+    entered = False
+    while True:
+        made = mirror()
+        try:
+            with journal:
+                entered = True
+                say(begins)
+                made.run(stop)
+        except (KafkaFailed, KafkaUnreachable, KafkaError) as error:
+            if not entered or stop.is_set():
+                raise
+            why = error.reason if isinstance(error, KafkaFailed) else str(error)
+            say(f"{why}: trying again every {AGAIN_SECONDS:g} s")
+        done = made.totals()
+        entries, records = entries + done.entries, records + done.records
+        if stop.wait(AGAIN_SECONDS):
+            return done._replace(entries=entries, records=records)
