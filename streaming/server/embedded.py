@@ -385,7 +385,7 @@ class EmbeddedEngine:
         if self._stopped is not None:
             return
         self._deliver_durable(time.monotonic() + _TURN_SECONDS)
-        if self._may_fold():
+        if self._waiting and self._may_fold():
             self._round(_TURN_SECONDS)
         if self._durable or (self._waiting and self._may_fold()):
             self._schedule()
@@ -527,7 +527,8 @@ class EmbeddedEngine:
             self._deliver_durable(time.monotonic() + _TURN_SECONDS)
             if self._stopped is None and len(self._folded) > self._durable:
                 self._sync()
-            self._schedule()
+            if self._durable or self._waiting:
+                self._schedule()
 
     def _deliver_durable(self, until: float) -> None:
         """Deliver the rows of rounds that are durable, until then."""
@@ -583,10 +584,13 @@ class EmbeddedEngine:
 
     def _arm(self) -> None:
         """Have a tick come when the broker next has something to do by itself."""
+        due = self._fold.broker.next_due()
         if self._timer is not None:
+            if due == self._timer_due:
+                return
             self._timer.cancel()
             self._timer = None
-        due = self._timer_due = self._fold.broker.next_due()
+        self._timer_due = due
         if (seconds := self.clock.seconds_until(due)) is not None:
             self._timer = self._loop.call_later(min(seconds, _LONGEST_WAIT), self._wake)
 
