@@ -97,6 +97,12 @@ def policies_schema() -> dict[str, Any]:
             name: {"description": text} for name, text in others.items()
         }
     of_policies = definitions["Policies"]["properties"]
+    for name in ("backlogQuota", "subscriptionDispatchRates"):  # null removes one of them, or all
+        each = of_policies[name]["additionalProperties"]
+        of_policies[name] |= {
+            "type": ["object", "null"],
+            "additionalProperties": {"anyOf": [each, {"type": "null"}]},
+        }
     names = sorted((namespace_policies.NAMES | topic_policies.NAMES).difference(POLICIES))
     definitions["Policies"]["properties"] = {name: of_policies[name] for name in POLICIES} | {
         name: {"description": "As Pulsar shows it among all policies of a namespace or a topic."}

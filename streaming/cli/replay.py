@@ -209,8 +209,8 @@ def _summary(result: ReplayResult) -> str:
 
 def _unmatched(commands: int) -> str:
     if commands == 1:
-        return "1 command named a message that does not exist under these policies and was skipped."
-    return f"{commands:,} commands named messages that do not exist under these policies and were skipped."
+        return "1 command named a message that does not exist under these policies. It was applied to those that do, or skipped."
+    return f"{commands:,} commands named messages that do not exist under these policies. They were applied to those that do, or skipped."
 
 
 def _cell(value: object) -> str:

@@ -309,8 +309,8 @@ def notes(found: WhatIf) -> list[str]:
             )
         if each.unmatched:
             texts.append(
-                f"{each.policies}: {counted(each.unmatched, 'command')} named messages that do not exist "
-                "under these policies and were skipped."
+                f"{each.policies}: {counted(each.unmatched, 'command')} named messages that do not exist under these policies. They were "
+                "applied to those that do, or skipped."
             )
     return texts + ([] if model is None else _modelled(model))
 

@@ -69,7 +69,7 @@ def read_policies(
     table, places, whole, _ = _read(source, known)
     topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
     problems: list[tuple[int, str]] = []
-    earlier: dict[Any, str] = {}
+    earlier: dict[Any, PolicyCommand] = {}
     policies: dict[int, PolicyCommand] = {}
     for row, (place, topic, value, command) in enumerate(
         zip(places, topics, values, judge(topics, values), strict=True)
@@ -312,8 +312,8 @@ def _bad_settings(policy: PolicyCommand) -> Iterator[str]:
             yield f"{error}" + (f" (perhaps {near})" if near else "")
 
 
-def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
-    """What `policy` sets and an earlier one set, too. Adds to `earlier`: setting → place."""
+def _repeats(policy: PolicyCommand, earlier: dict[Any, PolicyCommand]) -> Iterator[str]:
+    """What `policy` sets and an earlier one set, too. Adds to `earlier`: setting → who sets it."""
     keys: dict[Any, str]
     if isinstance(policy.command, Admin):
         if policy.command.method == "GET":
@@ -323,8 +323,8 @@ def _repeats(policy: PolicyCommand, earlier: dict[Any, str]) -> Iterator[str]:
         keys = {("setting", name): name for name in policy.command.settings}
         keys |= {("profile",): "profile"} if "profile" in policy.fields else {}
     for key, what in keys.items():
-        if (before := earlier.setdefault(key, policy.place)) != policy.place:
-            yield f"{what}: {before} sets this already, remove one of them"
+        if (before := earlier.setdefault(key, policy)) is not policy:
+            yield f"{what}: {before.place} sets this already, remove one of them"
 
 
 def _has_effect(policy: PolicyCommand) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from errno import EFBIG
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from urllib.parse import quote
 
 import msgspec
@@ -287,6 +287,10 @@ def _of(
         if policy in shown:
             continue
         if policy in (_QUOTA, _RATES):
+            if value is None:  # no quota of either type; rates are of subscriptions that nobody names
+                for type_ in get_args(hierarchy.QuotaType) if policy == _QUOTA else ():
+                    yield Setting(line, topic, _call(f"{base}{_QUOTA}?backlogQuotaType={type_}", None))
+                continue
             if not isinstance(value, CommentedMap):
                 mistakes.append(
                     f"{line}: {policy} must have {'types' if policy == _QUOTA else 'subscriptions'}"

@@ -11,7 +11,8 @@ Where the named entry never was:
 * ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES and the admin call that gets an entry leave it out. A command that then names
   nothing becomes a TICK.
 * A cumulative ACK, and the admin call that expires up to a position, end at the nearest earlier entry. If there is none,
-  the command becomes a TICK.
+  the command becomes a TICK. So it does if the position is that of an entry beyond the topic's end in the log's own run, in which the
+  broker ignored it.
 * SEEK, SUBSCRIBE (`start_message_id`) and the admin calls that create a subscription or reset it at a position start
   after the nearest earlier entry, so with the next one that is there.
 
@@ -194,24 +195,26 @@ class WrittenEntries:
 
 class Named(NamedTuple):
     """What a position of the baseline names under other policies: `position`, or if that is None, an entry that never was;
-    then `before` is the nearest earlier entry, if there is one."""
+    then `before` is the nearest earlier entry, if there is one. `beyond`: an entry that was not in the baseline either, nor any after it."""
 
     position: Position | None
     before: Position | None = None
+    beyond: bool = False
 
 
 def find(position: Position, baseline: WrittenEntries, own: WrittenEntries) -> Named:
     """What `position` of the baseline names, in commands that come after the `own.publishes` first publishes."""
     at = baseline.last_at(position, own.publishes)
     number = -1 if at is None else at.number
-    mine = own.last_up_to(number)
+    mine, beyond = own.last_up_to(number), False
     if at is None or at.position != position:
-        between = at == mine
-        if between and baseline.first_after(number, own.publishes) == own.first_after(number, own.publishes):
+        after = baseline.first_after(number, own.publishes)
+        if at == mine and after == own.first_after(number, own.publishes):
             return Named(position)
+        beyond = after is None and position.entry >= 0
     elif mine is not None and mine.number == number:
         return Named(mine.position)
-    return Named(None, None if mine is None else mine.position)
+    return Named(None, None if mine is None else mine.position, beyond)
 
 
 class Translated(NamedTuple):
@@ -235,7 +238,7 @@ def _itself(named: Named) -> Position | None:
 
 
 def _end(named: Named) -> Position | None:
-    return named.position or named.before
+    return named.position or (None if named.beyond else named.before)
 
 
 def _start(named: Named) -> Position | None:

@@ -207,6 +207,21 @@ def test_moments(tmp_path: Path) -> None:
             timeline.moment(wrong)
 
 
+def test_moments_that_are_not_there(tmp_path: Path) -> None:
+    """They leave nothing behind: the next question is answered."""
+    timeline = Timeline(story(), tmp_path)
+    ask: list[Any] = [timeline.states, timeline.snapshot, timeline.folders]
+    for question in ask:
+        for wrong in (13, 100, -1):
+            with pytest.raises(NotFound, match=f"{wrong}: the log has 12 commands"):
+                question(wrong)
+        for odd in ("3", None, 2.0, True):
+            with pytest.raises(TypeError, match="expected a moment, a number of commands such as 4"):
+                question(odd)
+        question(12)
+    assert [each.name for each in tmp_path.rglob("new")] == []
+
+
 def test_a_damaged_snapshot_is_made_again_when_its_folder_is_gone(tmp_path: Path) -> None:
     log = partition_log(story(), 1)
     Timeline(log, tmp_path, every=5).states(12)

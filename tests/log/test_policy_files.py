@@ -553,6 +553,53 @@ def test_contradictions_between_files_are_named(file: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "policies",
+    [
+        {"namespaces": {NAMESPACE: {"messageTTL": 50, "message_ttl_in_seconds": 200}}},
+        {"topics": {"t": {"messageTTL": 50}, "persistent://public/default/t": {"messageTTL": 200}}},
+        {"namespaces": {NAMESPACE: {
+            "backlogQuota": {"destination_storage": {"limitSize": 5000, "policy": "producer_exception"}},
+            "backlog_quota_map": {"destination_storage": {"limitSize": 50, "policy": "producer_exception"}},
+        }}},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_policy_that_is_set_twice_is_a_mistake_on_one_line_too(
+    policies: dict[str, Any], indent: int | None, file: Any
+) -> None:
+    with pytest.raises(PolicyError, match="sets this already, remove one of them"):
+        folded(recorded(), file(json.dumps(policies, indent=indent), "p.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "of", "base"), [("namespaces", NAMESPACE, PATH), ("topics", T, T.replace("://", "/"))]
+)
+@pytest.mark.parametrize("parts", [None, {"destination_storage": None, "message_age": None}])
+def test_null_removes_what_has_parts(kind: str, of: str, base: str, parts: Any, file: Any) -> None:
+    path = f"/{base.lstrip('/')}/backlogQuota"
+    limits = ((path, {"limitSize": 9}), (f"{path}?backlogQuotaType=message_age", {"limitTime": 9}))
+    calls = [
+        (T if kind == "topics" else None, {"command": "ADMIN", "method": "POST", "path": call, "body": body})
+        for call, body in limits
+    ]
+    first = (T, {"producer": "q", "sequence_id": 1})
+
+    def quotas(source: Path) -> int:
+        broker = folded(recorded(first, *calls), source)
+        own = broker.namespace_policies[NAMESPACE] if kind == "namespaces" else broker.topic(T).policies
+        return len(own.backlogQuota)
+
+    assert quotas(file(json.dumps({kind: {of: {"messageTTL": 5}}}), "other.yaml")) == 2
+    assert quotas(file(json.dumps({kind: {of: {"backlogQuota": parts, "messageTTL": 5}}}), "null.yaml")) == 0
+    assert (
+        quotas(
+            file(json.dumps({kind: {of: {"subscriptionDispatchRates": None, "messageTTL": 5}}}), "rates.yaml")
+        )
+        == 2
+    )
+
+
 def test_a_path_that_exists_is_taken_as_it_is(tmp_path: Path) -> None:
     odd = tmp_path / "a=b,c.conf"
     odd.write_text("ttlDurationDefaultInSeconds=7\n")

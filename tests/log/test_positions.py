@@ -143,6 +143,8 @@ AS_IT_IS = object()
         (ack(at(2, 1), kind="Cumulative"), ack(at(1, 2), kind="Cumulative"), True),
         (ack(at(2, 3, ack_set=[8]), kind="Cumulative"), ack(at(1, 2), kind="Cumulative"), False),
         (ack(at(1, 0), kind="Cumulative"), None, False),
+        (ack(at(9, 9), kind="Cumulative"), None, False),
+        (ack(at(2, 9), kind="Cumulative"), None, False),
         (ack(at(MINUS_ONE, MINUS_ONE), kind="Cumulative"), AS_IT_IS, True),
         (ack(at(2**63 - 1, 2**63 - 1), kind="Cumulative"), AS_IT_IS, True),
         (redeliver(at(1, 0), at(1, 1)), redeliver(at(1, 0)), False),
@@ -169,6 +171,7 @@ AS_IT_IS = object()
         (call("PUT", CREATE), AS_IT_IS, True),
         (call("POST", EXPIRE, body(2, 3)), call("POST", EXPIRE, body(1, 2, batchIndex=-1, excluded=False)), False),
         (call("POST", EXPIRE, body(1, 0)), None, False),
+        (call("POST", EXPIRE, body(9, 9)), None, False),
         (call("POST", f"{EXPIRE}/5"), AS_IT_IS, True),
         (call("GET", "/ledger/2/entry/1?x=y"), call("GET", "/ledger/1/entry/2?x=y"), True),
         (call("GET", "/ledger/2/entry/2"), None, False),
@@ -191,7 +194,7 @@ def test_a_place_between_the_same_entries_stays() -> None:
     for unwritten in ((1, -1), (1, 4), (1, 9), (2, -1), (0, 3)):
         assert find(Position(*unwritten), baseline, own).position == unwritten
     for beyond in ((2, 2), (3, 0), (9, 9)):
-        assert find(Position(*beyond), baseline, own) == (None, (2, 0))
+        assert find(Position(*beyond), baseline, own) == (None, (2, 0), True)
         assert find(Position(*beyond), baseline, baseline).position == beyond
     baseline.publishes = 3  # as at a command that comes after three publishes
     assert find(Position(1, 3), baseline, entries_of([(0, 0, 3)])[0]).position == (1, 3)
@@ -353,7 +356,8 @@ def test_a_command_names_the_same_messages(own: Record, other: Record, records: 
         expected = [_expected(each, theirs, mine) for each in ids]
         missing = [each for each in ids if _expected(each, theirs, mine)[0] is None]
         unmatched += bool(missing)
-        wanted = [_by_rule(command, *each) for each in expected]
+        ends = [each.entry >= 0 and (not theirs or each > theirs[-1][0]) for each in ids]
+        wanted = [_by_rule(command, *each, beyond) for each, beyond in zip(expected, ends, strict=True)]
         left = [each for each in wanted if each is not None]
         assert positions(found) == (left if left or not ids else None), (offset, command)
     assert Translation.unmatched([run.state]) == unmatched
@@ -375,15 +379,18 @@ def _expected(
     return named if same else None, before
 
 
-def _by_rule(command: Any, position: Position | None, before: Position | None) -> Position | None:
+def _by_rule(
+    command: Any, position: Position | None, before: Position | None, beyond: bool
+) -> Position | None:
+    """`beyond`: the position is that of an entry after the last one in the log's own run."""
     if position is not None:
         return position
     if isinstance(command, Ack):
-        return before if command.ack_type == "Cumulative" else None
+        return before if command.ack_type == "Cumulative" and not beyond else None
     if isinstance(command, RedeliverUnacknowledgedMessages):
         return None
     if isinstance(command, Admin) and command.path.endswith("expireMessages"):
-        return before
+        return None if beyond else before
     return EARLIEST if before is None else before.next()
 
 

@@ -168,7 +168,10 @@ class Timeline:
     # -- moments --------------------------------------------------------------------------------------------------
 
     def states(self, moment: int) -> list[StateRow]:
-        """The states at a moment by ingress partition. Folds what was never folded, and from the last snapshot before it."""
+        """The states at a moment by ingress partition. Folds what was never folded, and from the last snapshot before it.
+
+        Raises `NotFound` and `TypeError`.
+        """
         self._extend(moment)
         base, states = self.snapshot(moment)
         if base == moment:
@@ -217,7 +220,11 @@ class Timeline:
     # -- folding --------------------------------------------------------------------------------------------------
 
     def _extend(self, moment: int) -> None:
-        """Fold up to the first snapshot at or after a moment."""
+        """Fold up to the first snapshot at or after a moment. Raises `NotFound` if the log is shorter, and `TypeError`."""
+        if not isinstance(moment, int) or isinstance(moment, bool):
+            raise TypeError(f"{moment!r}: expected a moment, a number of commands such as 4")
+        if not 0 <= moment <= len(self):
+            raise NotFound(f"{moment}: the log has {len(self)} commands")
         if self._use is None:
             claim = Claim(log=self._digest, every=self._every, encoding=VERSION)
             self._use = _claim(self._folder, claim)
