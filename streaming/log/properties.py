@@ -15,7 +15,7 @@ _COMMENT = ("#", "!")
 FROM_ENVIRONMENT = "PULSAR_PREFIX_"
 """Begins the names of environment variables from which Pulsar's images make settings."""
 
-SETTING = re.compile(r"[A-Za-z]\w{1,99}")
+SETTING = re.compile(r"[A-Za-z]\w{0,99}")
 """What may be the name of a setting, and not a piece of something else."""
 
 
