@@ -149,6 +149,16 @@ def test_acked_out_of_order(tmp_path: Path) -> None:
     assert of(at(log, 0)).outcome == "in flight"
 
 
+@pytest.mark.parametrize("how", ["Individual", "Cumulative"])
+def test_acked_and_never_delivered(how: str, tmp_path: Path) -> None:
+    """As under other policies, where a recorded client acks what it did not get. All outputs are there, so nothing else passed it."""
+    log = folders(tmp_path, subscribe(type_="Exclusive"), publish(0), publish(1), ack(0, ack_type=how))
+    found = of(at(log, 0))
+    assert (found.outcome, found.deliveries) == ("acked", 0)
+    assert found.text.endswith("; its consumer acked it, although this log never delivered it")
+    assert of(at(log, 1)).outcome == "waiting"
+
+
 def test_duplicate(tmp_path: Path) -> None:
     log = folders(tmp_path, policy("deduplication", True), publish(6), publish(7), publish(6))
     stored, duplicate = life.by_sequence_id(log, T, "p", 6)

@@ -479,14 +479,16 @@ class _LifeReader:
                 return found(outcome="not for it", text=since)
             if self._broker.topic(self._topic).is_shadow and self._complete:
                 return found(outcome="acked", text="acknowledged on the source")
-            text = (
-                state.text
-                if deliveries
-                else f"{state.text}; no delivery of it is in the outputs that are kept"
-            )
+            text = state.text
+            if not deliveries:
+                text += (
+                    "; its consumer acked it, although this log never delivered it"
+                    if self._complete and state.state != "deleted"
+                    else "; no delivery of it is in the outputs that are kept"
+                )
             if self._missing:
                 text += f"; {self._not_kept('what moved it there')}"
-            known = deliveries and state.state != "deleted" and not self._missing
+            known = (deliveries or self._complete) and state.state != "deleted" and not self._missing
             return found(outcome="acked" if known else "unknown", text=text)
         if state.state == "in flight":
             return found(outcome="in flight", text=state.text)
