@@ -152,7 +152,9 @@ def test_acked_out_of_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["Individual", "Cumulative"])
 def test_acked_and_never_delivered(how: str, tmp_path: Path) -> None:
     """As under other policies, where a recorded client acks what it did not get. All outputs are there, so nothing else passed it."""
-    log = folders(tmp_path, subscribe(type_="Exclusive"), publish(0), publish(1), ack(0, ack_type=how))
+    log = folders(
+        tmp_path, subscribe(type_="Exclusive"), publish(0), publish(1), (T, ack(0)[1] | {"ack_type": how})
+    )
     found = of(at(log, 0))
     assert (found.outcome, found.deliveries) == ("acked", 0)
     assert found.text.endswith("; its consumer acked it, although this log never delivered it")
