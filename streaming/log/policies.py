@@ -206,6 +206,12 @@ def _read(source: str | Path | pa.Table, log: "_Log") -> PolicyFile:
     if isinstance(source, pa.Table):
         return _of_log(source, [f"row {row}" for row in range(len(source))])
     read = policy_sources(source)
+    of = dict[str, Path]()
+    for about, path in read:
+        if about is not None:
+            name = about if is_namespace_name(about) else full_topic(about)
+            if (before := of.setdefault(name, path)) is not path:
+                raise LogError(f"{before} and {path}: each has all policies of {name}, leave out one of them")
     parts = [_read_file(path, about, log) for about, path in read]
     if len(parts) == 1:
         return parts[0]

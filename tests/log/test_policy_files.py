@@ -600,6 +600,14 @@ def test_null_removes_what_has_parts(kind: str, of: str, base: str, parts: Any, 
     )
 
 
+@pytest.mark.parametrize(("one", "other"), [(NAMESPACE, NAMESPACE), ("t", T), (T, T)])
+def test_two_files_with_all_policies_of_one_are_a_mistake(one: str, other: str, file: Any) -> None:
+    first, second = file("{}", "first.json"), file('{"messageTTL": 5}', "second.json")
+    whose = T if one == "t" else one
+    with pytest.raises(LogError, match=rf"first\.json and .*second\.json: each has all policies of {whose}"):
+        folded(recorded(), f"{one}={first},{other}={second}")
+
+
 def test_a_path_that_exists_is_taken_as_it_is(tmp_path: Path) -> None:
     odd = tmp_path / "a=b,c.conf"
     odd.write_text("ttlDurationDefaultInSeconds=7\n")
