@@ -385,7 +385,7 @@ class EmbeddedEngine:
         if self._stopped is not None:
             return
         self._deliver_durable(time.monotonic() + _TURN_SECONDS)
-        if self._waiting and self._may_fold():
+        if self._may_fold():
             self._round(_TURN_SECONDS)
         if self._durable or (self._waiting and self._may_fold()):
             self._schedule()
@@ -527,8 +527,7 @@ class EmbeddedEngine:
             self._deliver_durable(time.monotonic() + _TURN_SECONDS)
             if self._stopped is None and len(self._folded) > self._durable:
                 self._sync()
-            if self._durable or self._waiting:
-                self._schedule()
+            self._schedule()
 
     def _deliver_durable(self, until: float) -> None:
         """Deliver the rows of rounds that are durable, until then."""
@@ -584,13 +583,10 @@ class EmbeddedEngine:
 
     def _arm(self) -> None:
         """Have a tick come when the broker next has something to do by itself."""
-        due = self._fold.broker.next_due()
         if self._timer is not None:
-            if due == self._timer_due:
-                return
             self._timer.cancel()
             self._timer = None
-        self._timer_due = due
+        due = self._timer_due = self._fold.broker.next_due()
         if (seconds := self.clock.seconds_until(due)) is not None:
             self._timer = self._loop.call_later(min(seconds, _LONGEST_WAIT), self._wake)
 
