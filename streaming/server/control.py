@@ -49,7 +49,8 @@ class Control:
 
     def __init__(self, engine: EmbeddedEngine, server: BinaryServer, clock: HeldClock) -> None:
         self._engine, self._server, self._clock = engine, server, clock
-        self._snapshots: list[Snapshot] = []
+        self._snapshots: dict[int, Snapshot] = {}
+        self._last_snapshot = 0
         self._bodies = Bodies()
         server.sets_times = True
 
@@ -166,21 +167,22 @@ class Control:
         """Remember the broker as it is now."""
         if len(self._snapshots) >= MOST_SNAPSHOTS:
             raise BadCall(f"there are {MOST_SNAPSHOTS:,} snapshots: go back to one of them, or reset")
-        self._snapshots.append(self._engine.snapshot())
-        return {"id": len(self._snapshots)}
+        self._last_snapshot += 1  # never given out again: an old number must not lead to another state
+        self._snapshots[self._last_snapshot] = self._engine.snapshot()
+        return {"id": self._last_snapshot}
 
     async def restore(self, request: Request) -> Any:
-        """Go back to a snapshot. All connections are closed, and the faults are gone."""
+        """Go back to a snapshot. All connections are closed. The faults and all later snapshots are gone."""
         id_ = _id(request)
-        if not 0 < id_ <= len(self._snapshots):
+        if id_ not in self._snapshots:
             raise BadCall("there is no such snapshot")
         self._leave()
-        await self._engine.restore(self._snapshots[id_ - 1])
-        del self._snapshots[id_:]
+        await self._engine.restore(self._snapshots[id_])
+        self._snapshots = {each: kept for each, kept in self._snapshots.items() if each <= id_}
         return {"now": self._clock.now()}
 
     async def reset(self, request: Request) -> Any:
-        """Be as after a start with an empty folder: nothing in it, and no fault. The clock is held, at the machine's time."""
+        """Be as after a start with an empty folder: nothing in it, no fault and no snapshot. The clock is held, at the machine's time."""
         self._leave()
         self._snapshots.clear()
         self._clock.mode = "held"
@@ -269,7 +271,9 @@ OPENAPI = {
             )
         },
         "/snapshots": {"post": _operation("Remember the broker as it is")},
-        "/snapshots/{id}/restore": {"post": _operation("Go back to a snapshot", path=("id",))},
+        "/snapshots/{id}/restore": {
+            "post": _operation("Go back to a snapshot; all later ones are gone", path=("id",))
+        },
         "/reset": {"post": _operation("Be as after the start")},
     },
     "components": {"schemas": _SCHEMAS},
