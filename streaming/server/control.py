@@ -113,7 +113,7 @@ class Control:
         return _shown(self._server.faults.add(_decoded(await self._bodies.of(request), FaultSpec)))
 
     async def fault(self, request: Request) -> Any:
-        """A fault; with ``?hits=N``, as soon as it has hit N commands."""
+        """A fault; with ``?hits=N``, as soon as it has hit N commands. Fails if it is removed before."""
         fault = self._server.faults.get(_id(request))
         if fault is None:
             raise BadCall("there is no such fault")
@@ -176,21 +176,21 @@ class Control:
         id_ = _id(request)
         if id_ not in self._snapshots:
             raise BadCall("there is no such snapshot")
-        self._leave()
+        self._leave("the broker went back to a snapshot")
         await self._engine.restore(self._snapshots[id_])
         self._snapshots = {each: kept for each, kept in self._snapshots.items() if each <= id_}
         return {"now": self._clock.now()}
 
     async def reset(self, request: Request) -> Any:
         """Be as after a start with an empty folder: nothing in it, no fault and no snapshot. The clock is held, at the machine's time."""
-        self._leave()
+        self._leave("the broker was reset")
         self._snapshots.clear()
         self._clock.mode = "held"
         await self._engine.reset(self._clock.now() - self._clock.ahead)
         return {"now": self._clock.now()}
 
-    def _leave(self) -> None:
-        self._server.faults.clear()
+    def _leave(self, why: str) -> None:
+        self._server.faults.clear(why)
         self._server.forget_connections()
 
 
@@ -260,7 +260,9 @@ OPENAPI = {
         "/faults": {"post": _operation("Ask for a fault", body="FaultSpec")},
         "/faults/{id}": {
             "get": _operation(
-                "A fault; with `hits`, once it has hit that many commands", query=("hits",), path=("id",)
+                "A fault; with `hits`, once it has hit that many commands, or 400 if it is removed before",
+                query=("hits",),
+                path=("id",),
             ),
             "delete": _operation("Remove a fault", path=("id",)),
         },
