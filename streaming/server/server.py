@@ -373,7 +373,7 @@ def _named(address: Address, advertised: str | None) -> str:
     """An address as clients connect to it: those that reach the `advertised` host, or else those on this machine."""
     if advertised is not None:
         return str(Address(advertised, address.port))
-    if address.host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
+    if address.host in ("127.0.0.1", "0.0.0.0", "::"):  # localhost need not be ::1
         return f"localhost:{address.port}"
     return str(address)
 
