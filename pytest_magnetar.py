@@ -77,7 +77,7 @@ class Fault:
         return int(self._broker._call("GET", f"/faults/{self._id}")["hits"])
 
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
-        """Wait until it has hit so many commands. Raises `TimeoutError`."""
+        """Wait until it has hit so many commands. Raises `TimeoutError`, and `BrokerError` if the fault is removed before, as by a reset."""
         try:
             self._broker._call("GET", f"/faults/{self._id}?hits={hits}", timeout=timeout)
         except TimeoutError:
@@ -218,15 +218,15 @@ class PulsarBroker:
     # -- going back
 
     def snapshot(self) -> int:
-        """Remember the broker as it is now."""
+        """Remember the broker as it is now. Returns a number for `restore`, which is never that of another snapshot."""
         return int(self._call("POST", "/snapshots")["id"])
 
     def restore(self, snapshot: int) -> None:
-        """Go back to a snapshot. Clients are disconnected; they connect again by themselves."""
+        """Go back to a snapshot. Later snapshots are gone. Clients are disconnected; they connect again by themselves."""
         self._call("POST", f"/snapshots/{snapshot}/restore")
 
     def reset(self) -> None:
-        """Be as after the start: no topics, no faults, and the clock held at the machine's time."""
+        """Be as after the start: no topics, no faults, no snapshots, and the clock held at the machine's time."""
         self._call("POST", "/reset")
 
     # -- HTTP

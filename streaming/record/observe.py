@@ -78,12 +78,14 @@ def _stats(rest: Rest, topic: str, path: str, partitions: int, more: str = "") -
     if not partitions:
         return {topic: _of_topic(rest, topic, f"{path}/stats?{_STATS}{more}")}
     whole = _of_topic(rest, topic, f"{path}/partitioned-stats?perPartition=true&{_STATS}{more}")
-    found = whole.get("partitions") if isinstance(whole, dict) else None
-    if not isinstance(found, dict) or not found:
+    shown = whole.get("partitions")
+    names = partitions_of(topic, partitions) if isinstance(shown, dict) else ()
+    found = {name: shown[name] for name in names if name in shown}
+    if not found:
         raise CallFailed(
             f"{topic} has {partitions} partitions, and the cluster shows no stats of any of them"
         )
-    return {name: found[name] for name in partitions_of(topic, partitions) if name in found}
+    return found
 
 
 def _of_topic(rest: Rest, topic: str, path: str) -> Any:

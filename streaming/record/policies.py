@@ -1,5 +1,5 @@
-"""What a real Pulsar's admin API tells of its configuration: settings, policies and partitioned topics, as admin calls that set
-them."""
+"""What a real Pulsar's admin API tells of its configuration: settings, tenants, policies and partitioned topics, as admin calls that
+set them."""
 
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -9,10 +9,11 @@ from schemas.commands import Profile
 from streaming.broker.admin.namespace_policies import is_unset, take
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import configuration, profile_of, stand_in
+from streaming.broker.names import CLUSTER
 from streaming.broker.policies.admin_calls import TOPIC_POLICIES
 from streaming.broker.policies.kept import KEPT, MAY_HAVE_SECRETS
 from streaming.log.broker_settings import sort_out
-from streaming.record.rest import CallFailed, PartitionCount, Rest, understood
+from streaming.record.rest import CallFailed, PartitionCount, Rest, TenantShown, understood
 
 SYSTEM = "pulsar/"
 """The tenant whose namespaces hold only what Pulsar itself needs."""
@@ -72,11 +73,17 @@ def settings_of(rest: Rest) -> BrokerSettings:
     return BrokerSettings(version, profile, differing, shown.get("clusterName"), refused)
 
 
-def namespaces_of(rest: Rest) -> Iterator[str]:
-    """The namespaces as ``tenant/namespace``, but for Pulsar's own. Raises `CallFailed`."""
-    for tenant in rest.get("/tenants", list[str]):
-        names = rest.get(f"/namespaces/{tenant}", list[str])
-        yield from (name for name in names if not name.startswith(SYSTEM))
+def tenant_call(rest: Rest, tenant: str) -> PolicyCall:
+    """The call that creates a tenant. Its clusters have no effect, and Magnetar has one. Raises `CallFailed`."""
+    path = f"/tenants/{tenant}"
+    roles = rest.get(path, TenantShown).adminRoles
+    return PolicyCall("PUT", path, {"adminRoles": roles, "allowedClusters": [CLUSTER]})
+
+
+def namespaces_of(rest: Rest, tenant: str) -> list[str]:
+    """The namespaces of a tenant as ``tenant/namespace``, but for Pulsar's own. Raises `CallFailed`."""
+    names = rest.get(f"/namespaces/{tenant}", list[str])
+    return [name for name in names if not name.startswith(SYSTEM)]
 
 
 class FoundPolicies(NamedTuple):

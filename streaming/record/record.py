@@ -14,6 +14,7 @@ from streaming.record.policies import (
     namespaces_of,
     partitioned_topics,
     settings_of,
+    tenant_call,
 )
 from streaming.record.proxy import Proxy
 from streaming.record.recording import COMMANDS, Recording
@@ -36,7 +37,7 @@ class BrokerInfo(NamedTuple):
 
 
 def known_of(rest: Rest) -> BrokerInfo:
-    """The version, settings, namespaces' policies and partitioned topics of a broker. Raises nothing: what the API does not
+    """The version, settings, tenants, namespaces' policies and partitioned topics of a broker. Raises nothing: what the API does not
     tell is `missing`."""
     header: dict[str, Any] = {}
     calls: list[PolicyCall] = []
@@ -50,13 +51,15 @@ def known_of(rest: Rest) -> BrokerInfo:
     except CallFailed as error:
         missing.append(f"the broker's settings, so the defaults hold: {error}")
     try:
-        for namespace in namespaces_of(rest):
-            policies = namespace_policies(rest, namespace, cluster)
-            calls += policies.calls
-            missing += policies.refused
-            calls += partitioned_topics(rest, namespace)
+        for tenant in rest.get("/tenants", list[str]):
+            calls.append(tenant_call(rest, tenant))
+            for namespace in namespaces_of(rest, tenant):
+                policies = namespace_policies(rest, namespace, cluster)
+                calls += policies.calls
+                missing += policies.refused
+                calls += partitioned_topics(rest, namespace)
     except CallFailed as error:
-        missing.append(f"policies and partitioned topics: {error}")
+        missing.append(f"tenants, policies and partitioned topics: {error}")
     return BrokerInfo(header, calls, missing)
 
 

@@ -285,6 +285,12 @@ class Rest:
             time.sleep(turn - now)
 
 
+class TenantShown(msgspec.Struct):
+    """What the admin API shows of a tenant."""
+
+    adminRoles: list[str] = []
+
+
 class PartitionCount(msgspec.Struct):
     """What the admin API shows of a partitioned topic; 0: it is not one."""
 

@@ -49,7 +49,8 @@ class Control:
 
     def __init__(self, engine: EmbeddedEngine, server: BinaryServer, clock: HeldClock) -> None:
         self._engine, self._server, self._clock = engine, server, clock
-        self._snapshots: list[Snapshot] = []
+        self._snapshots: dict[int, Snapshot] = {}
+        self._last_snapshot = 0
         self._bodies = Bodies()
         server.sets_times = True
 
@@ -112,7 +113,7 @@ class Control:
         return _shown(self._server.faults.add(_decoded(await self._bodies.of(request), FaultSpec)))
 
     async def fault(self, request: Request) -> Any:
-        """A fault; with ``?hits=N``, as soon as it has hit N commands."""
+        """A fault; with ``?hits=N``, as soon as it has hit N commands. Fails if it is removed before."""
         fault = self._server.faults.get(_id(request))
         if fault is None:
             raise BadCall("there is no such fault")
@@ -166,29 +167,30 @@ class Control:
         """Remember the broker as it is now."""
         if len(self._snapshots) >= MOST_SNAPSHOTS:
             raise BadCall(f"there are {MOST_SNAPSHOTS:,} snapshots: go back to one of them, or reset")
-        self._snapshots.append(self._engine.snapshot())
-        return {"id": len(self._snapshots)}
+        self._last_snapshot += 1  # never given out again: an old number must not lead to another state
+        self._snapshots[self._last_snapshot] = self._engine.snapshot()
+        return {"id": self._last_snapshot}
 
     async def restore(self, request: Request) -> Any:
-        """Go back to a snapshot. All connections are closed, and the faults are gone."""
+        """Go back to a snapshot. All connections are closed. The faults and all later snapshots are gone."""
         id_ = _id(request)
-        if not 0 < id_ <= len(self._snapshots):
+        if id_ not in self._snapshots:
             raise BadCall("there is no such snapshot")
-        self._leave()
-        await self._engine.restore(self._snapshots[id_ - 1])
-        del self._snapshots[id_:]
+        self._leave("the broker went back to a snapshot")
+        await self._engine.restore(self._snapshots[id_])
+        self._snapshots = {each: kept for each, kept in self._snapshots.items() if each <= id_}
         return {"now": self._clock.now()}
 
     async def reset(self, request: Request) -> Any:
-        """Be as after a start with an empty folder: nothing in it, and no fault. The clock is held, at the machine's time."""
-        self._leave()
+        """Be as after a start with an empty folder: nothing in it, no fault and no snapshot. The clock is held, at the machine's time."""
+        self._leave("the broker was reset")
         self._snapshots.clear()
         self._clock.mode = "held"
         await self._engine.reset(self._clock.now() - self._clock.ahead)
         return {"now": self._clock.now()}
 
-    def _leave(self) -> None:
-        self._server.faults.clear()
+    def _leave(self, why: str) -> None:
+        self._server.faults.clear(why)
         self._server.forget_connections()
 
 
@@ -258,7 +260,9 @@ OPENAPI = {
         "/faults": {"post": _operation("Ask for a fault", body="FaultSpec")},
         "/faults/{id}": {
             "get": _operation(
-                "A fault; with `hits`, once it has hit that many commands", query=("hits",), path=("id",)
+                "A fault; with `hits`, once it has hit that many commands, or 400 if it is removed before",
+                query=("hits",),
+                path=("id",),
             ),
             "delete": _operation("Remove a fault", path=("id",)),
         },
@@ -269,7 +273,9 @@ OPENAPI = {
             )
         },
         "/snapshots": {"post": _operation("Remember the broker as it is")},
-        "/snapshots/{id}/restore": {"post": _operation("Go back to a snapshot", path=("id",))},
+        "/snapshots/{id}/restore": {
+            "post": _operation("Go back to a snapshot; all later ones are gone", path=("id",))
+        },
         "/reset": {"post": _operation("Be as after the start")},
     },
     "components": {"schemas": _SCHEMAS},

@@ -86,7 +86,8 @@ class InjectedFault:
         self._topic = None if spec.topic is None else complete(spec.topic)
         if self._topic is not None and not is_topic_name(self._topic):
             raise BadFault(f"topic {spec.topic!r}: {why_not_topic_name(self._topic)}")
-        self._hit = asyncio.Condition()
+        self._ended: str | None = None
+        self._news = asyncio.Event()
 
     def matches(self, topic: str | None, command: dict[str, Any]) -> bool:
         """Whether it hits a command."""
@@ -109,14 +110,27 @@ class InjectedFault:
         return all(command.get(field) == value for field, value in spec.when.items())
 
     async def wait(self, hits: int) -> None:
-        """Wait until it has hit so many commands."""
-        async with self._hit:
-            await self._hit.wait_for(lambda: self.hits >= hits)
+        """Wait until it has hit so many commands. Raises `BadFault` if it ends before."""
+        while self.hits < hits:
+            if self._ended is not None:
+                raise BadFault(
+                    f"{self._ended} before the fault had hit {hits:,} commands: it hit {self.hits:,}"
+                )
+            await self._news.wait()
 
-    async def tell(self) -> None:
-        """Wake who waits."""
-        async with self._hit:
-            self._hit.notify_all()
+    def hit(self) -> None:
+        """It hits a command."""
+        self.hits += 1
+        self._tell()
+
+    def end(self, why: str) -> None:
+        """It hits no more commands. `why`: what happened, for those who wait."""
+        self._ended = why
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
 
 class Faults:
@@ -125,7 +139,6 @@ class Faults:
     def __init__(self) -> None:
         self._faults: dict[int, InjectedFault] = {}
         self._last = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._faults)
@@ -143,21 +156,21 @@ class Faults:
 
     def remove(self, id_: int) -> bool:
         """Remove a fault. What it delays still comes. Returns whether there is or was one of that number."""
-        self._faults.pop(id_, None)
+        if (fault := self._faults.pop(id_, None)) is not None:
+            fault.end("the fault was removed")
         return 0 < id_ <= self._last
 
-    def clear(self) -> None:
-        """Remove all faults."""
+    def clear(self, why: str) -> None:
+        """Remove all faults. `why`: what happened, for those who wait for hits."""
+        for fault in self._faults.values():
+            fault.end(why)
         self._faults.clear()
 
     def hit(self, topic: str | None, command: dict[str, Any]) -> FaultSpec | None:
         """The oldest fault that hits a command, which counts."""
         for fault in self._faults.values():
             if fault.matches(topic, command):
-                fault.hits += 1
-                task = asyncio.get_running_loop().create_task(fault.tell())
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                fault.hit()
                 return fault.spec
         return None
 

@@ -31,7 +31,7 @@ from streaming.metrics.endpoint import known_types, registry
 from streaming.metrics.server import ServerMetrics
 from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
-from streaming.server.admin.http import HttpServer
+from streaming.server.admin.http import MOST_OPEN, HttpServer
 from streaming.server.admin.turns import InTurn
 from streaming.server.authentication import TokenAuthentication
 from streaming.server.binary import BinaryServer, Limits
@@ -263,7 +263,7 @@ class Server:
     def _with_control(self, app: ASGIApp, clock: HeldClock) -> ASGIApp:
         assert isinstance(self.engine, EmbeddedEngine)
         control = Control(self.engine, self.binary, clock)
-        below = Starlette(routes=[Mount(CONTROL, routes=control.routes())])
+        below = InTurn(Starlette(routes=[Mount(CONTROL, routes=control.routes())]), MOST_OPEN)
 
         async def either(scope: Scope, receive: Receive, send: Send) -> None:
             is_control = scope["type"] == "http" and scope["path"].startswith(f"{CONTROL}/")
@@ -272,6 +272,7 @@ class Server:
         return either
 
     async def __aexit__(self, *_: object) -> None:
+        self.binary.faults.clear("the server is being stopped")
         if self._http is not None:
             await self._http.close()
         if self._server is not None:
@@ -372,7 +373,7 @@ def _named(address: Address, advertised: str | None) -> str:
     """An address as clients connect to it: those that reach the `advertised` host, or else those on this machine."""
     if advertised is not None:
         return str(Address(advertised, address.port))
-    if address.host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
+    if address.host in ("127.0.0.1", "0.0.0.0", "::"):  # localhost need not be ::1
         return f"localhost:{address.port}"
     return str(address)
 

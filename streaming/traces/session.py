@@ -186,7 +186,9 @@ class Session:
             return
         where = f"{record['method']} {record['path']}"
         if record["status"] != effect.fields.status:
-            self.differ(f"{where}: recorded status {record['status']}, ours {effect.fields}")
+            theirs = answered(record["status"], record.get("response"))
+            mine = answered(effect.fields.status, effect.fields.response)
+            self.differ(f"{where}: recorded {theirs}, ours {mine}")
         elif effect.ledger_id is not None and effect.entry_id is not None:
             found = self._message_difference(effect, record)
             if found is not None:
@@ -346,6 +348,22 @@ class Session:
         if isinstance(body, dict) and isinstance(body.get("ledgerId"), int):
             body = {**body, "ledgerId": ours(body["ledgerId"])}
         return path, body
+
+
+def answered(status: int, response: Any) -> str:
+    """What an admin call was answered, in words."""
+    if isinstance(response, dict) and isinstance(response.get("reason"), str):
+        text = response["reason"]
+    elif response is None or response is UNSET:
+        text = ""
+    else:
+        text = msgspec.json.encode(response).decode()
+    more = "…" if len(text) > _MOST_SAID else ""
+    return f"status {status}" + (f" ({text[:_MOST_SAID]}{more})" if text else "")
+
+
+_MOST_SAID = 200
+"""Characters of an answer."""
 
 
 def stream_name(stream: Stream) -> str:

@@ -12,18 +12,23 @@ one of these explanations:
 * an answer differs while other producers of its topic, or other consumers of its subscription, had commands under way
 * later differences on a subscription or topic follow from the former
 * an entry was stored before the recording began
+* a call is about a topic or a subscription that was there before the recording began
 * the topic has messages that were published through REST, or got calls of Pulsar 1's admin API, which are not recorded
 * Magnetar does not support the command
 """
 
+import re
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator
+from http import HTTPStatus
 from operator import itemgetter
 from typing import Any, Literal
+from urllib.parse import unquote
 
-from schemas.effects import Row, SendReceipt, Unsupported
-from streaming.broker.admin_requests import topic_of
+from schemas.commands import Admin
+from schemas.effects import AdminResponse, Row, SendReceipt, Unsupported
+from streaming.broker.admin_requests import call_of, topic_of
 from streaming.broker.names import base_of
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import MINUS_ONE
@@ -37,6 +42,7 @@ CLOSING = "race: the connection, producer or consumer was being closed"
 ORDER = "race: messages of several producers were stored in another order"
 UNDER_WAY = "race: others had commands under way on the topic"
 OLDER = "the entry was stored before the recording began"
+EXISTED = "the topic or subscription was there before the recording began"
 NOT_SUPPORTED = "Magnetar does not support"
 LACKING = "follows from what is not recorded of the topic"
 REDIRECTED = "a lookup went from one broker to another"
@@ -75,6 +81,8 @@ class UngatedSession(Session):
         self._written: dict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
         self._moved: dict[tuple[str, tuple[int, int]], tuple[int, int]] = {}
         self._is_of_entries = False
+        self._had: set[str | tuple[str, str]] = set()
+        """The topics, and subscriptions with their topics, that Magnetar has or had."""
         self._asked: dict[Hashable, int] = {}
         self._closed: dict[str | Stream, list[int]] = defaultdict(list)
         self._commands: dict[str, list[tuple[int, str, Stream]]] = defaultdict(list)
@@ -127,6 +135,8 @@ class UngatedSession(Session):
                 return
             if record.get("status") == _REFUSED and self.broker.partitioned.get(topic_of(path) or ""):
                 return  # the call is not for partitioned topics
+            if record.get("status") == _EXISTS and record["method"] == "PUT" and _NAMESPACE.fullmatch(path):
+                return  # Magnetar, which does not demand that namespaces were created, would set its policies
         if record["dir"] == "out" and record["cmd"] == "_TCP_CLOSE":
             # The broker may have ended or restarted, of which a proxy sees nothing else. Without effect on a connection that is closed here.
             lost = {"command": "CONNECTION_LOST", "connection": self._connection(record)}
@@ -172,6 +182,10 @@ class UngatedSession(Session):
 
     def _note_command(self, stream: Stream, topic: str, name: str, fields: dict[str, Any]) -> None:
         self._commands[topic].append((self._now, name, stream))
+        if name not in _HARMLESS:
+            self._had.add(topic)
+        if name == "SUBSCRIBE":
+            self._had.add((topic, fields["subscription"]))
         self._asked[self._identity(stream, fields)] = self._now
         if name == "SUBSCRIBE":
             self._subscriptions[stream] = topic, fields["subscription"]
@@ -179,6 +193,30 @@ class UngatedSession(Session):
             self._closed[stream].append(self._now)
 
     # -- matching
+
+    def _match_admin(self, effect: AdminResponse, record: dict[str, Any]) -> None:
+        method, _, path = effect.cause.partition(" ")
+        topic, ours = topic_of(path), effect.fields.status
+        about: list[str | tuple[str, str]] = []
+        if topic is not None:
+            about = [topic]
+            if (named := _SUBSCRIPTION.match(call_of(Admin(method=method, path=path)))) is not None:  # type: ignore[arg-type]
+                about.append((topic, unquote(named[1])))
+        recorded = record.get("status", ours)
+        created = method == "PUT" and recorded == _EXISTS and ours < HTTPStatus.BAD_REQUEST
+        lacked = recorded != ours == HTTPStatus.NOT_FOUND
+        if (created and not self._has_had(about[-1:])) or (lacked and not self._has_had(about)):
+            self.explained[EXISTED] += 1
+        else:
+            super()._match_admin(effect, record)
+        if ours < HTTPStatus.BAD_REQUEST:
+            self._had.update(about)
+
+    def _has_had(self, about: list[str | tuple[str, str]]) -> bool:
+        """Whether Magnetar has or had a topic, or its whole, and a subscription of it. So does it all of a namespace or a tenant."""
+        return all(
+            each in self._had or (isinstance(each, str) and base_of(each) in self._had) for each in about
+        )
 
     def _match(self, stream: Stream) -> None:
         recorded, ours = self._recorded[stream], self._ours[stream]
@@ -371,7 +409,10 @@ _OTHERS = frozenset({"WATCH_TOPIC_UPDATE", "AUTH_CHALLENGE", "TOPIC_MIGRATED"})
 _SHOWN_BY_GATEWAYS = ("/partitioned-stats", "/partitioned-internalStats", "/internal-info")
 """Calls that read, and that a gateway answers from other calls."""
 
-_REFUSED = 405
+_REFUSED, _EXISTS = HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.CONFLICT
+
+_NAMESPACE = re.compile(r"/namespaces/[^/]+/[^/]+")
+_SUBSCRIPTION = re.compile(r"/subscription/([^/]+)")
 
 _HARMLESS = frozenset({"LOOKUP", "PARTITIONED_METADATA", "GET_SCHEMA"})
 """Commands that change nothing."""

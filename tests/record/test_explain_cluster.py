@@ -595,6 +595,22 @@ class Denying(Rest):
         return super().call(method, path, body)
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [None, [], {}, {"other-partition-0": {}}, {"t": {}}, {"persistent://public/default/t-partition-3": {}}],
+)
+def test_stats_of_none_of_the_partitions(shown: Any) -> None:
+    """Whatever else the cluster shows in their place."""
+
+    def answered(path: str) -> tuple[int, bytes]:
+        return 200, json.dumps({"partitions": 3 if path.endswith("/partitions") else shown}).encode()
+
+    with admin(answered) as url:
+        code, text = run("--admin-url", url, "t")
+    said = "persistent://public/default/t has 3 partitions, and the cluster shows no stats of any of them"
+    assert (code, said in text) == (1, True), text
+
+
 def test_what_a_token_may_not_read_is_named_once_and_left_out(scene: Scene) -> None:
     denied = ("/brokers/", "/namespaces/", "internalStats", "maxUnacked", "retention", "backlogQuota")
     for situation in ("no_permits", "partitions"):

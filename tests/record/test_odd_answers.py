@@ -19,6 +19,7 @@ RIGHT: dict[str, Any] = {
     "/brokers/version": "4.0.7",
     "/brokers/configuration/runtime": {"clusterName": "c"},
     "/tenants": ["public"],
+    "/tenants/public": {"adminRoles": [], "allowedClusters": ["c"]},
     "/namespaces/public": ["public/default"],
     "/namespaces/public/default": {},
     "/persistent/public/default/partitioned": ["persistent://public/default/t"],

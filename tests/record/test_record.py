@@ -34,6 +34,7 @@ from streaming.record.rest import BadAdminUrl, Rest
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.traces.trace import TraceError, payload_of, read_trace
 from streaming.traces.ungated import (
+    EXISTED,
     LACKING,
     NOT_RECORDED,
     NOT_SUPPORTED,
@@ -233,6 +234,65 @@ def test_what_serve_has_from_its_start_is_there_in_the_replay(tmp_path: Path) ->
     assert verdict.differences == []
     replayed = replay_in_process(proxy.folder / COMMANDS, tmp_path / "replayed")
     assert (replayed.rows["SEND_RECEIPT"], replayed.rows["MESSAGE"]) == (24, 96)
+
+
+PATH = "/persistent/shop/day/t"
+SUBSCRIPTION = f"{PATH}/subscription/s"
+TO_EXISTING: list[tuple[str, str, Any]] = [
+    ("PUT", PATH, None), ("PUT", SUBSCRIPTION, None), ("POST", f"{SUBSCRIPTION}/skip_all", None),
+    ("GET", f"{PATH}/stats", None), ("DELETE", SUBSCRIPTION, None), ("DELETE", PATH, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("first", range(len(TO_EXISTING)))
+def test_calls_on_what_was_there_before(first: int, tmp_path: Path) -> None:
+    """Tenants, namespaces and partitioned topics are in the log. A topic and a subscription are not: that is why it differs."""
+
+    def engine() -> EmbeddedEngine:
+        return EmbeddedEngine(begins_with=STANDALONE, settings=STANDALONE_SETTINGS)
+
+    with running_on(engine) as broker:
+        api = Rest(str(broker.server.admin_url))
+        tenant = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
+        assert api.call("PUT", "/tenants/shop", tenant).status == 204
+        assert api.call("PUT", "/namespaces/shop/day", {"message_ttl_in_seconds": 60}).status == 204
+        assert api.call("PUT", "/persistent/shop/day/whole/partitions", 2).status == 204
+        for path in (PATH, SUBSCRIPTION):
+            assert api.call("PUT", path).status == 204
+        with proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url)) as proxy:
+            for status, method, path, body in (
+                (409, "PUT", "/tenants/shop", tenant),
+                (200, "GET", "/tenants/shop", None),
+                (200, "GET", "/tenants", None),
+                (409, "PUT", "/namespaces/shop/day", {"message_ttl_in_seconds": 5}),
+                (200, "GET", "/namespaces/shop/day/messageTTL", None),
+                (409, "PUT", "/persistent/shop/day/whole/partitions", 2),
+            ):
+                assert proxy.call(method, path, body)[0] == status
+            for method, path, body in TO_EXISTING[first:]:
+                assert proxy.call(method, path, body)[0] in (200, 204, 409)
+    _, verdict = command_log(proxy.folder / TRACE)
+    assert (verdict.differences, {*verdict.explained}) == ([], {EXISTED})
+
+
+def test_what_the_recording_created_was_not_there_before(tmp_path: Path) -> None:
+    """Answers that differ then are differences, in words."""
+    with Recording(tmp_path, {}, "keep") as recording:
+        for method, path, status, answer in (
+            ("PUT", PATH, 204, {}),
+            ("PUT", SUBSCRIPTION, 204, {}),
+            ("DELETE", SUBSCRIPTION, 204, {}),
+            ("PUT", SUBSCRIPTION, 409, {"response": {"reason": "Subscription already exists for topic"}}),
+            ("DELETE", SUBSCRIPTION, 204, {}),
+            ("DELETE", SUBSCRIPTION, 204, {}),
+        ):
+            recording.answer(recording.call(method, path, None), status, **answer)
+    _, verdict = command_log(tmp_path / TRACE)
+    assert verdict.explained == {}
+    assert [text for _, text in verdict.differences] == [
+        f"PUT {SUBSCRIPTION}: recorded status 409 (Subscription already exists for topic), ours status 204",
+        f"DELETE {SUBSCRIPTION}: recorded status 204, ours status 404 (Subscription s not found)",
+    ]
 
 
 def test_another_answer_of_the_broker_is_shown(proxy: Proxied) -> None:

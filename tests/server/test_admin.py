@@ -788,6 +788,29 @@ def test_clients_are_told_the_advertised_host() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "announced"),
+    [
+        ("127.0.0.1", "localhost"), ("127.0.0.2", "127.0.0.2"), ("0.0.0.0", "localhost"),
+        ("::", "localhost"), ("::1", "[::1]"),
+    ],
+)  # fmt: skip
+def test_what_is_announced_reaches_the_server(host: str, announced: str) -> None:
+    """localhost need not be ::1, as where /etc/hosts has only 127.0.0.1."""
+    try:
+        sockets = [bound(Address(host, 0), "") for _ in range(2)]
+    except ListenError:
+        pytest.skip(f"this machine does not have {host}")
+    binary, admin = (each.getsockname()[1] for each in sockets)
+    server = Server(EmbeddedEngine(), sockets[0], admin_listener=sockets[1])
+    for each in sockets:
+        each.close()
+    assert (server.service_url, server.admin_url) == (
+        f"pulsar://{announced}:{binary}",
+        f"http://{announced}:{admin}",
+    )
+
+
+@pytest.mark.parametrize(
     ("given", "advertised"),
     [("broker-0.servers", "broker-0.servers"), ("192.0.2.7", "192.0.2.7"), ("::1", "::1")],
 )

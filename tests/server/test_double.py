@@ -13,7 +13,7 @@ from schemas.commands import Publish
 from streaming.runtime.clock import RealClock
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock
-from streaming.server.control import Control
+from streaming.server.control import BadCall, Control
 from streaming.server.data_folder import COMMANDS, TEST_DOUBLE, BadData, segment_name
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from tests.examples import examples
@@ -87,6 +87,44 @@ def test_a_reset_leaves_nothing_of_any_life(
         assert found == expected
         assert (old / FIRST).read_bytes() == (new / FIRST).read_bytes()
         doubled(old, *life, "publish")
+
+
+@settings(max_examples=examples(30))
+@given(st.lists(st.one_of(st.sampled_from(["advance", "snapshot", "reset"]), st.integers(0, 9)), max_size=12))
+def test_the_number_of_a_snapshot_is_that_of_no_other(steps: list[str | int]) -> None:
+    """Going back to one (a number: which of all that ever were) leads to its time, or is refused because it is gone."""
+
+    async def main() -> None:
+        clock = HeldClock(START, Machine())
+        async with EmbeddedEngine(clock=clock, begins_with=STANDALONE, test_double=True) as engine:
+            control = Control(engine, BinaryServer(engine, "pulsar://localhost:6650"), clock)
+            taken: dict[int, int] = {}
+            kept: list[int] = []
+            request: Any
+            for step in steps:
+                match step:
+                    case "advance":
+                        clock.move_to(clock.now() + DAY)
+                        await engine.tick()
+                    case "snapshot":
+                        number = (await control.snapshot(None))["id"]  # type: ignore[arg-type]
+                        assert number not in taken
+                        taken[number] = clock.now()
+                        kept.append(number)
+                    case "reset":
+                        await control.reset(None)  # type: ignore[arg-type]
+                        kept.clear()
+                    case int() if taken:
+                        number = [*taken][step % len(taken)]
+                        request = type("Request", (), {"path_params": {"id": str(number)}})
+                        if number in kept:
+                            assert (await control.restore(request))["now"] == taken[number]
+                            del kept[kept.index(number) + 1 :]
+                        else:
+                            with pytest.raises(BadCall, match="there is no such snapshot"):
+                                await control.restore(request)
+
+    asyncio.run(main())
 
 
 def test_a_double_goes_on_in_its_folder(tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
 """Faults that a test asks for: what a command costs the server is given back whatever becomes of it, and a fault hits what it names."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_magnetar import PulsarBroker
 from streaming.protocol.codec import Frame, FrameReader, decode, encode, entry
 from streaming.server.binary import BinaryServer, Limits
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
-from streaming.server.faults import BadFault, FaultSpec
+from streaming.server.faults import BadFault, FaultSpec, InjectedFault
+from streaming.server.server import CONTROL, Address, Server, bound
 from tests.examples import examples
 from tests.server.test_fuzz import frames
 from tests.server.test_limits import CONNECT, KINDS, NOW, TOPIC, Wire, rest
@@ -33,7 +37,7 @@ class Double:
         await self._engine.tick()
 
     async def reset(self) -> None:
-        self.server.faults.clear()
+        self.server.faults.clear("a reset")
         self.server.forget_connections()
         await self._engine.restore(self._start)
 
@@ -239,3 +243,108 @@ def test_times_of_messages_that_are_put_right_stay_within_64_bits(
         assert answers == (["SEND_ERROR"] if refused else ["SEND_RECEIPT"])
 
     on_double(work)
+
+
+class Served:
+    """A test double behind sockets, and what its HTTP server works on."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.address = server.admin_url.removeprefix("http://localhost:") if server.admin_url else ""
+
+    async def ask(self, method: str, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(self.address))
+        asked = f"{method} {CONTROL}{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        writer.write(asked.encode() + b"Content-Type: application/json\r\nContent-Length: 0\r\n\r\n")
+        return reader, writer
+
+    async def answer(self, method: str, path: str) -> bytes:
+        return await self.rest(*await self.ask(method, path))
+
+    async def rest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+    async def nothing_under_way(self) -> None:
+        assert self.server._http is not None
+        while self.server._http._server.server_state.tasks:
+            await asyncio.sleep(0.001)
+
+
+def on_served(work: Callable[[Served], Awaitable[Any]]) -> Any:
+    """Run `work` on a double. What it returns is awaited once the double has stopped."""
+
+    async def main() -> Any:
+        clock = HeldClock(NOW)
+        sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
+        async with (
+            EmbeddedEngine(clock=clock, test_double=True, begins_with=STANDALONE) as engine,
+            Server(engine, sockets[0], admin_listener=sockets[1], clock=clock) as server,
+        ):
+            found = await asyncio.wait_for(work(Served(server)), 60)
+        return None if found is None else await found
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("hit", b'"hits":1'),
+        ("DELETE /faults/1", b"the fault was removed before the fault had hit 1 commands: it hit 0"),
+        ("POST /reset", b"the broker was reset"),
+        ("POST /snapshots/1/restore", b"the broker went back to a snapshot"),
+        ("stop", b"the server is being stopped"),
+        ("leave", None),
+    ],
+)
+def test_a_request_that_waits_for_hits_ends(
+    how: str, said: bytes | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the hits, with the fault, with its client, or with the server, which waits for nothing and logs nothing."""
+    waits = asyncio.Event()
+    wait = InjectedFault.wait
+
+    async def noted(self: InjectedFault, hits: int) -> None:
+        waits.set()
+        await wait(self, hits)
+
+    monkeypatch.setattr(InjectedFault, "wait", noted)
+
+    async def work(served: Served) -> Any:
+        faults = served.server.binary.faults
+        faults.add(FaultSpec(action="drop"))
+        assert b'{"id":1}' in await served.answer("POST", "/snapshots")
+        reader, writer = await served.ask("GET", "/faults/1?hits=1")
+        await waits.wait()
+        match how:
+            case "hit":
+                faults.hit(None, {"command": "SEND"})
+            case "leave":
+                writer.close()
+                await served.nothing_under_way()
+                return None
+            case "stop":
+                return served.rest(reader, writer)
+            case _:
+                assert b"200 OK" in await served.answer(*how.split())
+        await served.nothing_under_way()
+        return served.rest(reader, writer)
+
+    with caplog.at_level(logging.WARNING):
+        found = on_served(work)
+    assert said is None or said in found
+    assert not caplog.records
+
+
+def test_a_wait_of_the_plugin_that_times_out_leaves_no_request_behind() -> None:
+    async def work(served: Served) -> None:
+        url = f"http://127.0.0.1:{served.address}"
+        fault = await asyncio.to_thread(PulsarBroker("", url, Path()).fault, "drop")
+        with pytest.raises(TimeoutError, match="the fault hit 0 commands in 0.2 s, not 3"):
+            await asyncio.to_thread(fault.wait, 3, 0.2)
+        await served.nothing_under_way()
+
+    on_served(work)

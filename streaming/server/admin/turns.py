@@ -12,16 +12,16 @@ MOST = 4
 
 
 class InTurn:
-    """Passes requests on to an application: `MOST` GETs at a time, and none whose client is gone. Changes have their turns in the
+    """Passes requests on to an application: so many GETs at a time, and none whose client is gone. Changes have their turns in the
     application, once their bodies are there, and whether or not their clients are.
 
     A GET has its turn until its answer begins to be sent: how fast a client reads is its own affair.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        """`app`: gets the requests."""
+    def __init__(self, app: ASGIApp, most: int = MOST) -> None:
+        """`app`: gets the requests. `most`: GETs at a time."""
         self._app = app
-        self._turns = asyncio.Semaphore(MOST)
+        self._turns = asyncio.Semaphore(most)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
