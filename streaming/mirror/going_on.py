@@ -21,7 +21,8 @@ def mirror_on(
     say: Callable[[str], None],
     begins: str,
 ) -> MirrorTotals:
-    """Mirror until `stop` is set. While Kafka takes nothing, try again. `begins`: what is said each time that it begins.
+    """Mirror until `stop` is set. While Kafka takes nothing, try again, and say why once. `begins`: what is said each time that it
+    begins.
 
     `mirror` makes a mirror that writes `journal`. Raises what `journal` raises when it is entered for the first time, and what another
     attempt would not change: `NotWritten`, `BadLog`, OSError.
@@ -29,19 +30,21 @@ def mirror_on(
     from kafka.errors import KafkaError
 
     entries = records = 0
-    entered = False
+    entered, told = False, ""
     while True:
         made = mirror()
         try:
             with journal:
-                entered = True
+                entered, told = True, ""
                 say(begins)
                 made.run(stop)
         except (KafkaFailed, KafkaUnreachable, KafkaError) as error:
             if not entered or stop.is_set():
                 raise
             why = error.reason if isinstance(error, KafkaFailed) else str(error)
-            say(f"{why}: trying again every {AGAIN_SECONDS:g} s")
+            if why != told:
+                say(f"{why}: trying again every {AGAIN_SECONDS:g} s")
+            told = why
         done = made.totals()
         entries, records = entries + done.entries, records + done.records
         if stop.wait(AGAIN_SECONDS):

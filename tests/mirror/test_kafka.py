@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from streaming.kafka import writer
+from streaming.kafka.client import KafkaUnreachable
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
 from streaming.kafka.writer import KafkaFailed, NotWritten, SoleWriter
@@ -206,6 +208,25 @@ def test_kafka_is_killed_and_started_again(
         twin = Twin(tmp_path / "log")
         assert twin.refused == []
         assert differences(rest, topic, twin.broker) == {}
+
+
+def test_a_kafka_that_stays_away_is_told_once(
+    broker: Running, url: KafkaUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(going_on, "AGAIN_SECONDS", 0.01)
+    said, journal = list[str](), KafkaLog(url, partitions=3)
+    topic, rest = f"persistent://{NAMESPACE}/away", Rest(str(broker.server.admin_url))
+    with broker.client() as client:
+        client.create_producer(topic)
+
+    def away(*_: object) -> None:
+        monkeypatch.setattr(KafkaLog, "__enter__", away)
+        raise KafkaUnreachable("no Kafka answers")
+
+    monkeypatch.setattr(KafkaLog, "flush", away)
+    mirror = partial(ClusterMirror, broker.service_url, rest, [topic], journal, every=0.01, say=said.append)
+    going_on.mirror_on(journal, mirror, Rounds(9), said.append, "begins")
+    assert said == ["begins", "no Kafka answers: trying again every 0.01 s"]
 
 
 def test_a_record_that_is_too_large_is_told(url: KafkaUrl) -> None:
