@@ -37,7 +37,7 @@ def mirror_on(
             with journal:
                 entered, told = True, ""
                 say(begins)
-                made.run(stop)
+                return _with(made.run(stop), entries, records)
         except (KafkaFailed, KafkaUnreachable, KafkaError) as error:
             if not entered or stop.is_set():
                 raise
@@ -45,7 +45,12 @@ def mirror_on(
             if why != told:
                 say(f"{why}: trying again every {AGAIN_SECONDS:g} s")
             told = why
-        done = made.totals()
-        entries, records = entries + done.entries, records + done.records
+        done = _with(made.totals(), entries, records)
         if stop.wait(AGAIN_SECONDS):
-            return done._replace(entries=entries, records=records)
+            return done
+        entries, records = done.entries, done.records
+
+
+def _with(done: MirrorTotals, entries: int, records: int) -> MirrorTotals:
+    """The totals, with the entries and records of earlier attempts."""
+    return done._replace(entries=done.entries + entries, records=done.records + records)
