@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import http.client
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -103,26 +105,40 @@ class AdminProxy:
         if target.startswith(_LOOKUP) and answer.status == HTTPStatus.OK:
             return await self._lookup(await loop.run_in_executor(self._threads, answer.read))
         shown = {name: value for name, value in answer.getheaders() if name.lower() not in _OWN}
-        return StreamingResponse(self._body(answer, call, passing), answer.status, shown)
+        parts = self._body(answer, call, passing)
+        first = await anext(parts, b"")
+
+        async def whole() -> AsyncIterator[bytes]:
+            async with aclosing(parts):
+                yield first
+                async for chunk in parts:
+                    yield chunk
+
+        return StreamingResponse(whole(), answer.status, shown)
 
     async def _body(
         self, answer: http.client.HTTPResponse, call: int | None, passing: _Passing | None
-    ) -> AsyncIterator[bytes]:
-        """The body of a response, which is recorded with its status when it has passed, or else counted."""
+    ) -> AsyncGenerator[bytes, None]:
+        """The body of a response. It is recorded with its status before its last part goes on, so before the client can know that it is
+        whole and end the recording, or else counted."""
         kept: bytearray | None = bytearray()
         is_kept = call is not None or passing is not None
+        read = partial(asyncio.get_running_loop().run_in_executor, self._threads, answer.read, _CHUNK)
         try:
             with answer:
-                while chunk := await asyncio.get_running_loop().run_in_executor(
-                    self._threads, answer.read, _CHUNK
-                ):
+                chunk = await read()
+                while chunk:
                     if kept is not None and not (is_kept and len(kept) + len(chunk) <= MOST_BYTES):
                         kept = None
                     if kept is not None:
                         kept += chunk
+                    if not (following := await read()):
+                        break
                     yield chunk
+                    chunk = following
             if call is not None:
                 self._recording.answer(call, answer.status, **_shown(answer, kept))
+            yield chunk
         finally:  # whether or not the client waits for the end
             if passing is not None and answer.status < HTTPStatus.BAD_REQUEST:
                 count = _done(passing, kept)
