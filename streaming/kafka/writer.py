@@ -276,7 +276,11 @@ class SoleWriter(CommandWriter):
     def _refused(self, error: Exception) -> NotWritten:
         from kafka.errors import InvalidProducerEpochError, ProducerFencedError
 
-        if not isinstance(error, InvalidProducerEpochError | ProducerFencedError):
+        # After the first command that failed, Kafka's client only says that one has: why, it has kept.
+        first = self._producer._transaction_manager.last_error
+        if not any(
+            isinstance(each, InvalidProducerEpochError | ProducerFencedError) for each in (error, first)
+        ):
             return super()._refused(error)
         return NotWritten(
             f"another process writes to Kafka's topic {self._url.topic!r} as {self._name}, which one may at a time. That one goes on, and this "

@@ -14,9 +14,11 @@ from kafka.errors import KafkaTimeoutError
 
 from streaming.kafka import writer
 from streaming.kafka.client import KafkaUnreachable
+from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
+from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
-from streaming.kafka.writer import KafkaFailed, NotWritten, SoleWriter
+from streaming.kafka.writer import KafkaFailed, NotWritten, SoleWriter, ToSend
 from streaming.mirror import going_on
 from streaming.mirror import journal as journaling
 from streaming.mirror import mirror as mirroring
@@ -279,6 +281,28 @@ def test_a_topic_has_one_mirror_at_a_time(
     with KafkaLog(url) as third:
         assert [each.command["command"] for each in third.read()] == ["FIRST", "SECOND", "THIRD"]
     assert [each["command"] for each in logged(url, tmp_path / "log")] == ["FIRST", "SECOND", "THIRD"]
+
+
+def test_a_writer_whose_topic_was_taken_over_says_so_whatever_fails_first(url: KafkaUrl) -> None:
+    ensure_topic(url, 1)
+    failed: list[NotWritten] = []
+    first, second = (SoleWriter(url, PLAIN, failed.append, "one") for _ in range(2))
+
+    def commands(flushed: bool) -> Iterator[ToSend]:
+        yield ToSend(TOPIC, b"{}", 0)
+        if flushed:  # Kafka's client knows it before the next one is sent
+            first.flush()
+        yield ToSend(TOPIC, b"{}", 0)
+
+    for flushed in (True, False):  # the second time, it knows it from the beginning
+        with pytest.raises(NotWritten, match="That one goes on"):
+            first.transact(commands(flushed), {0: 0})
+    with pytest.raises(NotWritten, match="That one goes on"):
+        first.transact((), {0: 0})
+    assert {type(each) for each in failed} == {NotWritten}
+    second.transact(commands(False), {0: 0})
+    for each in (first, second):
+        each.close(0)
 
 
 def test_a_mirror_ends_when_another_one_begins(broker: Running, url: KafkaUrl, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import org.apache.pulsar.client.api.*;
 public class JavaTraffic {
   static volatile boolean end;
   static volatile int sent;
+  static volatile CompletableFuture<Void> last;
   static final Set<Integer> stored = ConcurrentHashMap.newKeySet(), received = ConcurrentHashMap.newKeySet();
 
   public static void main(String[] args) throws Exception {
@@ -17,8 +18,9 @@ public class JavaTraffic {
     Producer<Integer> producer = sender.newProducer(Schema.INT32).topic(args[2]).producerName("p").enableBatching(false)
         .sendTimeout(0, TimeUnit.SECONDS).blockIfQueueFull(true).create();
     Consumer<Integer> consumer = receiver.newConsumer(Schema.INT32).topic(args[2]).subscriptionName("s").subscribe();
-    List<Thread> threads = List.of(new Thread(() -> send(producer)), new Thread(() -> receive(consumer)));
-    threads.forEach(Thread::start);
+    Thread sending = new Thread(() -> send(producer)), receiving = new Thread(() -> receive(consumer, sending));
+    sending.start();
+    receiving.start();
     Thread reading = new Thread(() -> { if (new Scanner(System.in).hasNextLine()) end = true; else System.exit(1); });
     reading.setDaemon(true);
     reading.start();
@@ -26,8 +28,9 @@ public class JavaTraffic {
       System.out.println("counts " + stored.size() + " " + received.size());
       Thread.sleep(100);
     }
-    for (Thread thread : threads) thread.join();
-    producer.flush();
+    sending.join();
+    receiving.join();
+    last.join();
     List<Integer> found = new ArrayList<>();
     Reader<Integer> reader = receiver.newReader(Schema.INT32).topic(args[2]).startMessageId(MessageId.earliest).create();
     while (reader.hasMessageAvailable()) found.add(reader.readNext().getValue());
@@ -47,15 +50,15 @@ public class JavaTraffic {
     try {
       for (; !end; sent++) {
         int number = sent;
-        producer.sendAsync(number).thenRun(() -> stored.add(number));
+        last = producer.sendAsync(number).thenRun(() -> stored.add(number));
         Thread.sleep(50);
       }
     } catch (Exception error) { throw new IllegalStateException(error); }
   }
 
-  static void receive(Consumer<Integer> consumer) {
+  static void receive(Consumer<Integer> consumer, Thread sending) {
     try {
-      while (!end || received.size() < sent) {
+      while (sending.isAlive() || received.size() < sent) {
         Message<Integer> message = consumer.receive(1, TimeUnit.SECONDS);
         if (message == null) continue;
         received.add(message.getValue());

@@ -112,7 +112,7 @@ class PythonTraffic:
             time.sleep(0.05)
 
     def _receive(self) -> None:
-        while not self._end or len(set(self.received)) < self._sent:
+        while self._threads[0].is_alive() or len(set(self.received)) < self._sent:
             try:
                 message = self._consumer.receive(1000)
             except pulsar.Timeout:
@@ -130,7 +130,7 @@ class PythonTraffic:
         self._end = True
         for thread in self._threads:
             thread.join(2 * WAIT)
-        self._producer.flush()
+        until(lambda: len(self.stored) == self._sent)
         assert self.stored == [*range(self._sent)]
         assert sorted(set(self.received)) == self.stored
         reader = self._clients[1].create_reader(self._topic, pulsar.MessageId.earliest)
