@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pulsar
 
 from streaming.kafka.local import HOST, free_port
@@ -49,12 +50,12 @@ def _environment(checkout: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(checkout)}
 
 
-def _command(result: Path, *arguments: object) -> list[str]:
+def _command(result: Path, arguments: str) -> list[str]:
     return [
         sys.executable,
         str(Path(__file__).with_name("steps_counted.py")),
         str(result),
-        *map(str, arguments),
+        *arguments.split(),
     ]
 
 
@@ -84,17 +85,8 @@ def folded(checkout: Path) -> tuple[Steps, Steps]:
                 json.dumps(of | command | {"timestamp": time}) for time, command in enumerate(commands, 1)
             ]
             (folder / "log.jsonl").write_text("\n".join(lines))
-            replay = (
-                "replay",
-                folder / "log.jsonl",
-                "--no-spark",
-                "--partitions",
-                1,
-                "--out",
-                folder / "out",
-            )
             subprocess.run(
-                _command(folder / "calls.json", *replay),
+                _command(folder / "calls.json", "replay log.jsonl --no-spark --partitions 1 --out out"),
                 env=_environment(checkout), cwd=folder, check=True, capture_output=True,
             )  # fmt: skip
             return _counted(folder / "calls.json")
@@ -106,18 +98,10 @@ def folded(checkout: Path) -> tuple[Steps, Steps]:
 @contextmanager
 def _serving(checkout: Path, folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     port = free_port()
-    serve = (
-        "serve",
-        "--data",
-        folder / "data",
-        "--listen",
-        f"{HOST}:{port}",
-        "--admin-listen",
-        f"{HOST}:{free_port()}",
-    )
+    serve = f"serve --data data --listen {HOST}:{port} --admin-listen {HOST}:{free_port()} --no-fsync"
     with (folder / "said.txt").open("wb") as said:
         process = subprocess.Popen(
-            _command(folder / "calls.json", *serve, "--no-fsync"), env=_environment(checkout), cwd=folder, stdout=said, stderr=said,
+            _command(folder / "calls.json", serve), env=_environment(checkout), cwd=folder, stdout=said, stderr=said,
         )  # fmt: skip
     try:
         wait_until(lambda: b"serving" in (folder / "said.txt").read_bytes(), "the server", process)
@@ -170,8 +154,8 @@ def served(checkout: Path) -> tuple[Steps, Steps, float]:
 
 
 def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def main(checkout: Path) -> None:

@@ -154,7 +154,7 @@ def replay_command(
         for sentence in what_happened(result.out / "tables", copied=result.copied > 0):
             say(f"  {sentence}")
         if result.unmatched:
-            say(f"  {_unmatched(result.unmatched)}")
+            say(f"  {unmatched_commands(result.unmatched)}")
 
 
 def to_json(result: ReplayResult) -> str:
@@ -207,10 +207,13 @@ def _summary(result: ReplayResult) -> str:
     )
 
 
-def _unmatched(commands: int) -> str:
-    if commands == 1:
-        return "1 command named a message that does not exist under these policies. It was applied to those that do, or skipped."
-    return f"{commands:,} commands named messages that do not exist under these policies. They were applied to those that do, or skipped."
+def unmatched_commands(commands: int) -> str:
+    """What became of commands on messages that other policies never stored, or have dropped."""
+    were = "It was" if commands == 1 else "They were"
+    return (
+        f"{counted(commands, 'command')} named messages that do not exist under these policies. {were} applied to those that do, or "
+        "skipped."
+    )
 
 
 def _cell(value: object) -> str:

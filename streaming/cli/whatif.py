@@ -13,6 +13,7 @@ from streaming.cli.console import console, counted, new_table, progress, say, sa
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions, ProfileChoice
 from streaming.cli.policy_notes import say_notes
+from streaming.cli.replay import unmatched_commands
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -308,10 +309,7 @@ def notes(found: WhatIf) -> list[str]:
                 )
             )
         if each.unmatched:
-            texts.append(
-                f"{each.policies}: {counted(each.unmatched, 'command')} named messages that do not exist under these policies. They were "
-                "applied to those that do, or skipped."
-            )
+            texts.append(f"{each.policies}: {unmatched_commands(each.unmatched)}")
     return texts + ([] if model is None else _modelled(model))
 
 
