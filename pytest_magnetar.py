@@ -77,7 +77,8 @@ class Fault:
         return int(self._broker._call("GET", f"/faults/{self._id}")["hits"])
 
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
-        """Wait until it has hit so many commands. Raises `TimeoutError`, and `BrokerError` if the fault is removed before, as by a reset."""
+        """Wait until it has hit so many commands. Raises `TimeoutError`, and `BrokerError` if it never will: it is removed before, as by a
+        reset, or makes fewer (`times`)."""
         try:
             self._broker._call("GET", f"/faults/{self._id}?hits={hits}", timeout=timeout)
         except TimeoutError:

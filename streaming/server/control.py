@@ -113,7 +113,7 @@ class Control:
         return _shown(self._server.faults.add(_decoded(await self._bodies.of(request), FaultSpec)))
 
     async def fault(self, request: Request) -> Any:
-        """A fault; with ``?hits=N``, as soon as it has hit N commands. Fails if it is removed before."""
+        """A fault; with ``?hits=N``, as soon as it has hit N commands. Fails if it is removed before, or hits fewer."""
         fault = self._server.faults.get(_id(request))
         if fault is None:
             raise BadCall("there is no such fault")
@@ -260,7 +260,7 @@ OPENAPI = {
         "/faults": {"post": _operation("Ask for a fault", body="FaultSpec")},
         "/faults/{id}": {
             "get": _operation(
-                "A fault; with `hits`, once it has hit that many commands, or 400 if it is removed before",
+                "A fault; with `hits`, once it has hit that many commands, or 400 if it is removed before or hits fewer",
                 query=("hits",),
                 path=("id",),
             ),

@@ -110,7 +110,9 @@ class InjectedFault:
         return all(command.get(field) == value for field, value in spec.when.items())
 
     async def wait(self, hits: int) -> None:
-        """Wait until it has hit so many commands. Raises `BadFault` if it ends before."""
+        """Wait until it has hit so many commands. Raises `BadFault` if it ends before, or never hits so many."""
+        if self.spec.times is not None and hits > self.spec.times:
+            raise BadFault(f"hits {hits}: the fault hits {self.spec.times:,} at most, which its `times` says")
         while self.hits < hits:
             if self._ended is not None:
                 raise BadFault(

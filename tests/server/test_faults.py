@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_magnetar import PulsarBroker
+from pytest_magnetar import BrokerError, PulsarBroker
 from streaming.protocol.codec import Frame, FrameReader, decode, encode, entry
 from streaming.server.binary import BinaryServer, Limits
 from streaming.server.clock import HeldClock
@@ -342,9 +342,12 @@ def test_a_request_that_waits_for_hits_ends(
 def test_a_wait_of_the_plugin_that_times_out_leaves_no_request_behind() -> None:
     async def work(served: Served) -> None:
         url = f"http://127.0.0.1:{served.address}"
-        fault = await asyncio.to_thread(PulsarBroker("", url, Path()).fault, "drop")
+        broker = PulsarBroker("", url, Path())
+        fault = await asyncio.to_thread(broker.fault, "drop", times=3)
         with pytest.raises(TimeoutError, match="the fault hit 0 commands in 0.2 s, not 3"):
             await asyncio.to_thread(fault.wait, 3, 0.2)
+        with pytest.raises(BrokerError, match="hits 4: the fault hits 3 at most, which its `times` says"):
+            await asyncio.to_thread(fault.wait, 4)
         await served.nothing_under_way()
 
     on_served(work)
