@@ -39,6 +39,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("inspect", "LOG"),
         ("peek", "LOG", TOPIC, "s"),
         ("debug", "LOG"),
+        ("whatif", "LOG", "--policies", "TTL", "--processes", "1", "--out", "OUT"),
     ],
     ids=lambda words: words[0],
 )
@@ -46,7 +47,10 @@ def test_a_million_records(
     words: tuple[str, ...], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    given = [{"LOG": str(log), "OUT": str(tmp_path / "out")}.get(word, word) for word in words]
+    (ttl := tmp_path / "ttl.yaml").write_text("broker: {ttlDurationDefaultInSeconds: 60}")
+    given = [
+        {"LOG": str(log), "OUT": str(tmp_path / "out"), "TTL": str(ttl)}.get(word, word) for word in words
+    ]
     ran = subprocess.run([sys.executable, "-c", _RUN, *given], capture_output=True, text=True, check=True)
     code, peak, said = ran.stdout.split(" ", 2)
     assert code == "0", said
