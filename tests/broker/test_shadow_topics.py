@@ -207,6 +207,36 @@ def test_the_source_decides_what_is_inactive(follows: bool) -> None:
     assert bool(run.broker.topic_names()) == follows
 
 
+def test_a_topic_is_not_deleted_before_it_knows_who_uses_it() -> None:
+    """It has entries from before the first look at the source, between which any time may pass. An entry is a sign of use."""
+    run = shadow(shadowTopicFollowsSource=False, brokerDeleteInactiveTopicsEnabled=True)
+    store(run, 10, 0)
+    run.wait(3600)
+    store(run, 10, 1)
+    run.wait(3600)
+    run.do(Mirror(ledger_id=10, subscriptions={"billing": MirroredSubscription((10, -1), backlog=2)}))
+    assert run.topic.ledger.number_of_entries == 2
+    run.do(Mirror(ledger_id=10))
+    for entry in range(2, 6):
+        run.wait(45)
+        store(run, 10, entry)
+    run.wait(45)
+    assert run.topic.ledger.number_of_entries == 6
+    run.wait(120)
+    assert not run.broker.topic_names()
+
+
+def test_a_topic_that_nobody_uses_is_kept_for_its_time_from_the_first_look() -> None:
+    run = shadow(shadowTopicFollowsSource=False, brokerDeleteInactiveTopicsEnabled=True)
+    store(run, 10, 0)
+    run.wait(3600)
+    run.do(Mirror(ledger_id=10))
+    run.wait(45)
+    assert run.broker.topic_names()
+    run.wait(120)
+    assert not run.broker.topic_names()
+
+
 def test_a_subscription_that_there_can_not_be_is_not_compared() -> None:
     """The others are mirrored as if it were not there."""
     run = shadow(brokerDeduplicationEnabled=True)

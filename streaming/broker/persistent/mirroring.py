@@ -53,6 +53,8 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
     if not topic.is_shadow:
         ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a topic that is not a shadow topic"))
         return
+    if not topic.mirrored.seen:
+        topic.last_active = ctx.clock  # who used it before is not known
     topic.mirrored.seen = max(topic.mirrored.seen, ctx.recorded)
     shadow.follow(ctx, topic, min(command.ledger_id, shadow.LARGEST_LEDGER))
     for subscription in [each for each in topic.subscriptions.values() if each.durable]:

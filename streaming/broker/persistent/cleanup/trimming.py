@@ -71,7 +71,7 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When retention first lets the oldest ledger go."""
-    if not _is_checked(ctx, topic) or _source_decides(ctx, topic):
+    if not _is_checked(ctx, topic) or topic.is_kept_by_source(ctx):
         return NEVER
     ledger = topic.ledger
     oldest = next(iter(ledger.ledgers), ledger.current)
@@ -114,13 +114,8 @@ def trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_c
 
     `just_closed`: the ledger whose rollover causes the trim.
     """
-    if not _source_decides(ctx, topic):
+    if not topic.is_kept_by_source(ctx):
         _trim(ctx, topic, truncate=truncate, just_closed=just_closed)
-
-
-def _source_decides(ctx: Context, topic: PersistentTopic) -> bool:
-    """Whether `trim_after_source` alone trims a topic: before the first MIRROR, it does not know the subscriptions that need a ledger."""
-    return topic.follows_source(ctx) or (topic.is_shadow and not topic.mirrored.seen)
 
 
 def trim_after_source(ctx: Context, topic: PersistentTopic, first_ledger: int) -> None:
@@ -257,7 +252,7 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
             ]
             if ledger.without_open:
                 reason, text = "terminated", "the topic was terminated and loaded again: nothing is trimmed"
-            elif _source_decides(ctx, topic):
+            elif topic.is_kept_by_source(ctx):
                 reason, text = "source", ON_THE_SOURCE
             elif id_ >= boundary:
                 reason, text = "cursor", _held(topic, cursors)

@@ -153,6 +153,7 @@ def _store_of_source(ctx: Context, topic: PersistentTopic, command: Send, messag
     topic.counters.messages_in += command.num_messages
     topic.counters.bytes_in += write.size
     _note_broker_time(ctx, write)
+    topic.last_active = ctx.clock  # somebody has published on the source
     shadow.follow(ctx, topic, source.ledger)
     _submit(ctx, topic, write)
     _confirm(ctx, topic, write)
