@@ -846,7 +846,9 @@ class Broker:
 
     def _next_check(self, name: str, check: str, unchecked: str | None) -> tuple[int | None, str | None]:
         """When a check runs next (ms), and why it passes the topic over."""
-        if self.is_closed(name):
+        if self._state.origin < 0:
+            unchecked = "no record has a time yet"
+        elif self.is_closed(name):
             unchecked = (
                 "nothing has used the topic since the broker restarted: it is not loaded, and not checked"
             )

@@ -301,7 +301,7 @@ _COMPARED = 10_000
 def _unknown(what: str, name: str, known: Collection[str]) -> str:
     """What the log doesn't have, and what it has that is most like it."""
     names = sorted(known) if len(known) <= _COMPARED else []
-    near = get_close_matches(name, names, 1) or [min(known)] * bool(known)
+    near = get_close_matches(name, names, 1) or ([min(known)] if known else [])
     return f"{what} {name}" + (f": it has {near[0]}" if near else "")
 
 

@@ -344,6 +344,13 @@ def test_what_the_log_does_not_show() -> None:
         minimize(read_lines(lines, "the log"), keep_of("stuck(t, s)", read_lines(lines, "the log")))
 
 
+def test_nothing_is_stuck_on_a_topic_that_stores_nothing() -> None:
+    topic = f"non-{TOPIC}"
+    log = read_lines(among([subscribe("a") | {"topic": topic}], 1), "the log")
+    with pytest.raises(KeepError, match="does not show"):
+        minimize(log, keep_of(f"stuck({topic}, s)", log))
+
+
 def test_reduction_gives_a_part_from_which_no_item_can_go() -> None:
     for seed in range(30):
         dice = Random(seed)

@@ -119,13 +119,10 @@ class Stuck(NamedTuple):
 
     def shape(self, fold: FoldLog) -> Hashable | None:
         """The state, and the deciders that hold entries back."""
-        broker = fold(None).broker
-        if (
-            self.topic not in broker.topic_names()
-            or self.subscription not in broker.topic(self.topic).subscriptions
-        ):
+        try:
+            found = fold(None).broker.delivery(self.topic, self.subscription)
+        except KeyError:
             return None
-        found = broker.delivery(self.topic, self.subscription)
         if found.backlog == 0 or found.consumers == 0:
             return None
         return found.state, frozenset(each.decider for each in found.verdicts if each.blocks)
