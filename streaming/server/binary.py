@@ -400,6 +400,15 @@ class _WithSchema(NamedTuple):
     size: int
 
 
+class _Opened(msgspec.Struct):
+    """A producer or consumer that is open, or will be if the request that came last is granted: its id, and the bytes of the largest frame
+    with which it was asked for."""
+
+    request_id: int
+    size: int = 0
+    is_open: bool = False
+
+
 class _Flow(NamedTuple):
     """A FLOW, of a frame of `size` bytes, of which `left` permits have not gone to the broker. `part` of them went last."""
 
@@ -432,8 +441,9 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(_HELLO)
         self._untaken = self._turn_due = False
         self._requests = Requests()
-        self._names: dict[tuple[str, int], int] = {}
-        """Bytes of the largest frame with which a producer or consumer was asked for."""
+        self._opened: dict[tuple[str, int], _Opened] = {}
+        self._opening: dict[int, tuple[str, int]] = {}
+        """The producers and consumers that these requests ask for."""
         self._unsubscribing: dict[int, tuple[str, int]] = {}
         """The consumers that are gone if these requests succeed."""
         self._waiting: deque[_Due] = deque()
@@ -616,8 +626,8 @@ class Connection(asyncio.Protocol):
         self._delayed.clear()
         self._reader.clear()
         self._server.count_unread(self, 0, goes_on=True)
-        self._server.names -= sum(self._names.values())
-        self._names.clear()
+        self._server.names -= sum(each.size for each in self._opened.values())
+        self._opened.clear()
         self._server.clients.lost(self.name)
         self._server.watchers.lost(self.name)
         for task in self._tasks:
@@ -853,23 +863,32 @@ class Connection(asyncio.Protocol):
 
     def _answered(self, cmd: str, fields: dict[str, Any]) -> None:
         """An answer goes to the client."""
-        send = cmd in ("SEND_RECEIPT", "SEND_ERROR")
-        self._timed_until(
-            (fields["producer_id"], fields["sequence_id"]) if send else fields.get("request_id")
-        )
+        send, request_id = cmd in ("SEND_RECEIPT", "SEND_ERROR"), fields.get("request_id", -1)
+        self._timed_until((fields["producer_id"], fields["sequence_id"]) if send else request_id)
         if cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
             kind = "producer" if cmd == "CLOSE_PRODUCER" else "consumer"
             self._gone((kind, fields[f"{kind}_id"]))
-        elif (
-            key := self._unsubscribing.pop(fields.get("request_id", -1), None)
-        ) is not None and cmd == "SUCCESS":
-            self._gone(key)
-            self._requests.forget(key)
+        elif (key := self._unsubscribing.pop(request_id, None)) is not None:
+            if cmd == "SUCCESS":
+                self._forget(key)
+        elif (key := self._opening.pop(request_id, None)) is not None and key in self._opened:
+            opened = self._opened[key]
+            if cmd != "ERROR":
+                opened.is_open = True
+            elif not opened.is_open and opened.request_id == request_id:
+                self._forget(key)
 
     def _gone(self, key: tuple[str, int]) -> None:
         """A producer or consumer is no longer there."""
-        self._server.names -= self._names.pop(key, 0)
+        if (opened := self._opened.pop(key, None)) is not None:
+            self._server.names -= opened.size
+            self._opening.pop(opened.request_id, None)
         self._server.clients.closed(self.name, *key)
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        """A producer or consumer is no longer there, and what names it has no topic."""
+        self._gone(key)
+        self._requests.forget(key)
 
     def _timed_until(self, key: int | tuple[int, int] | None) -> None:
         """The answer to a command goes to the client."""
@@ -882,9 +901,12 @@ class Connection(asyncio.Protocol):
         kind = "producer" if "producer_id" in asked.fields else "consumer"
         key = kind, asked.fields.get(f"{kind}_id", -1)
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
-            former = self._names.get(key, 0)  # if that is open, the broker keeps its names
-            self._names[key] = max(size, former)
-            self._server.names += self._names[key] - former
+            opened = self._opened.setdefault(key, _Opened(0))
+            opened.request_id = request_id = asked.fields["request_id"]
+            self._opening[request_id] = key
+            former = opened.size  # if that is open, the broker keeps its names
+            opened.size = max(size, former)
+            self._server.names += opened.size - former
             if self._server.names > self._limits.names:
                 self.close("all producers and consumers have too many bytes of names and properties", "names")
             else:

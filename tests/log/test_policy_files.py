@@ -662,7 +662,9 @@ def test_mistakes_are_named(content: Any, about: str, says: str, file: Any) -> N
 @pytest.mark.parametrize("path", ["/namespaces/public/no/messageTTL", "/persistent/public/no/t/messageTTL"])
 def test_a_policy_for_a_log_without_topics(path: str, file: Any) -> None:
     call = {"timestamp": 1, "command": "ADMIN", "method": "POST", "path": path, "body": 5}
-    with pytest.raises(LogError, match=r"(the log has no|there is no).* public/no\b|persistent://public/no/t"):
+    with pytest.raises(
+        LogError, match=r"(the log has no|there is no).* public/no\b|persistent://public/no/t"
+    ):
         read_policies(file(json.dumps(call), "calls.jsonl"), recorded(topics=()), judge)
 
 

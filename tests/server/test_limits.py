@@ -463,7 +463,7 @@ def test_no_connection_ends_the_keep_alive_of_others(caplog: pytest.LogCaptureFi
 def test_names_and_properties_that_are_kept_are_bounded_over_all_connections(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Those that the broker refuses, too. What is closed or unsubscribed, by whomever, or lost with its connection, counts no more."""
+    """What is refused, closed or unsubscribed, by whomever, or lost with its connection, counts no more."""
     bounds = Limits(names=1 << 20)
     metadata = [{"key": "k", "value": "x" * 100_000}]
     large = {"topic": TOPIC, "request_id": 9, "subscription": "s", "metadata": metadata}
@@ -498,15 +498,11 @@ def test_names_and_properties_that_are_kept_are_bounded_over_all_connections(
         assert not steady.is_closing()
         assert server.names == 0
         wires = [await opened(server) for _ in range(3)]
-        for number in range(10):
+        for number in range(20):
             for wire in wires:
-                for kind, id_ in (
-                    ("Shared", number),
-                    ("Exclusive", 100 + number),
-                ):  # the second one is refused
-                    wire.protocol.data_received(
-                        encode("SUBSCRIBE", {**large, "subType": kind, "consumer_id": 10 + id_})
-                    )
+                wire.protocol.data_received(
+                    encode("SUBSCRIBE", {**large, "subType": "Shared", "consumer_id": 10 + number})
+                )
                 assert server.names <= bounds.names + 110_000
                 await rest(server)
                 wire.read()
@@ -516,6 +512,43 @@ def test_names_and_properties_that_are_kept_are_bounded_over_all_connections(
 
     run(work, bounds)
     assert warned(caplog) == {"names": 1}
+
+
+def test_what_is_refused_is_not_open() -> None:
+    """However often a client tries again, with new numbers or with that of what is open."""
+
+    def subscribe(consumer: int, request: int) -> bytes:
+        fields = {"topic": TOPIC, "subscription": "held", "subType": "Exclusive"}
+        return encode("SUBSCRIBE", {**fields, "consumer_id": consumer, "request_id": request})
+
+    async def work(server: BinaryServer) -> None:
+        holder, other = [await opened(server) for _ in range(2)]
+        kept = server.names
+        holder.protocol.data_received(subscribe(50, 1))
+        await rest(server)
+        held = server.names
+        assert held > kept
+        for number in range(100, 150):
+            other.protocol.data_received(subscribe(number, number) + subscribe(100, 1000 + number))
+            await rest(server)
+        assert not other.is_closing()
+        assert server.names == held
+        assert len(other.protocol._opening) == 0
+        holder.protocol.data_received(encode("CLOSE_CONSUMER", {"consumer_id": 50, "request_id": 2}))
+        await rest(server)
+        # One request is refused and the next granted, in one packet: it is open, and a third one does not end it.
+        holder.protocol.data_received(subscribe(51, 3))
+        await rest(server)
+        other.protocol.data_received(subscribe(9, 1) + encode("PING", {}))
+        holder.protocol.data_received(encode("CLOSE_CONSUMER", {"consumer_id": 51, "request_id": 4}))
+        other.protocol.data_received(subscribe(9, 2) + subscribe(9, 3))
+        await rest(server)
+        assert other.protocol._requests.topic_of_consumer(9) == TOPIC
+        assert server.names > kept
+        assert not holder.is_closing()
+        assert not other.is_closing()
+
+    run(work, Limits(opened=10))
 
 
 @pytest.mark.parametrize("asked", ["GET_TOPICS_OF_NAMESPACE", "WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST again"])
