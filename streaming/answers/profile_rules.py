@@ -217,7 +217,8 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         why=_SOURCES,
     ),
     "messageExpirySharedPosition": ProfileRule(
-        "With a TTL, subscriptions expire messages separately, or all up to one position.",
+        "With a TTL, all subscriptions expire up to one position, or each by itself: then one with a consumer and a backlog below 1,000 entries "
+        "waits until its oldest message is 1.5 times as old as the TTL.",
         ("A24", "D6"),
         (("4.2.4", "ttl_last_acked"),),
     ),

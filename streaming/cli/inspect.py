@@ -59,8 +59,8 @@ def inspect_command(
     store: Annotated[
         str | None,
         typer.Option(
-            help="The --store of the query. If it began from other states (magnetar state), those of partitions without records since "
-            "are there."
+            help="The --store of the query. Needed if the query began from other states (magnetar state): it has those of partitions "
+            "without records since."
         ),
     ] = None,
     at: Annotated[str | None, AT] = None,

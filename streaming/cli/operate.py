@@ -264,20 +264,27 @@ def set_command(
     value: Annotated[
         str | None, typer.Argument(help="The value as JSON. message-ttl also takes a time, such as 3h.")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="retention: how much, such as 10M or 16G.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="retention: how much, such as 10M or 16G; less than a whole MB is cut off."),
+    ] = None,
     duration: Annotated[
-        str | None, typer.Option("--time", help="retention: how long, such as 100m or 3h.")
+        str | None,
+        typer.Option(
+            "--time", help="retention: how long, such as 100m or 3h; less than a whole minute is cut off."
+        ),
     ] = None,
     limit: Annotated[str | None, typer.Option(help="backlog-quota: the maximum size, such as 10M.")] = None,
     limit_time: Annotated[
-        str | None, typer.Option(help="backlog-quota: the maximum age, such as 3600 or 1h.")
+        str | None, typer.Option(help="backlog-quota: the maximum age, such as 3600 (seconds) or 1h.")
     ] = None,
     quota_policy: Annotated[
         QuotaPolicyChoice | None,
         typer.Option("--policy", help="backlog-quota: what happens when the limit is exceeded."),
     ] = None,
     quota_type: Annotated[
-        QuotaTypeChoice | None, typer.Option("--type", help="backlog-quota: its type.")
+        QuotaTypeChoice | None,
+        typer.Option("--type", help="backlog-quota: its type. The default is destination_storage."),
     ] = None,
     ingress: QueryIngressOption = None,
     responses: Responses = None,
@@ -346,7 +353,8 @@ def unset_command(
     name: Annotated[str, typer.Argument(help="The policy, by its name in the REST API or in pulsar-admin.")],
     where: Where,
     quota_type: Annotated[
-        QuotaTypeChoice | None, typer.Option("--type", help="backlog-quota: its type.")
+        QuotaTypeChoice | None,
+        typer.Option("--type", help="backlog-quota: its type. The default is destination_storage."),
     ] = None,
     ingress: QueryIngressOption = None,
     responses: Responses = None,
@@ -405,7 +413,7 @@ def expire_command(
     topic: TopicArgument,
     subscription: Annotated[str | None, typer.Argument(help="A subscription. The default is all.")] = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Messages older than this, such as 3600 or 1h.")
+        str | None, typer.Option(help="Messages older than this, such as 3600 (seconds) or 1h.")
     ] = None,
     at: Annotated[
         str | None, typer.Option("--position", metavar="LEDGER:ENTRY", help="Messages up to this position.")

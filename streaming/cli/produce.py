@@ -25,7 +25,9 @@ def produce_command(
     partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_PARTITIONS, help="The number of partitions, if the topic has to be created."
+            min=1,
+            max=MOST_PARTITIONS,
+            help="The number of partitions, if the topic has to be created. The default is 4, or the log's number if that is larger.",
         ),
     ] = None,
     ticks: Annotated[

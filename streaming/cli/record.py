@@ -36,8 +36,8 @@ ServiceUrl = Annotated[
     str,
     typer.Option(
         metavar="URL",
-        help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy, or pulsar+ssl://HOST:PORT. May name several, of which one is used that "
-        "can be reached: pulsar://HOST:PORT,HOST:PORT. Without a port: 6650, or 6651 with TLS.",
+        help="The real Pulsar: pulsar://HOST:PORT of a broker or a proxy, or pulsar+ssl://HOST:PORT. May name several "
+        "brokers, and one that can be reached is used: pulsar://HOST:PORT,HOST:PORT. Without a port: 6650, or 6651 with TLS.",
     ),
 ]
 AdminUrl = Annotated[
@@ -237,7 +237,9 @@ def mirror_command(
     partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_PARTITIONS, help="The number of partitions, if the Kafka topic has to be created."
+            min=1,
+            max=MOST_PARTITIONS,
+            help="The number of partitions, if the Kafka topic has to be created. The default is 4.",
         ),
     ] = None,
 ) -> None:

@@ -68,7 +68,9 @@ def replay_command(
     batches: Annotated[
         int | None,
         typer.Option(
-            min=1, max=LARGEST, help="The number of micro-batches. The result does not depend on it."
+            min=1,
+            max=LARGEST,
+            help="The number of micro-batches. The default is as few as memory allows. The result does not depend on it.",
         ),
     ] = None,
     partitions: Partitions = None,

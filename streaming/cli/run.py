@@ -120,7 +120,7 @@ def run_command(
         typer.Option(
             min=1,
             max=MOST_PARTITIONS,
-            help="Parallel tasks, fixed by the first micro-batch. 1 gives the shortest micro-batches.",
+            help="Parallel tasks, fixed by the first micro-batch. The default is the number of ingress partitions, at most --cores. 1 gives the shortest micro-batches.",
         ),
     ] = None,
     max_offsets: Annotated[

@@ -89,8 +89,8 @@ def export_command(
     store: Annotated[
         str | None,
         typer.Option(
-            help="The --store of the query, which also notes the checkpoint's offsets. If it began from other states, those of partitions "
-            "without records since are there."
+            help="The --store of the query, which also notes the checkpoint's offsets. Needed if the query began from other states: it has "
+            "those of partitions without records since."
         ),
     ] = None,
 ) -> None:

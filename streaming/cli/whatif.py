@@ -348,7 +348,7 @@ def rules(found: WhatIf) -> list[str]:
     if not met and not of.together:
         return [f"{changed} None makes a difference to this log."]
     texts = [
-        f"{changed} {len(met)} of them {'makes' if len(met) == 1 else 'make'} a difference to this log, each by itself."
+        f"{changed} {len(met)} of them {'makes a difference to this log, by itself' if len(met) == 1 else 'make a difference to this log, each by itself'}."
     ]
     meanings = setting_descriptions()
     for rule in met:
