@@ -250,7 +250,11 @@ def _seconds(text: str) -> int:
     return _number(text, _TIMES, "a time in seconds, or such as 100m, 3h, 2d or 5w; -1 is unlimited")
 
 
-def _whole(number: int, unit: int) -> int:
+def _whole(number: int, unit: int, what: str) -> int:
+    if 0 < number < unit:
+        raise typer.BadParameter(
+            f"retention has whole {what}: give at least one, or 0 to keep nothing for it"
+        )
     return number if number < 0 else number // unit
 
 
@@ -266,13 +270,11 @@ def set_command(
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(help="retention: how much, such as 10M or 16G; less than a whole MB is cut off."),
+        typer.Option(help="retention: how much, such as 10M or 16G."),
     ] = None,
     duration: Annotated[
         str | None,
-        typer.Option(
-            "--time", help="retention: how long, such as 100m or 3h; less than a whole minute is cut off."
-        ),
+        typer.Option("--time", help="retention: how long, such as 100m or 3h."),
     ] = None,
     limit: Annotated[str | None, typer.Option(help="backlog-quota: the maximum size, such as 10M.")] = None,
     limit_time: Annotated[
@@ -308,8 +310,8 @@ def set_command(
         if size is None or duration is None:
             raise typer.BadParameter("retention needs --size and --time")
         body = {
-            "retentionTimeInMinutes": _whole(_seconds(duration), 60),
-            "retentionSizeInMB": _whole(_bytes(size), 1 << 20),
+            "retentionTimeInMinutes": _whole(_seconds(duration), 60, "minutes"),
+            "retentionSizeInMB": _whole(_bytes(size), 1 << 20, "MB"),
         }
     elif policy == "backlogQuota":
         if quota_policy is None:

@@ -32,6 +32,7 @@ from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
 from schemas.records import OFFSETS, PARTITIONS, RECORD
 from schemas.undecodable import UNDECODABLE
+from sinks.base import STATE
 from sinks.lock import hold
 from sinks.outputs import new_file, new_lines
 from streaming.log.table import (
@@ -302,6 +303,10 @@ def _lines_in(path: Path, room: _Room | None = None) -> Iterator[bytes]:
                 room.take(len(line), bool(line.strip()))
                 yield line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        if number == 0 and isinstance(error, gzip.BadGzipFile):
+            raise LogError(
+                f"{path} is not gzip, or damaged: give it a name that ends in .jsonl, or restore it from a backup"
+            ) from error
         raise LogError(
             f"{path} is damaged after line {number} ({error}): restore it from a backup"
         ) from error
@@ -383,6 +388,10 @@ def _lines(records: pa.Table) -> Iterator[bytes]:
 def _read_parquet(path: Path) -> pa.Table:
     if not path.is_dir() and not path.is_file():
         raise LogError(f"{path} is neither a file nor a folder, so it can't be Parquet: name another log")
+    if (path / STATE).is_dir():
+        raise LogError(
+            f"{path} is the --out of a replay, or the --checkpoint of a query, not a log: name the log itself"
+        )
     try:
         return _table(path)
     except (pa.ArrowException, OSError) as error:

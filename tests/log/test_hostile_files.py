@@ -122,6 +122,20 @@ def test_what_is_no_log_is_told(make: Callable[[Path], None], said: str, tmp_pat
     assert said in ran.stderr
 
 
+def test_what_is_no_gzip_is_told(tmp_path: Path) -> None:
+    (log := tmp_path / "log.jsonl.gz").write_text('{"timestamp":1,"command":"TICK"}\n')
+    with pytest.raises(LogError, match=r"is not gzip, or damaged: give it a name that ends in \.jsonl, or"):
+        read_log(log)
+
+
+def test_the_folder_of_a_replay_is_no_log(tmp_path: Path) -> None:
+    (log := tmp_path / "log.jsonl").write_text('{"timestamp":1,"command":"TICK"}\n')
+    out = tmp_path / "out"
+    assert CliRunner().invoke(app, ["replay", str(log), "--no-spark", "--out", str(out)]).exit_code == 0
+    with pytest.raises(LogError, match=r"out is the --out of a replay, .*not a log: name the log itself"):
+        read_log(out)
+
+
 def test_a_replay_may_be_called_like_a_log(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "out.jsonl"
     log.write_text('{"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n')
@@ -344,7 +358,7 @@ def test_a_parquet_column_that_occurs_twice(tmp_path: Path) -> None:
     [
         ("x.parquet", "is neither a file nor a folder"),
         ("x.jsonl", "line 1 has more than 1 MiB"),
-        ("x.jsonl.gz", "is damaged after line 0"),
+        ("x.jsonl.gz", "is not gzip, or damaged"),
     ],
 )
 def test_a_device_is_no_log(name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,10 @@ def test_pulsars_units_and_checks(log: Path) -> None:
     retention = ("policy", "set", "retention", "public/default", "--log", log)
     assert run(*retention, "--size", "-1", "--time", "-1")[0] == 0
     assert added(log)[-1]["body"] == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-    code, text = run(*retention, "--size", "1G", "--time", "30s")
+    for size, time in ("1G", "30s"), ("500K", "1h"):  # less than there can be is not "nothing"
+        code, text = run(*retention, "--size", size, "--time", time)
+        assert (code, "give at least one" in " ".join(text.split())) == (2, True)
+    code, text = run(*retention, "--size", "1G", "--time", "0")
     assert (code, "must be both 0 or both not 0" in text) == (1, True)
     code, text = run("skip", "t", "nobody", 3, "--log", log)
     assert (code, text.startswith("magnetar: 404 ")) == (1, True)
