@@ -27,6 +27,7 @@ from streaming.broker.policies.hierarchy import DispatchRate, Policies, effectiv
 from streaming.broker.position import Position
 from streaming.broker.topic.producing import Producing
 from streaming.cli.app import app
+from streaming.cli.explained import producers_headline
 from streaming.jobs.replay import replay_in_process
 from streaming.log.table import LOGICAL, log_table
 from streaming.traces import RECORDED
@@ -864,6 +865,12 @@ def test_whose_quota_closed_a_producer_and_refuses_it(tmp_path: Path) -> None:
 
 
 # -- what was told wrong
+
+
+def test_a_topic_with_producers_refuses_only_those_that_want_it_alone(tmp_path: Path) -> None:
+    found = producing(tmp_path, producer("p", 1), producer("q", 2))
+    assert {each.access_mode: each.answer for each in found.admissions}["Exclusive"] == "is refused"
+    assert producers_headline(found) == "2 producers, and new ones get in"
 
 
 def test_an_entry_that_was_dealt_to_a_consumer_that_has_left_is_not_in_flight(tmp_path: Path) -> None:

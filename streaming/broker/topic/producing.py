@@ -75,8 +75,9 @@ class Producing(msgspec.Struct):
 
     @property
     def refused(self) -> Admission | None:
-        """The refusal of a new producer that shares the topic, unless it gets in."""
-        return next((each for each in self.admissions if each.answer == "is refused"), None)
+        """The refusal of a new producer that shares the topic, unless it gets in. Others are refused wherever there are producers."""
+        shared = (each for each in self.admissions if each.access_mode == "Shared")
+        return next((each for each in shared if each.answer == "is refused"), None)
 
 
 def explain(topic: AbstractTopic, now: int) -> Producing:
