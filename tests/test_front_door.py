@@ -172,7 +172,7 @@ def test_a_replay_and_its_rows(log: Path, tmp_path: Path) -> None:
     assert len(magnetar.read_entries(tmp_path / "out", "shop/day/orders")) == 2
     with pytest.raises(magnetar.NotFound, match="there is no topic shop/day/order: there is"):
         magnetar.read_entries(tmp_path / "out", "shop/day/order")
-    with pytest.raises(magnetar.NotFound, match="is neither the --out of a replay"):
+    with pytest.raises(magnetar.NotFound, match="nowhere: no such folder"):
         magnetar.read_entries(tmp_path / "nowhere")
     with pytest.raises(magnetar.InTheWay, match="isn't empty"):
         magnetar.replay(log, tmp_path / "out")

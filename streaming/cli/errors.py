@@ -152,7 +152,9 @@ class Group(TyperGroup):
             # click's errors; what class they have depends on typer's version.
             if not hasattr(error, "format_message"):
                 raise
-            text = error.format_message()
+            text = error.format_message().replace(
+                ": Value error, ", ": "
+            )  # of pydantic, with which typer converts
             if "\n" in text:  # a group without a command shows its help
                 error.show()  # type: ignore[attr-defined]
             else:

@@ -102,6 +102,8 @@ class Folders:
         )
         store = f"{root.url}/store" if replayed else root.url
         if not replayed and not any(_is_folder(root, name) for name in ("segments", "ledgers", "tables")):
+            if root.folder is not None and not root.folder.exists():
+                raise NotFound(f"{folder}: no such folder")
             raise NotFound(f"{folder} is neither the --out of a replay nor the --store of a query")
         own = None if root.folder is None else root.folder
         if checkpoint is None and own is not None and (own / "checkpoint" / "offsets").is_dir():
