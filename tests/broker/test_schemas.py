@@ -221,6 +221,27 @@ def test_no_consumer_is_compatible_if_nothing_is() -> None:
     assert one(run.create_producer(schema=data(JSON)), ProducerSuccess)
 
 
+def test_an_older_policy_of_the_namespace_decides_where_the_newer_one_is_undefined() -> None:
+    run = Run()
+    path = "/namespaces/public/default/schemaAutoUpdateCompatibilityStrategy"
+
+    def strategy(older: str) -> str:
+        done = one(run.do(Admin(method="PUT", path=path, body=older), None), AdminResponse)
+        assert done.fields.status == 204
+        return call(run, "POST", "/compatibility", JSON)[1]["schemaCompatibilityStrategy"]  # type: ignore[no-any-return]
+
+    assert strategy("AlwaysCompatible") == "ALWAYS_COMPATIBLE"
+    assert (
+        one(run.do(Admin(method="GET", path=path), None), AdminResponse).fields.response == "AlwaysCompatible"
+    )
+    assert strategy("nonsense") == "FULL"
+    assert one(run.do(Admin(method="GET", path=path), None), AdminResponse).fields.status == 204
+    assert strategy("Backward") == "BACKWARD"
+    newer = Admin(method="PUT", path="/namespaces/public/default/schemaCompatibilityStrategy", body="FORWARD")
+    run.do(newer, None)
+    assert strategy("Backward") == "FORWARD"
+
+
 def test_where_schemas_are_stored() -> None:
     run = Run()
     assert call(run, "GET", "/metadata") == (200, UNSET)
