@@ -47,6 +47,7 @@ from streaming.broker.config import (
 from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.policies.hierarchy import (
+    AUTO_UPDATE_STRATEGIES,
     AutoSubscriptionCreationOverride,
     AutoTopicCreationOverride,
     BacklogQuota,
@@ -59,7 +60,7 @@ from streaming.broker.policies.hierarchy import (
     RetentionPolicies,
     SubscribeRate,
 )
-from streaming.broker.policies.kept import KEPT
+from streaming.broker.policies.kept import KEPT, KEPT_WITHOUT_EFFECT
 from streaming.broker.schema import schema_registry
 from streaming.server.protection import NOTHING, OPTIONS
 from tools import example
@@ -263,8 +264,12 @@ def _admin_calls() -> str:
         ),
     )
     kept = ", ".join(
-        f"`{name}`" for name in KEPT if name not in ("entryFilters", "shadowTopics", "removeOffloadPolicies")
+        f"`{name}`"
+        for name in KEPT
+        if name in KEPT_WITHOUT_EFFECT
+        and name not in ("entryFilters", "shadowTopics", "removeOffloadPolicies")
     )
+    older = ", ".join(f"`{name}`" for name in AUTO_UPDATE_STRATEGIES)
     topic_calls = (
         table_.calls
         for table_ in (admin_operations.CALLS, broker.CALLS, permissions.CALLS, partitioned_topics.CALLS)
@@ -287,6 +292,9 @@ precedence over the namespace's, which takes precedence over the broker's [setti
 The type of a backlog quota is a parameter, `?backlogQuotaType=destination_storage` (the default) or `message_age`;
 `GET …/backlogQuotaMap` shows both. A topic's TTL may be a parameter, too: `?messageTTL=3600`. `DELETE …/policies` removes all
 policies of a topic, and `DELETE …/removeOffloadPolicies` the offload policies of a namespace.
+
+`schemaAutoUpdateCompatibilityStrategy` is the older policy of a namespace for `schemaCompatibilityStrategy`, and counts where that is not
+set. Its body is one of {older}.
 
 `GET …?applied=true` on a topic shows the value of the first level that sets the policy. As in Pulsar, it does so for
 `messageTTL`, `retention`, `backlogQuotaMap`, `deduplicationEnabled`, `maxProducers`, `maxConsumers`, the limits of

@@ -43,7 +43,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.names import base_of, is_namespace_name
 from streaming.broker.policies.admin_calls import POLICY_CALLS, policy_of, unknown_fields
 from streaming.broker.policies.hierarchy import NO_POLICIES, Policies
-from streaming.broker.policies.kept import KEPT
+from streaming.broker.policies.kept import KEPT_WITHOUT_EFFECT
 from streaming.log.broker_settings import nearest_setting, sort_out
 from streaming.log.dump_files import NO_EFFECT, full_topic
 from streaming.log.files import line_numbers, read_log
@@ -268,7 +268,9 @@ def _mistakes(policy: PolicyCommand, log: _Log) -> Iterator[str]:
         yield f"the log has no topic in {_unknown('the namespace', namespace[0], log.namespaces)}"
     elif namespace is None and topic is None:
         yield f"{command.method} {path} sets no policy of a topic or a namespace"
-    elif (call := admin_requests.call_of(command)[1:] if namespace is None else namespace[1]) in KEPT:
+    elif (
+        call := admin_requests.call_of(command)[1:] if namespace is None else namespace[1]
+    ) in KEPT_WITHOUT_EFFECT:
         yield f"Magnetar keeps {call} without acting on it, so it can't change the result: remove it"
     elif (namespace is not None and call and policy_of(call, path) is None) or (
         topic is not None and not admin_requests.creates_topic(command)
@@ -287,7 +289,7 @@ def _no_topic(topic: str, topics: set[str]) -> str:
 
 
 def _no_policy(call: str) -> str:
-    known = sorted({*POLICY_CALLS, "backlogQuota"} - set(KEPT))
+    known = sorted({*POLICY_CALLS, "backlogQuota"} - KEPT_WITHOUT_EFFECT)
     near = get_close_matches(call.partition("/")[0], [*known, *namespace_policies.NAMES], 1)
     return f"{call or 'the call'} is not a policy: " + (
         f"perhaps {near[0]} is meant" if near else f"policies are {', '.join(known)}"

@@ -143,6 +143,21 @@ def test_no_strategy_at_all_is_full() -> None:
     assert resolve(NO_POLICIES, NO_POLICIES, config).schemaCompatibilityStrategy == "FULL"
 
 
+def test_an_older_policy_of_a_namespace_comes_before_the_brokers_setting() -> None:
+    config = ServiceConfiguration(schemaCompatibilityStrategy="BACKWARD")
+
+    def strategy(older: str | None, topic: Policies = NO_POLICIES, **own: Any) -> str:
+        namespace = Policies(kept={"schemaAutoUpdateCompatibilityStrategy": older} if older else {}, **own)
+        return resolve(topic, namespace, config).schemaCompatibilityStrategy
+
+    assert strategy(None) == "BACKWARD"
+    assert strategy("ForwardTransitive") == "FORWARD_TRANSITIVE"
+    assert strategy("AutoUpdateDisabled", schemaCompatibilityStrategy="UNDEFINED") == "ALWAYS_INCOMPATIBLE"
+    assert strategy("AlwaysCompatible", schemaCompatibilityStrategy="FULL") == "FULL"
+    assert strategy("AlwaysCompatible", Policies(schemaCompatibilityStrategy="FULL")) == "FULL"
+    assert strategy("another text") == "BACKWARD"
+
+
 def test_each_type_of_quota_has_its_own_levels() -> None:
     size, age = BacklogQuota(limitSize=5), BacklogQuota(limitTime=6)
     topic, namespace = (

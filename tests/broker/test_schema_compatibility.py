@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,10 @@ def record(*fields: Any) -> dict[str, Any]:
     }
 
 
+def enum(*symbols: str, **more: str) -> dict[str, Any]:
+    return {"type": "enum", "name": "e", "symbols": [*symbols], **more}
+
+
 A, B_OPTIONAL, B_REQUIRED = ("a", "string"), ("b", ["null", "int"], None), ("b", "int")
 
 
@@ -56,8 +61,13 @@ A, B_OPTIONAL, B_REQUIRED = ("a", "string"), ("b", ["null", "int"], None), ("b",
         ("BACKWARD", ["null", "int"], "int", False),
         ("BACKWARD", {"type": "array", "items": "int"}, {"type": "array", "items": "double"}, True),
         ("BACKWARD", {"type": "map", "values": "string"}, {"type": "map", "values": "int"}, False),
-        ("BACKWARD", {"type": "enum", "name": "e", "symbols": ["A", "B"]}, {"type": "enum", "name": "e", "symbols": ["A"]}, False),
-        ("BACKWARD", {"type": "enum", "name": "e", "symbols": ["A"]}, {"type": "enum", "name": "e", "symbols": ["A", "B"]}, True),
+        ("FULL", enum("A", "B"), enum("A"), True),  # Avro finds a missing symbol only when it reads one
+        ("FULL", enum("A"), enum("A", "B"), True),
+        ("FULL", ["null", enum("A")], ["null", enum("A", "B")], True),
+        ("FULL", enum(name="x.e"), enum(namespace="x"), True),
+        ("FULL", enum(name="x.e"), enum(name="y.e"), True),
+        ("FULL", enum(), enum(name="f"), False),
+        ("FULL", {"type": "fixed", "name": "x.f", "size": 4}, {"type": "fixed", "name": "f", "size": 4}, True),
         ("BACKWARD", {"type": "fixed", "name": "f", "size": 4}, {"type": "fixed", "name": "f", "size": 5}, False),
         ("BACKWARD", record(("next", ["null", "r"], None)), record(("next", ["null", "r"], None), A), False),
         ("FULL", record(("next", ["null", "r"], None)), record(("next", ["null", "r"], None)), True),
@@ -68,6 +78,10 @@ A, B_OPTIONAL, B_REQUIRED = ("a", "string"), ("b", ["null", "int"], None), ("b",
         ("BACKWARD", {"type": "array", "items": record(A)}, {"type": "array", "items": record(A, B_REQUIRED)}, False),
         ("BACKWARD", record(A, ("x", {"type": "array", "items": record(A) | {"name": "s"}}), ("y", "s")), record(("y", record(B_REQUIRED))), False),
         ("BACKWARD", record(A, ("x", {"type": "array", "items": record(A) | {"name": "s"}}), ("y", "s")), record(("y", record(A))), True),
+        ("BACKWARD", record(A), [record(B_REQUIRED) | {"name": "s"}, record(A) | {"name": "t"}], True),
+        ("BACKWARD", record(A), [record(A) | {"name": "s"}, record(B_REQUIRED)], False),  # the branch of its name is the one
+        ("BACKWARD", record(A), [record(A) | {"name": "s"}, record(B_REQUIRED) | {"namespace": "x"}], True),
+        ("BACKWARD", record(A) | {"name": "x.r"}, [record(A) | {"name": "s"}, record(B_REQUIRED) | {"namespace": "x"}], False),
     ],
 )  # fmt: skip
 def test_strategies(strategy: Any, old: Any, new: Any, compatible: bool) -> None:
@@ -107,6 +121,69 @@ def test_keys_and_values_are_compared_on_their_own() -> None:
 
     assert incompatibility([both("int", "int")], both("int", "long"), "BACKWARD") is None
     assert incompatibility([both("int", "int")], both("string", "int"), "BACKWARD") is not None
+
+
+def pair(key: str, value: str, definition: bytes = b"") -> SchemaData:
+    """A schema of keys and values. The key has no definition."""
+    types = [KeyValue("key.schema.type", key), KeyValue("value.schema.type", value)]
+    data = bytes(4) + len(definition).to_bytes(4, "big") + definition
+    return SchemaData(schema_data=data, type="KeyValue", properties=types)
+
+
+@pytest.mark.parametrize("strategy", ["BACKWARD", "FORWARD_TRANSITIVE", "FULL"])
+def test_keys_and_values_keep_their_types(strategy: Any) -> None:
+    known = [pair("STRING", "AVRO", b'"int"')]
+    other = pair("INT64", "AVRO", b'{"type":"int"}')
+    assert incompatibility(known, other, strategy) == (
+        "Key schemas or Value schemas are different schema type, from key schema type is STRING and to key schema is INT64, "
+        "from value schema is AVRO and to value schema is AVRO"
+    )
+    assert incompatibility(known, pair("STRING", "BOOLEAN"), strategy) is not None
+    assert incompatibility(known, pair("STRING", "AVRO", b'{"type":"int"}'), strategy) is None
+    assert incompatibility(known, other, "ALWAYS_COMPATIBLE") is None
+    untyped = SchemaData(schema_data=b"", type="KeyValue")
+    assert incompatibility([untyped], pair("BYTES", "BYTES"), strategy) is None
+    assert incompatibility([untyped], pair("AVRO", "BYTES"), strategy) is not None
+
+
+def test_types_without_definitions_change_unless_the_strategy_is_transitive() -> None:
+    """Pulsar does not compare two schemas of the same bytes."""
+    known = [pair("STRING", "INT32")]
+    assert incompatibility(known, pair("INT64", "INT32"), "FULL") is None
+    assert incompatibility(known, pair("INT64", "INT32"), "FULL_TRANSITIVE") is not None
+
+
+@pytest.mark.parametrize("in_a_value", [False, True])
+@pytest.mark.parametrize("strategy", ["BACKWARD_TRANSITIVE", "FORWARD", "FULL"])
+def test_the_root_message_of_protobuf_stays(strategy: Any, in_a_value: bool) -> None:
+    def native(root: str) -> SchemaData:
+        names = {"rootMessageTypeName": root, "rootFileDescriptorName": "a.proto"}
+        data = json.dumps({"fileDescriptorSet": "AAAA", **names}).encode()
+        if not in_a_value:
+            return SchemaData(schema_data=data, type="ProtobufNative")
+        return pair("STRING", "PROTOBUF_NATIVE", data)
+
+    assert incompatibility([native("p.A")], native("p.B"), strategy) == (
+        f"Protobuf root message change is not allowed under the '{strategy}' strategy. "
+        "Original message name: 'p.A', new message name: 'p.B'."
+    )
+    assert incompatibility([native("p.A")], native("p.A"), strategy) is None
+    assert incompatibility([native("p.A")], native("p.B"), "ALWAYS_COMPATIBLE") is None
+
+
+@pytest.mark.parametrize("strategy", ["BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL"])
+def test_a_consumer_must_read_the_latest_schema(strategy: Any) -> None:
+    """Even if its own is an older one of the topic."""
+    run = Run(schemaCompatibilityStrategy="ALWAYS_COMPATIBLE")
+    old, new = avro(record(A, B_REQUIRED)), avro(record(A))
+    for number, schema in enumerate((old, new), 1):
+        added = run.do(Producer(connection="c", producer_id=number, request_id=number, schema=schema))
+        assert one(added, ProducerSuccess)
+    assert one(run.subscribe("s", id_=3, schema=old), Success)
+    path = f"/{TOPIC.replace('://', '/')}/schemaCompatibilityStrategy"
+    assert one(run.do(Admin(method="PUT", path=path, body=strategy)), AdminResponse).fields.status == 204
+    assert one(run.subscribe("t", id_=4, schema=old), Error).error == "IncompatibleSchema"
+    assert one(run.subscribe("t", id_=5, schema=new), Success)
 
 
 def _run(**settings: Any) -> Run:
@@ -280,9 +357,10 @@ def test_a_schema_is_compared_with_many_as_long_as_that_is_cheap() -> None:
     small = [avro(record(A, (f"b{n}", "int", 0))) for n in range(3_000)]
     assert incompatibility(small, avro(record(A)), "FULL_TRANSITIVE") is None
     many = [avro(union(100, "a"))] * 200
-    refused = incompatibility(many, avro(union(100, "a")), "FULL_TRANSITIVE")
+    other = SchemaData(schema_data=many[0].schema_data + b" ", type="Avro")
+    refused = incompatibility(many, other, "FULL_TRANSITIVE")
     assert "more than 50000 pairs of types would have to be compared in all" in str(refused)
-    assert calls(lambda: incompatibility(many, many[0], "FULL_TRANSITIVE")) < 200 * MOST_IN_ALL
+    assert calls(lambda: incompatibility(many, other, "FULL_TRANSITIVE")) < 200 * MOST_IN_ALL
     large = [avro({"type": "string", "doc": "x" * 1_000_000})] * 100
     assert "in all" in str(incompatibility(large, avro("string"), "FULL_TRANSITIVE"))
 
@@ -330,7 +408,8 @@ def test_it_is_as_following_every_path(old: Any, new: Any) -> None:
         if isinstance(writer, list):
             return all(matches(reader, each, above) for each in writer)
         if isinstance(reader, list):
-            return any(matches(each, writer, above) for each in reader)
+            records = [each for each in reader if same_record(by_name(each, of_reader), writer)]
+            return any(matches(each, writer, above) for each in records[-1:] or reader)
         one, other = (str(each.get("type")) if isinstance(each, dict) else each for each in (reader, writer))
         if one != other:
             return one in schema_compatibility._PROMOTIONS.get(other, ())
@@ -342,7 +421,7 @@ def test_it_is_as_following_every_path(old: Any, new: Any) -> None:
         if one == "fixed":
             return (reader["name"], reader["size"]) == (writer["name"], writer["size"])
         if one == "enum":
-            return reader["name"] == writer["name"] and {*writer["symbols"]} <= {*reader["symbols"]}
+            return bool(reader["name"] == writer["name"])
         if one not in ("record", "error"):
             return True
         written = {field["name"]: field for field in writer["fields"]}
@@ -353,6 +432,10 @@ def test_it_is_as_following_every_path(old: Any, new: Any) -> None:
             ):
                 return False
         return True
+
+    def same_record(one: Any, other: Any) -> bool:
+        both = [(each["type"], each.get("name")) if isinstance(each, dict) else each for each in (one, other)]
+        return both[0] == both[1] and both[0][0] == "record"
 
     by_name = schema_compatibility._by_name
     old, new = schema_compatibility._definition(old), schema_compatibility._definition(new)
@@ -377,29 +460,18 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @given(JSON, JSON)
 def test_keys_and_values_that_nobody_has_validated_are_compared(old: Any, new: Any) -> None:
-    """Without types in its properties, the halves of a schema are bytes to the validation."""
+    """Nobody validates the schemas of a state."""
     found = []
     for each in (old, new):
         half = json.dumps(each).encode()
         data = len(half).to_bytes(4, "big") + half
-        found.append(SchemaData(schema_data=data + data, type="KeyValue"))
-        validate(found[-1])
+        found.append(msgspec.structs.replace(pair("AVRO", "JSON"), schema_data=data + data))
     incompatibility(found[:1], found[1], "FULL")
 
 
 @pytest.mark.parametrize("length", [10, 1_022, 1_023, 2_000])
 def test_a_type_whose_full_name_is_too_long_has_its_name_alone(length: int) -> None:
     """Nobody validates the schemas of a state: the names that are kept of them have a bound all the same."""
-    kind = {"type": "enum", "name": "e", "symbols": []}
+    kind = schema_compatibility._definition({"type": "enum", "name": "e", "symbols": []})
     found = schema_compatibility._names(kind, "n" * length, {})
     assert [*found] == (["e", f"{'n' * length}.e"] if length < 1_023 else ["e"])
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_symbols_must_be_there_wherever_their_type_is_used(count: int) -> None:
-    def of(*symbols: str) -> dict[str, Any]:
-        kind = {"type": "enum", "name": "e", "symbols": [*symbols]}
-        return record(("f", kind), *((f"f{n}", {"type": "array", "items": "e"}) for n in range(count)))
-
-    assert both_ways(of("A", "B"), of("A", "B")) is None
-    assert both_ways(of("A", "B"), of("A", "C")) is not None

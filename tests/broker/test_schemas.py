@@ -213,11 +213,33 @@ def test_an_incompatible_schema_is_refused_and_not_stored() -> None:
     assert len(call(run, "GET", "/schemas")[1]["getSchemaResponses"]) == 1
 
 
-def test_a_consumer_with_a_schema_of_the_topic_needs_no_compatibility() -> None:
+def test_no_consumer_is_compatible_if_nothing_is() -> None:
+    """Pulsar compares the schema of a consumer with all of the topic's then, itself among them."""
     run = Run(schemaCompatibilityStrategy="ALWAYS_INCOMPATIBLE")
     assert call(run, "POST", "/schema", JSON)[0] == 200
-    assert one(run.subscribe("s", schema=data(JSON)), Success)
-    assert one(run.subscribe("t", schema=data(OTHER)), Error).error == "IncompatibleSchema"
+    assert one(run.subscribe("s", schema=data(JSON)), Error).error == "IncompatibleSchema"
+    assert one(run.create_producer(schema=data(JSON)), ProducerSuccess)
+
+
+def test_an_older_policy_of_the_namespace_decides_where_the_newer_one_is_undefined() -> None:
+    run = Run()
+    path = "/namespaces/public/default/schemaAutoUpdateCompatibilityStrategy"
+
+    def strategy(older: str) -> str:
+        done = one(run.do(Admin(method="PUT", path=path, body=older), None), AdminResponse)
+        assert done.fields.status == 204
+        return call(run, "POST", "/compatibility", JSON)[1]["schemaCompatibilityStrategy"]  # type: ignore[no-any-return]
+
+    assert strategy("AlwaysCompatible") == "ALWAYS_COMPATIBLE"
+    assert (
+        one(run.do(Admin(method="GET", path=path), None), AdminResponse).fields.response == "AlwaysCompatible"
+    )
+    assert strategy("nonsense") == "FULL"
+    assert one(run.do(Admin(method="GET", path=path), None), AdminResponse).fields.status == 204
+    assert strategy("Backward") == "BACKWARD"
+    newer = Admin(method="PUT", path="/namespaces/public/default/schemaCompatibilityStrategy", body="FORWARD")
+    run.do(newer, None)
+    assert strategy("Backward") == "FORWARD"
 
 
 def test_where_schemas_are_stored() -> None:

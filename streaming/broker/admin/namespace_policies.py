@@ -27,7 +27,7 @@ from streaming.broker.policies.admin_calls import (
     with_limit_size,
 )
 from streaming.broker.policies.arguments import convert
-from streaming.broker.policies.hierarchy import BacklogQuota, Policies, QuotaType
+from streaming.broker.policies.hierarchy import AUTO_UPDATE, BacklogQuota, Policies, QuotaType
 from streaming.broker.policies.kept import (
     AUTH_MODES,
     KEPT,
@@ -76,6 +76,8 @@ _RATES = {
 _OLD_RATE = "clusterDispatchRate"
 """The name that topicDispatchRate had once. It counts where that is not set."""
 
+_AUTO_UPDATE = "schema_auto_update_compatibility_strategy"
+
 _KEPT = {
     "antiAffinityGroup": "antiAffinity",
     "compaction_threshold": "compactionThreshold",
@@ -84,11 +86,11 @@ _KEPT = {
     "offload_threshold": "offloadThreshold",
     "offload_threshold_in_seconds": "offloadThresholdInSeconds",
     "subscription_auth_mode": "subscriptionAuthMode",
-    "schema_auto_update_compatibility_strategy": "schemaAutoUpdateCompatibilityStrategy",
+    _AUTO_UPDATE: AUTO_UPDATE,
     "dispatcherPauseOnAckStatePersistentEnabled": "dispatcherPauseOnAckStatePersistent",
     "allowed_topic_property_keys_for_metrics": "allowedTopicPropertyKeysForMetrics",
 }
-"""The same for policies without effect."""
+"""The same for policies without effect, and `_AUTO_UPDATE`."""
 
 _QUOTAS = "backlog_quota_map"
 
@@ -309,7 +311,10 @@ def take(policies: Mapping[str, Any], cluster: str | None = None) -> TakenOfName
         else:
             if name in (*_KEPT, "bundles", "properties") and not _may_have_secrets(name):
                 taken.body[name] = value
-            taken.without_effect.append(name)
+            if name == _AUTO_UPDATE:
+                applied += 1
+            else:
+                taken.without_effect.append(name)
     return taken._replace(applied=applied)
 
 

@@ -315,17 +315,28 @@ def _default_inactive_topic_policies(config: ServiceConfiguration) -> InactiveTo
 
 class _Levels(NamedTuple):
     """Where a policy comes from: the topic or its namespace, whichever first has a value that `counts`, or else the `broker`. `shown`: the
-    admin API shows it with ``?applied=true``. `of_topics`: a topic may set it."""
+    admin API shows it with ``?applied=true``. `of_topics`: a topic may set it. `older`: its value by an older policy of the namespace."""
 
     broker: Callable[[ServiceConfiguration], Any]
     counts: Callable[[Any], bool] = lambda value: value is not None
     shown: bool = False
     of_topics: bool = True
+    older: Callable[[Policies], Any] = lambda namespace: None
 
 
 def _is_limit(rate: DispatchRate | PublishRate | SubscribeRate | None) -> bool:
     return rate is not None and rate.limits
 
+
+AUTO_UPDATE = "schemaAutoUpdateCompatibilityStrategy"
+"""The older policy of a namespace for schemaCompatibilityStrategy. It counts where that is not set."""
+
+AUTO_UPDATE_STRATEGIES: dict[Any, SchemaCompatibilityStrategy] = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE", "AlwaysCompatible": "ALWAYS_COMPATIBLE", "Backward": "BACKWARD",
+    "Forward": "FORWARD", "Full": "FULL", "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE", "FullTransitive": "FULL_TRANSITIVE",
+}  # fmt: skip
+"""Its values, and what they mean (mirrors `SchemaCompatibilityStrategy.fromAutoUpdatePolicy`)."""
 
 LEVELS: dict[str, _Levels] = {
     # A negative TTL counts as not set (docs/rules/ttl.md §1).
@@ -361,7 +372,8 @@ LEVELS: dict[str, _Levels] = {
     ),
     "autoSubscriptionCreation": _Levels(lambda c: AutoSubscriptionCreationOverride(c.allowAutoSubscriptionCreation), shown=True),
     "schemaCompatibilityStrategy": _Levels(
-        lambda c: c.schemaCompatibilityStrategy, lambda value: value not in (None, "UNDEFINED"), shown=True
+        lambda c: c.schemaCompatibilityStrategy, lambda value: value not in (None, "UNDEFINED"), shown=True,
+        older=lambda namespace: AUTO_UPDATE_STRATEGIES.get(namespace.kept.get(AUTO_UPDATE)),
     ),
     "schemaValidationEnforced": _Levels(lambda c: c.isSchemaValidationEnforced, bool, shown=True),
     "isAllowAutoUpdateSchema": _Levels(lambda c: c.isAllowAutoUpdateSchemaEnabled, of_topics=False),
@@ -382,7 +394,7 @@ def effective(
     levels = LEVELS[policy]
     if levels.of_topics and levels.counts(value := getattr(topic, policy)):
         return Effective(value, "topic")
-    if levels.counts(value := getattr(namespace, policy)):
+    if levels.counts(value := getattr(namespace, policy)) or levels.counts(value := levels.older(namespace)):
         return Effective(value, "namespace")
     return Effective(levels.broker(config), "broker")
 

@@ -1,7 +1,8 @@
 """Policies that are kept and returned but have no effect: what they govern does not exist here.
 
 They concern bookies, bundles, replication, offloading, compaction, and authorization. dispatcherPauseOnAckStatePersistent is one of them,
-too: no delivery pauses here because more acks wait to be written than managedLedgerMaxUnackedRangesToPersist.
+too: no delivery pauses here because more acks wait to be written than managedLedgerMaxUnackedRangesToPersist. One has an effect:
+schemaAutoUpdateCompatibilityStrategy (`hierarchy.AUTO_UPDATE`).
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER
 from streaming.broker.policies.arguments import convert, is_applied
-from streaming.broker.policies.hierarchy import DispatchRate, Policies
+from streaming.broker.policies.hierarchy import AUTO_UPDATE, AUTO_UPDATE_STRATEGIES, DispatchRate, Policies
 
 
 class KeptPolicy(NamedTuple):
@@ -53,11 +54,13 @@ KEPT: dict[str, KeptPolicy] = {
     "offloadDeletionLagMs": KeptPolicy(Int64),
     "removeOffloadPolicies": KeptPolicy(None),
     "subscriptionAuthMode": KeptPolicy(str, (200, "None")),
-    "schemaAutoUpdateCompatibilityStrategy": KeptPolicy(str, (204, None)),
+    AUTO_UPDATE: KeptPolicy(str, (204, None)),
     "entryFilters": KeptPolicy(EntryFilters),
     "shadowTopics": KeptPolicy(list[str]),
 }
 """Path below the namespace or topic → policy."""
+
+KEPT_WITHOUT_EFFECT = frozenset(KEPT) - {AUTO_UPDATE}
 
 MAY_HAVE_SECRETS = "offloadPolicies"
 """The policy that may have passwords. No recording or log of a cluster has it. It has no effect here."""
@@ -94,6 +97,8 @@ _DRIVERS = {
 NO_ENTRY_FILTERS = "entry filters of a namespace or topic are not supported: use the setting entryFilterNames"
 
 AUTH_MODES = ("None", "Prefix")
+
+_TEXTS = {"subscriptionAuthMode": AUTH_MODES, AUTO_UPDATE: (*AUTO_UPDATE_STRATEGIES,)}
 
 
 def get_kept(
@@ -142,7 +147,7 @@ def set_kept(policies: Policies, name: str, command: Admin, *, of_topic: bool) -
         else:
             # quirk: setting dispatcherPauseOnAckStatePersistent has no body
             kept[name] = True if value is None else msgspec.to_builtins(value)
-        if name == "subscriptionAuthMode" and value not in AUTH_MODES:
+        if name in _TEXTS and value not in _TEXTS[name]:
             del kept[name]  # quirk: Pulsar takes any other text for the default
     policies.kept = kept
 

@@ -1,11 +1,12 @@
 """Whether a new schema is compatible with those of a topic (mirrors `SchemaCompatibilityCheck` and its classes).
 
 Schemas that are defined in Avro (AVRO, JSON, PROTOBUF) are compared by Avro's schema resolution: what one writes, the other must be
-able to read. Keys and values are compared on their own. Schemas of other types only need to be of the same type.
+able to read. A schema of PROTOBUF_NATIVE keeps its root message. Keys and values are compared on their own, and keep their types. Schemas
+of other types only need to be of the same type.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +14,7 @@ from schemas.commands import SchemaData
 from schemas.commands.nesting import is_deep
 from streaming.broker.config import SchemaCompatibilityStrategy
 
-_IN_AVRO = ("Avro", "Json", "Protobuf")
+_IN_AVRO = ("AVRO", "JSON", "PROTOBUF")
 _PROMOTIONS = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -30,8 +31,9 @@ Definition = Any
 
 
 class _Type(dict[str, Any]):
-    """A type. It equals itself alone: two types with the same words are two."""
+    """A type. It equals itself alone: two types with the same words are two. `full_name`: empty if it has none."""
 
+    full_name = ""
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -79,6 +81,13 @@ class _Budget:
             raise TooComplex(f"more than {MOST_IN_ALL} pairs of types would have to be compared in all")
 
 
+_OTHER_TYPES = (
+    "Key schemas or Value schemas are different schema type, from key schema type is {} and to key schema is {}, "
+    "from value schema is {} and to value schema is {}"
+)
+_OTHER_ROOT = "Protobuf root message change is not allowed under the '{}' strategy. Original message name: '{}', new message name: '{}'."
+
+
 def incompatibility(
     known: Sequence[SchemaData], new: SchemaData, strategy: SchemaCompatibilityStrategy
 ) -> str | None:
@@ -93,15 +102,24 @@ def incompatibility(
         return "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"
     kind = strategy.removesuffix("_TRANSITIVE")
     error = f"Error during schema compatibility check with strategy {strategy}"
-    new_halves, budget = _definitions(new), _Budget()
+    new_parts, budget = _parts_of(new), _Budget()
     try:
         for each in reversed(against):
+            same = each.schema_data == new.schema_data
+            if same and kind == strategy:
+                continue  # quirk: types of keys and values that have no definition may change, unless the strategy is transitive
             budget.spend(1 + len(each.schema_data) // _BYTES_PER_PAIR)
-            for old_half, new_half in zip(_definitions(each), new_halves, strict=False):
-                if old_half is None or new_half is None:
+            old_parts = _parts_of(each)
+            pairs = list(zip(old_parts, new_parts, strict=True))
+            if any(old.type != part.type for old, part in pairs):
+                return _OTHER_TYPES.format(*(part.type for pair in pairs for part in pair))
+            for old, part in pairs:
+                if old.root_message != part.root_message:
+                    return _OTHER_ROOT.format(strategy, old.root_message, part.root_message)
+                if same or old.definition is None or part.definition is None:
                     continue
-                reads = kind == "FORWARD" or _can_read(new_half, old_half, budget)
-                is_read = kind == "BACKWARD" or _can_read(old_half, new_half, budget)
+                reads = kind == "FORWARD" or _can_read(part.definition, old.definition, budget)
+                is_read = kind == "BACKWARD" or _can_read(old.definition, part.definition, budget)
                 if not (reads and is_read):
                     return f"{error}: unable to read schema"
     except TooComplex as why:
@@ -110,7 +128,7 @@ def incompatibility(
 
 
 def for_consumers(strategy: SchemaCompatibilityStrategy) -> SchemaCompatibilityStrategy:
-    """The strategy by which the schema of a consumer is checked: it only reads."""
+    """The strategy by which the schema of a consumer is checked. It only reads; but the other transitive strategies hold as they are."""
     return "BACKWARD" if strategy in ("BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL") else strategy
 
 
@@ -122,16 +140,34 @@ def halves(data: bytes) -> Iterator[bytes]:
         data = data[4 + size :]
 
 
-def _definitions(schema: SchemaData) -> list[Definition | None]:
-    """The definitions in Avro of a schema, or of its key and its value. None: it is not in Avro."""
-    if schema.type == "KeyValue":
-        types = {pair.key: pair.value.upper() for pair in schema.properties}
-        names = (types.get("key.schema.type"), types.get("value.schema.type"))
-        return [
-            _parsed(half) if name in ("AVRO", "JSON", "PROTOBUF", None) else None
-            for name, half in zip(names, halves(schema.schema_data), strict=True)
-        ]
-    return [_parsed(schema.schema_data) if schema.type in _IN_AVRO else None]
+class _Part(NamedTuple):
+    """A schema, or its key or value. `type`: its name in the admin API. `definition`: None if it is not in Avro. `root_message`: the name of
+    that of PROTOBUF_NATIVE."""
+
+    type: str
+    definition: Definition | None = None
+    root_message: str | None = None
+
+
+def _parts_of(schema: SchemaData) -> list[_Part]:
+    """The key and the value of a schema, or the schema itself."""
+    if schema.type != "KeyValue":
+        type_ = "PROTOBUF_NATIVE" if schema.type == "ProtobufNative" else schema.type.upper()
+        return [_part(type_, schema.schema_data)]
+    types = {pair.key: pair.value.upper() for pair in schema.properties}
+    return [
+        _part(types.get(f"{role}.schema.type", "BYTES"), half)
+        for role, half in zip(("key", "value"), halves(schema.schema_data), strict=True)
+    ]
+
+
+def _part(type_: str, data: bytes) -> _Part:
+    if type_ == "PROTOBUF_NATIVE":
+        found = _parsed(data)
+        return _Part(
+            type_, root_message=str(found.get("rootMessageTypeName")) if isinstance(found, dict) else None
+        )
+    return _Part(type_, _parsed(data) if type_ in _IN_AVRO else None)
 
 
 def _parsed(data: bytes) -> Definition | None:
@@ -154,20 +190,27 @@ def _names(schema: Definition, namespace: str, found: dict[str, Definition]) -> 
     if isinstance(schema, list):
         for branch in schema:
             _names(branch, namespace, found)
-    elif isinstance(schema, dict):
+    elif isinstance(schema, _Type):
         own = schema.get("namespace", namespace)
         inner = own if isinstance(own, str) else str(own)[:LONGEST_NAME]
         if schema.get("type") in _NAMED:
             name = str(schema.get("name", ""))
-            found[name] = schema
+            found[_simple_name(schema)] = schema
             if len(inner) + len(name) < LONGEST_NAME:
-                found[f"{inner}.{name}"] = schema
+                schema.full_name = full_name(name, inner)
+                found[schema.full_name] = schema
+                inner = schema.full_name.rpartition(".")[0]
         for field in _fields(schema).values():
             _names(field.get("type"), inner, found)
         for part in ("items", "values", "type"):
             if isinstance(schema.get(part), dict | list):
                 _names(schema[part], inner, found)
     return found
+
+
+def full_name(name: str, namespace: str) -> str:
+    """The name of a type with its namespace."""
+    return f"{namespace}.{name}" if namespace and "." not in name else name
 
 
 def _fields(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -187,12 +230,10 @@ _LOOKED_AT = 8
 
 
 def _size(schema: Definition) -> int:
-    """The parts that a type has of its own. Symbols are compared by the set."""
+    """The parts that a type has of its own."""
     if isinstance(schema, list):
         return len(schema)
-    if not isinstance(schema, dict):
-        return 0
-    return len(_list(schema.get("fields"))) + len(_list(schema.get("symbols"))) // 8
+    return len(_list(schema.get("fields"))) if isinstance(schema, dict) else 0
 
 
 def _is_alike(pair: _Pair) -> bool:
@@ -213,7 +254,8 @@ class _Resolution:
 
     def __init__(self, of_reader: dict[str, Definition], of_writer: dict[str, Definition]) -> None:
         self._of_reader, self._of_writer = of_reader, of_writer
-        self._parts: dict[Definition, Any] = {}  # fields or symbols of a type
+        self._fields_of: dict[Definition, dict[str, dict[str, Any]]] = {}
+        self._records_of: dict[Definition, dict[str, _Type]] = {}
 
     def can_read(self, reader: Definition, writer: Definition, budget: _Budget) -> bool:
         """See `_can_read`."""
@@ -271,6 +313,8 @@ class _Resolution:
         if isinstance(writer, list):
             return [self._resolved(reader, branch) for branch in writer], False
         if isinstance(reader, list):
+            if (record := self._records(reader).get(_full_name_of_record(writer))) is not None:
+                return [(record, writer)], True  # no other branch will do
             alike = sorted(reader, key=lambda branch: not _is_alike(self._resolved(branch, writer)))
             return [self._resolved(branch, writer) for branch in alike], True
         type_, written = _type(reader), _type(writer)
@@ -282,28 +326,28 @@ class _Resolution:
             case "array" | "map":
                 part = "items" if type_ == "array" else "values"
                 return [self._resolved(reader.get(part), writer.get(part))], False
-            case "fixed":
-                return [], any(reader.get(part) != writer.get(part) for part in ("name", "size"))
-            case "enum":
-                if reader.get("name") != writer.get("name"):
-                    return [], True
-                return [], not ("default" in reader or self._symbols(reader) >= self._symbols(writer))
+            case "enum" | "fixed":
+                # quirk: an enum's symbols may differ. One that the reader does not have is an error only once it is read.
+                same_size = type_ == "enum" or reader.get("size") == writer.get("size")
+                return [], not (same_size and _simple_name(reader) == _simple_name(writer))
             case "record" | "error":
                 return self._needs_of_fields(self._fields(reader), self._fields(writer))
         return [], False
 
     def _fields(self, record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] | None = self._parts.get(record)
+        found = self._fields_of.get(record)
         if found is None:
-            found = self._parts[record] = _fields(record)
+            found = self._fields_of[record] = _fields(record)
         return found
 
-    def _symbols(self, enum: dict[str, Any]) -> frozenset[str]:
-        found: frozenset[str] | None = self._parts.get(enum)
+    def _records(self, union: list[Any]) -> dict[str, _Type]:
+        """The records among a reader's branches, by full name."""
+        found = self._records_of.get(union)
         if found is None:
-            found = self._parts[enum] = frozenset(
-                each for each in _list(enum.get("symbols")) if isinstance(each, str)
-            )
+            branches = (_by_name(each, self._of_reader) for each in union)
+            found = self._records_of[union] = {
+                each.full_name: each for each in branches if _full_name_of_record(each)
+            }
         return found
 
     def _needs_of_fields(
@@ -328,6 +372,15 @@ def _by_name(schema: Definition, names: dict[str, Definition]) -> Definition:
     while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
         schema = schema["type"]
     return names.get(schema, schema) if isinstance(schema, str) else schema
+
+
+def _full_name_of_record(schema: Definition) -> str:
+    return schema.full_name if isinstance(schema, _Type) and schema.get("type") == "record" else ""
+
+
+def _simple_name(schema: dict[str, Any]) -> str:
+    """A type's name without its namespace."""
+    return str(schema.get("name")).rpartition(".")[2]
 
 
 def _type(schema: Definition) -> str:

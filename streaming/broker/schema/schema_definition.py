@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.commands import SchemaData
 from schemas.commands.nesting import is_deep
-from streaming.broker.schema.schema_compatibility import LONGEST_NAME, halves
+from streaming.broker.schema.schema_compatibility import LONGEST_NAME, full_name, halves
 
 CLIENT_SIDE = {"AutoConsume": "AUTO_CONSUME"}
 """Types that clients resolve themselves, by their names in the protocol → in the admin API."""
@@ -150,14 +150,14 @@ class _Avro:
                     raise _NotAvro(f"{type_.capitalize()} has no {part} type")
                 self.check(schema[part], namespace)
                 return type_
-        if type_ not in _PRIMITIVES and (type_ := _full_name(type_, namespace)) not in self._named:
+        if type_ not in _PRIMITIVES and (type_ := full_name(type_, namespace)) not in self._named:
             raise _NotAvro(f"Type not supported: {schema['type']}")
         return type_
 
     def _reference(self, name: str, namespace: str) -> str:
         if name in _PRIMITIVES:
             return name
-        for each in (_full_name(name, namespace), name):
+        for each in (full_name(name, namespace), name):
             if each in self._named:
                 return each
         raise _NotAvro(f'"{name}" is not a defined name')
@@ -202,7 +202,7 @@ class _Avro:
         space = own if isinstance(own, str) else namespace
         if len(name) + len(space) >= LONGEST_NAME:
             raise _NotAvro(f"Names of more than {LONGEST_NAME} characters")
-        full = _full_name(name, space)
+        full = full_name(name, space)
         space, _, simple = full.rpartition(".")
         _check_name(simple)
         _check_aliases(schema)
@@ -212,10 +212,6 @@ class _Avro:
             raise _NotAvro(f"Can't redefine: {full}")
         self._named.add(full)
         return full, space
-
-
-def _full_name(name: str, namespace: str) -> str:
-    return f"{namespace}.{name}" if namespace and "." not in name else name
 
 
 def _check_enum(schema: dict[str, Any]) -> None:

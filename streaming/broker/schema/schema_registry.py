@@ -120,19 +120,18 @@ def check_consumer(
     consumers: Iterable[Consumer],
 ) -> None:
     """A consumer's schema becomes that of an `idle` topic (without producers and messages) that has none, if its other
-    `consumers` read any schema. Raises `BrokerError` if another topic has none, or if the consumer can't read what the topic's
-    schemas write.
+    `consumers` read any schema. Raises `BrokerError` if another topic has none, or if the consumer can't read what the topic's latest
+    schema writes; with a transitive strategy, any of its schemas.
     """
     if schema is None or schema.type == "AutoConsume":
         return
     known = _known(ctx, topic)
     if known:
-        if _version_of(ctx, topic, schema) is None:
-            try:
-                validate(schema)
-            except InvalidSchema as error:
-                raise BrokerError("IncompatibleSchema", str(error)) from None
-            _check(known, schema, for_consumers(policies.strategy))
+        try:
+            validate(schema)
+        except InvalidSchema as error:
+            raise BrokerError("IncompatibleSchema", str(error)) from None
+        _check(known, schema, for_consumers(policies.strategy))
         return
     if not idle or not all(consumer.reads_any_schema for consumer in consumers):
         name = _NAMES.get(schema.type, schema.type.upper())
