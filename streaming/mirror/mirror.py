@@ -31,6 +31,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from schemas.lines import Unreadable
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of
@@ -511,7 +512,8 @@ class ClusterMirror:
             trouble = Trouble(_CLUSTER if broker is None else f"broker {broker}", "waits", "topics wait")
         else:  # rights are those of a namespace
             trouble = _left_out(namespace_of(state.name) if isinstance(error, OSError) else state.name)
-        why = str(error) if isinstance(error, OSError) else f"its stats are not understood ({error!r})"
+        is_told = isinstance(error, OSError | Unreadable)
+        why = str(error) if is_told else f"its stats or policies are not understood ({error!r})"
         self._troubles.note(state.name, trouble, why)
         self._troubled.add(state.name)
 
