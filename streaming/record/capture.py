@@ -40,7 +40,7 @@ from streaming.record.policies import (
     topic_policies,
 )
 from streaming.record.proxy import broker_address
-from streaming.record.rest import CallFailed, PartitionCount, Rest, understood
+from streaming.record.rest import CallFailed, Rest, partition_count, understood
 from streaming.record.stored import Stored, send_of
 from streaming.traces.importer import to_line
 from streaming.traces.trace import Payloads, TraceError
@@ -178,7 +178,7 @@ def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Policy
             if not topic.startswith("persistent://"):
                 raise NotCaptured(f"{topic}: a non-persistent topic stores nothing")
             path = topic_path(topic)
-            count = rest.get(f"{path}/partitions", PartitionCount).partitions
+            count = partition_count(rest, f"{path}/partitions")
             if count:
                 partitioned.append(PolicyCall("PUT", f"{path}/partitions", count))
             found |= dict.fromkeys(partitions_of(topic, count) or [topic])

@@ -1,7 +1,9 @@
 """A mirror of a cluster that shows something odd of one of its topics, or of its policies: that is told, and the other topics go on."""
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -58,6 +60,19 @@ RIGHT: dict[str, Any] = {
         }.items()
     },
 }  # fmt: skip
+ODD: list[Any] = [
+    None, -1, 0, 2**63, 2**64, 10**30, "", "x", [], {}, "1:2", "-1:-1", "9" * 25 + ":0", True, 1.5, [1], {"a": 1}, ["x"],
+    "0001-01-01T00:00:00", "9999-12-31T23:59:59.999", "[(1:2..3:4]]", "\x00", 1e308,
+]  # fmt: skip
+
+
+def parts(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the parts of a value are in it."""
+    yield at
+    for key, part in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
+        yield from parts(part, (*at, key))
 
 
 class Odd(Rest):
@@ -102,6 +117,41 @@ def mirrored(rest: Odd, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
         )
         made.run(Rounds(3, renew))
     return said
+
+
+@pytest.mark.parametrize("path", [path for path in RIGHT if "/good" not in path])
+def test_an_odd_part_of_an_answer(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of it, with one of the odd values."""
+    random = Random(path)
+    for number, at in enumerate(parts(RIGHT[path])):
+        odd = random.choice(ODD)
+        folder = tmp_path / str(number)
+        mirrored(Odd(path, at, odd), folder, monkeypatch)
+        if path.startswith("/persistent/t/n/bad/"):
+            found = {each["topic"] for each in records(folder) if each["command"] == "MIRROR"}
+            assert GOOD in found, (at, odd)
+
+
+@pytest.mark.parametrize(
+    "odd", ["x", [1], {"retentionTimeInMinutes": "x"}, {"retentionSizeInMB": None}], ids=str
+)
+def test_an_odd_retention_of_a_topic_with_new_ledgers(
+    odd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RIGHT, "/persistent/t/n/bad/retention", None)
+    monkeypatch.setitem(RIGHT, "/persistent/t/n/bad/internal-info", {})
+    said = mirrored(Odd("/namespaces/t/n", ("retention_policies",), odd), tmp_path / "log", monkeypatch)
+    assert len(said) == 1
+    assert said[0].startswith(f"{BAD}: left out: its stats or policies are not understood")
+
+
+@pytest.mark.parametrize("odd", ["0001-01-01T00:00:00", "9999-12-31T23:59:59.999"])
+def test_an_odd_time_of_creation(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    path = "/persistent/t/n/bad/internal-info"
+    said = mirrored(Odd(path, ("creationDate",), odd), tmp_path / "log", monkeypatch)
+    assert all("does not answer like Pulsar's admin API" in each for each in said)
+    assert GOOD in {each["topic"] for each in records(tmp_path / "log") if each["command"] == "MIRROR"}
 
 
 def test_an_entry_that_no_line_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
