@@ -14,11 +14,12 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _STRING_OR_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([\[\]{}]+)', re.DOTALL)
 
 
-def is_deep(value: bytes) -> bool:
-    """Whether arrays and objects in a JSON text nest deeper than `DEEPEST`. Takes time linear in the text's length."""
-    if value.count(b"[") + value.count(b"{") <= DEEPEST:
+def is_deep(value: bytes, around: int = 0) -> bool:
+    """Whether arrays and objects in a JSON text nest deeper than `DEEPEST`. `around`: how many there are around it. Takes time linear in the
+    text's length."""
+    if value.count(b"[") + value.count(b"{") + around <= DEEPEST:
         return False
-    depth = 0
+    depth = around
     for found in _STRING_OR_BRACKETS.finditer(value):
         for bracket in found[1] or b"":
             depth += _STEPS[bracket]

@@ -30,6 +30,7 @@ from schemas.arguments import checked
 from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
+from schemas.lines import LONGEST_LINE
 from schemas.records import OFFSETS, PARTITIONS, RECORD
 from schemas.undecodable import UNDECODABLE
 from sinks.base import STATE
@@ -49,8 +50,6 @@ _SHORT = ("topic", "producer", "sequence_id", "payload")
 _SHORT_OPTIONAL = ("publish_time", "event_time", "deliver_at_time")
 _INT64 = range(-(2**63), 2**63)
 _CHUNK = 1 << 16
-LONGEST_LINE = 64 << 20
-"""Bytes. The longest value that Kafka carries by default has 1 MB."""
 MOST_BYTES = 2 << 30
 MOST_TIMES = 100
 """A log may take so many bytes in memory, and so many more for each byte of its files."""

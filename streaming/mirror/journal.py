@@ -22,6 +22,7 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
+from schemas.lines import Unreadable, readable
 from schemas.undecodable import UNDECODABLE
 from sinks.lock import exclusive
 from sinks.outputs import check_folder, new_file
@@ -75,7 +76,7 @@ class MirrorLog(AbstractContextManager["MirrorLog"], Protocol):
         """The records from the last `keep` on. Comes first."""
 
     def write(self, record: MirrorRecord) -> None:
-        """Add a record. It is in the log for certain when `flush` returns."""
+        """Add a record. It is in the log for certain when `flush` returns. Raises OSError, and `NotWritten` for one that no reader takes."""
 
     def flush(self) -> None:
         """Wait until what was written is in the log. Raises OSError and `NotWritten`."""
@@ -177,9 +178,12 @@ class LogFolder:
 
     def write(self, record: MirrorRecord) -> None:
         """See `MirrorLog.write`."""
-        line = sealed(to_line(*record)[:-1], self._sum)
-        self._sum = int(line[-10:-2], 16)
-        self._lines += line + b"\n"
+        try:
+            line = readable(sealed(to_line(*record)[:-1], self._sum) + b"\n")
+        except Unreadable as error:
+            raise NotWritten(str(error)) from None
+        self._sum = int(line[-11:-3], 16)
+        self._lines += line
         if len(self._lines) > SEGMENT_BYTES:
             self.flush()
 

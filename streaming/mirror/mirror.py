@@ -31,6 +31,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from schemas.lines import Unreadable
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of
@@ -42,7 +43,7 @@ from streaming.mirror.reading import FIRST_LEDGER, TimedSend, known_by, known_of
 from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredCluster, NotMirrored
 from streaming.mirror.trouble import Trouble, Troubles
 from streaming.record.client import NoRight, Reader, ReadFailed, Unanswered
-from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, Rest
+from streaming.record.rest import DENIED, INCOMPLETE, NOT_UNDERSTOOD, CallFailed, Rest
 from streaming.record.unreachable import Unreachable
 from streaming.runtime.clock import RealClock
 
@@ -358,8 +359,15 @@ class ClusterMirror:
                         self._leave_out(state, error)
                     elif state.created:
                         self._changes.append(self._deleted(state.name))
-        for name, look in looks.items():
-            if self._is_another(self._progress.topics[name], look):
+        for name, look in [*looks.items()]:
+            state = self._progress.topics[name]
+            try:
+                is_another = self._is_another(state, look)
+            except NOT_UNDERSTOOD as error:
+                self._leave_out(state, error)
+                del looks[name]
+                continue
+            if is_another:
                 self._changes.append(self._deleted(name))
                 self._progress.topics[name] = TopicProgress(name)
             self._changes.extend(self._progress.create(name))
@@ -377,17 +385,14 @@ class ClusterMirror:
         return look
 
     def _is_another(self, state: TopicProgress, look: Look) -> bool:
-        """Whether the cluster's topic is not the one in the log."""
+        """Whether the cluster's topic is not the one in the log. Raises what is in `NOT_UNDERSTOOD`."""
         if state.before is None:
             return False
         base, before = base_of(state.name), state.before
-        try:
-            if min(ledgers_of(look.internal), default=-1) <= before.record.ledger_id:
-                return False
-            evicts = self._policies.evicts(base)
-            seen = observe(look.time, look.stats, look.internal, before, evicts=evicts, created=look.created)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            return False  # which is told when its entries are read
+        if min(ledgers_of(look.internal), default=-1) <= before.record.ledger_id:
+            return False
+        evicts = self._policies.evicts(base)
+        seen = observe(look.time, look.stats, look.internal, before, evicts=evicts, created=look.created)
         size = before.record.size + seen.record.size
         retained = self._policies.retains(base, look.time - before.time, size)
         return is_another(before.record, seen.record, retained=retained)
@@ -439,7 +444,7 @@ class ClusterMirror:
                 look.time, look.stats, look.internal, state.before,
                 read_to=state.read_to, evicts=evicts, created=look.created,
             )  # fmt: skip
-        except (ReadFailed, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (ReadFailed, *NOT_UNDERSTOOD) as error:
             self._leave_out(state, error)
             return
         is_new = state.before is None or _shown(seen) != _shown(state.before)
@@ -511,7 +516,8 @@ class ClusterMirror:
             trouble = Trouble(_CLUSTER if broker is None else f"broker {broker}", "waits", "topics wait")
         else:  # rights are those of a namespace
             trouble = _left_out(namespace_of(state.name) if isinstance(error, OSError) else state.name)
-        why = str(error) if isinstance(error, OSError) else f"its stats are not understood ({error!r})"
+        is_told = isinstance(error, OSError | Unreadable)
+        why = str(error) if is_told else f"its stats or policies are not understood ({error!r})"
         self._troubles.note(state.name, trouble, why)
         self._troubled.add(state.name)
 

@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from schemas.commands.mirror import UnknownRules
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
@@ -121,11 +123,12 @@ class ClusterPolicies:
         return any(map(backlog_quota.evicts, policies))
 
     def retains(self, topic: str, time: int, size: int) -> bool:
-        """Whether a topic's retention keeps what is younger than `time` (ms) as long as there are no more than `size` bytes of it."""
+        """Whether a topic's retention keeps what is younger than `time` (ms) as long as there are no more than `size` bytes of it. Raises
+        TypeError and ValueError for one that no broker shows."""
         if topic not in self._topics or self._settings is None:
             return False
         settings = self._settings["settings"]
-        found: dict[str, int] = {
+        found: dict[str, Any] = {
             "retentionTimeInMinutes": settings.get("defaultRetentionTimeInMinutes", 0),
             "retentionSizeInMB": settings.get("defaultRetentionSizeInMB", 0),
         }
@@ -133,7 +136,8 @@ class ClusterPolicies:
         for call in self._topics[topic].values():
             if call.path.endswith("/retention"):
                 found |= call.body
-        minutes, megabytes = found["retentionTimeInMinutes"], found["retentionSizeInMB"]
+        retention = msgspec.convert(found, _Retention)
+        minutes, megabytes = retention.retentionTimeInMinutes, retention.retentionSizeInMB
         return (minutes == -1 or time < minutes * 60_000) and (megabytes == -1 or size < megabytes << 20)
 
     def unknown(self, topic: str) -> list[UnknownRules]:
@@ -156,6 +160,11 @@ class ClusterPolicies:
         if error.status is None:
             raise error
         self.refused[what] = str(error)
+
+
+class _Retention(msgspec.Struct):
+    retentionTimeInMinutes: int
+    retentionSizeInMB: int
 
 
 def _key(call: PolicyCall) -> str:

@@ -14,7 +14,15 @@ from streaming.broker.admin_requests import topic_path
 from streaming.broker.names import base_of, is_namespace_name, partition_index, partitions_of
 from streaming.protocol.requests import complete
 from streaming.record.policies import SYSTEM_NAMES, is_namespace
-from streaming.record.rest import DENIED, INCOMPLETE, CallFailed, PartitionCount, Rest, understood
+from streaming.record.rest import (
+    DENIED,
+    INCOMPLETE,
+    CallFailed,
+    Rest,
+    TooManyPartitions,
+    partition_count,
+    understood,
+)
 from streaming.runtime.clock import RealClock
 
 CALLS_PER_LOOK = 2
@@ -96,14 +104,15 @@ class MirroredCluster:
                     else self._of_topic(given, topics)
                 )
             except CallFailed as error:
-                if error.status not in (*DENIED, HTTPStatus.NOT_FOUND):
+                passes = error.status not in (*DENIED, HTTPStatus.NOT_FOUND)
+                if passes and not isinstance(error, TooManyPartitions):
                     raise
                 missing[given] = str(error)
         self._partitions = counts
         return FoundTopics([*topics], counts, missing)
 
     def _of_topic(self, topic: str, topics: dict[str, None]) -> dict[str, int]:
-        count = self.rest.get(f"{topic_path(topic)}/partitions", PartitionCount).partitions
+        count = self._count(topic)
         topics |= dict.fromkeys(partitions_of(topic, count) or [topic])
         return {topic: count} if count else {}
 
@@ -119,10 +128,11 @@ class MirroredCluster:
             if topic.rpartition("/")[2].startswith(SYSTEM_NAMES):
                 continue
             if (whole := base_of(topic)) in counts:
-                if partition_index(topic) >= counts[whole]:
-                    counts[whole] = self.rest.get(
-                        f"{topic_path(whole)}/partitions", PartitionCount
-                    ).partitions
+                if partition_index(topic) >= counts[whole] and whole not in missing:
+                    try:
+                        counts[whole] = self._count(whole)
+                    except TooManyPartitions as error:
+                        missing[whole] = str(error)
             elif whole == topic:
                 topics[topic] = None
             else:
@@ -130,6 +140,10 @@ class MirroredCluster:
         for topic, count in counts.items():
             topics |= dict.fromkeys(partitions_of(topic, count))
         return {topic: count for topic, count in counts.items() if count}
+
+    def _count(self, topic: str) -> int:
+        """The number of a topic's partitions."""
+        return partition_count(self.rest, f"{topic_path(topic)}/partitions")
 
     def look(self, topic: str, *, newest: int = -1, history: bool = False) -> Look:
         """What a topic looks like now. `newest`: the newest ledger that it had before. With none but newer ones, when the topic was created is
@@ -146,7 +160,8 @@ class MirroredCluster:
             return look
         info = self._info(path)
         closed = {each.ledgerId: each.timestamp for each in info.ledgers if each.entries and each.timestamp}
-        created = 0 if info.creationDate is None else int(info.creationDate.timestamp() * 1000)
+        with understood(self.rest.url):
+            created = 0 if info.creationDate is None else int(info.creationDate.timestamp() * 1000)
         return look._replace(closed=closed, created=max(created, 0))
 
     def _info(self, path: str) -> _Info:

@@ -203,13 +203,17 @@ def _done(passing: _Passing, body: bytearray | None) -> int:
 
 
 def _shown(answer: http.client.HTTPResponse, body: bytearray | None) -> dict[str, Any]:
-    """What a recording has of a response besides its status: JSON, or a message with its headers."""
+    """What a recording has of a response besides its status: JSON that is not too deep, or a message with its headers."""
     own = {name: value for name, value in answer.getheaders() if name.lower().startswith("x-pulsar-")}
     found: dict[str, Any] = {"headers": own} if own else {}
     if not body:
         return found
+    if own:
+        return _binary(found, body)
+    if is_deep(bytes(body)):
+        return found
     try:
-        return {**found, "response": msgspec.json.decode(body)} if not own else _binary(found, body)
+        return {**found, "response": msgspec.json.decode(body)}
     except UNDECODABLE:
         return _binary(found, body)
 

@@ -18,6 +18,7 @@ import msgspec
 
 from schemas.commands import Profile, decode_or_refuse
 from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError, SendReceipt, Unsupported
+from schemas.lines import Unreadable
 from sinks.outputs import check_new_file, new_lines
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
@@ -39,7 +40,7 @@ from streaming.record.policies import (
     topic_policies,
 )
 from streaming.record.proxy import broker_address
-from streaming.record.rest import CallFailed, PartitionCount, Rest, understood
+from streaming.record.rest import CallFailed, Rest, partition_count, understood
 from streaming.record.stored import Stored, send_of
 from streaming.traces.importer import to_line
 from streaming.traces.trace import Payloads, TraceError
@@ -107,7 +108,10 @@ def capture(
     with new_lines(out) as lines, Reader(service_url, token, rest.tls, len(found)) as reader:
         log = _Log(lines, payloads)
         streams = (_timed(topic, reader.entries(topic)) for topic in found)
-        count = _write(log, rest, found, partitioned, heapq.merge(*streams, key=lambda timed: timed[0]))
+        try:
+            count = _write(log, rest, found, partitioned, heapq.merge(*streams, key=lambda timed: timed[0]))
+        except Unreadable as error:
+            raise NotCaptured(str(error)) from None
     return Captured(len(found), log.entries, count, log.commands, log.missing)
 
 
@@ -174,7 +178,7 @@ def _expanded(rest: Rest, topics: Iterable[str]) -> tuple[list[str], list[Policy
             if not topic.startswith("persistent://"):
                 raise NotCaptured(f"{topic}: a non-persistent topic stores nothing")
             path = topic_path(topic)
-            count = rest.get(f"{path}/partitions", PartitionCount).partitions
+            count = partition_count(rest, f"{path}/partitions")
             if count:
                 partitioned.append(PolicyCall("PUT", f"{path}/partitions", count))
             found |= dict.fromkeys(partitions_of(topic, count) or [topic])
@@ -302,7 +306,11 @@ class _Log:
         self._ledgers[topic] = stored.ledger
         producer = self._producer(topic, stored.metadata)
         common = {"connection": CONNECTION, "producer_id": producer}
-        effects = self.command(topic, {**send_of(stored, self._payloads), **common})
+        try:
+            send = send_of(stored, self._payloads)
+        except Unreadable as error:
+            raise NotCaptured(f"{topic}: {error}") from None
+        effects = self.command(topic, {**send, **common})
         for effect in effects:
             if isinstance(effect, SendReceipt):
                 positions = self._positions.setdefault(topic, _Positions([], []))

@@ -20,7 +20,7 @@ from streaming.broker.names import base_of, partitions_of, whole_of
 from streaming.broker.policies.hierarchy import Policies
 from streaming.protocol.requests import complete
 from streaming.record.policies import settings_of
-from streaming.record.rest import DENIED, CallFailed, Rest
+from streaming.record.rest import DENIED, CallFailed, Rest, check_partitions
 
 _UNSET = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.PRECONDITION_FAILED)
 """The statuses of a policy that a broker does not have."""
@@ -45,7 +45,8 @@ def observe(rest: Rest, given: str, now: int, *, oldest: bool = False) -> tuple[
     if not topic.startswith("persistent://"):
         raise NotFound(f"{topic} is not persistent: it keeps neither messages nor backlogs")
     path = topic_path(topic)
-    partitions = ShownFields(_of_topic(rest, topic, f"{path}/partitions")).number("partitions") or 0
+    shown = ShownFields(_of_topic(rest, topic, f"{path}/partitions"))
+    partitions = check_partitions(f"{path}/partitions", shown.number("partitions") or 0)
     stats = _stats(rest, topic, path, partitions)
     if oldest and sum(len(_subscriptions(each)) for each in stats.values()) <= MOST_READ:
         stats = _stats(rest, topic, path, partitions, _OLDEST)

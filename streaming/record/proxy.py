@@ -165,7 +165,7 @@ class Proxy:
             for pipe in pipes:
                 pipe.cancel()
             await asyncio.gather(*pipes, return_exceptions=True)
-            self._recording.note(conn=number, dir=closed_by, cmd="_TCP_CLOSE", fields={})
+            self._recording.closed(number, closed_by)
             for each in (writer, to_broker):
                 each.close()
 

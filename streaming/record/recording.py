@@ -7,8 +7,10 @@ from typing import Any, Self
 
 import msgspec
 
+from schemas.lines import why_unreadable
 from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.protocol.codec import Frame
+from streaming.protocol.requests import complete
 from streaming.runtime.clock import RealClock
 from streaming.traces.trace import FORMAT, Payloads, frame_record
 from streaming.traces.ungated import UNRECORDED, Unrecorded
@@ -41,6 +43,8 @@ class Recording:
         }  # fmt: skip
         self._calls = itertools.count()
         self._clock = clock or RealClock()
+        self._topics: dict[int, dict[tuple[str, int], str]] = {}
+        """By connection, and open producer or consumer."""
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,33 +61,57 @@ class Recording:
         self._file.close()
 
     def frame(self, connection: int, direction: str, frame: Frame) -> None:
-        """A frame goes `in` to the broker or `out` to its client."""
+        """A frame goes `in` to the broker or `out` to its client. One that is too large for a line is noted as not recorded."""
         record = frame_record(frame, self._payloads)
         if not frame.intact:
             record["intact"] = False
         for name in _SECRETS & record["fields"].keys():
             del record["fields"][name]
-        self.note(conn=connection, dir=direction, **record)
+        topic, now = self._topic(connection, frame), self.now()
+        shorter = {"t": now, **_unrecorded("large", topic, now, 1)}
+        self._write({"t": now, "conn": connection, "dir": direction, **record}, shorter)
+
+    def closed(self, connection: int, direction: str) -> None:
+        """A connection is closed, by its client (`in`) or the broker (`out`)."""
+        self._topics.pop(connection, None)
+        self.note(conn=connection, dir=direction, cmd="_TCP_CLOSE", fields={})
+
+    def _topic(self, connection: int, frame: Frame) -> str | None:
+        """The topic of a frame, if it is that of a producer or a consumer."""
+        kind = "producer_id" if "producer_id" in frame.fields else "consumer_id"
+        if (id_ := frame.fields.get(kind)) is None:
+            return None
+        topics = self._topics.setdefault(connection, {})
+        if frame.cmd in ("PRODUCER", "SUBSCRIBE"):
+            topics[kind, id_] = complete(frame.fields["topic"])
+        elif frame.cmd.startswith("CLOSE_"):
+            return topics.pop((kind, id_), None)
+        return topics.get((kind, id_))
 
     def call(self, method: str, path: str, body: Any) -> int:
-        """An admin call is issued. Returns its number. Passwords in the policies of a namespace are left out."""
+        """An admin call is issued. Returns its number. Passwords in the policies of a namespace are left out, and so is a body that no reader
+        of the trace would take."""
         number = next(self._calls)
         more = {} if body is None else {"body": without_secrets(body)}
-        self.note(dir="admin", call=number, method=method, path=path, **more)
+        record = {"t": self.now(), "dir": "admin", "call": number, "method": method, "path": path}
+        self._write({**record, **more}, record)
         return number
 
     def answer(self, call: int, status: int, **more: Any) -> None:
-        """An admin call is answered. `more`: `response` and `headers`, as in a trace."""
+        """An admin call is answered. `more`: `response` and `headers`, as in a trace. A response that no reader of the trace would take is
+        left out."""
         if self._payloads != "keep" and "headers" in more:  # a message
             more.pop("response", None)
         if "response" in more:
             more["response"] = without_secrets(more["response"])
-        self.note(dir="answer", call=call, status=status, **more)
+        record = {"t": self.now(), "dir": "answer", "call": call, "status": status}
+        without = {name: value for name, value in more.items() if name != "response"}
+        self._write({**record, **more}, {**record, **without})
 
     def not_recorded(self, what: Unrecorded, topic: str | None, since: int, count: int) -> None:
         """Note so many messages or calls that passed and are not in the recording, on a topic since a time (ms)."""
         if count:
-            self.note(dir="note", event=UNRECORDED, what=what, topic=topic, since=since, count=count)
+            self.note(**_unrecorded(what, topic, since, count))
 
     def note(self, **record: Any) -> None:
         """Write a record, with the time."""
@@ -93,10 +121,14 @@ class Recording:
         """The time (ms) of a record that is written now."""
         return self._clock.now()
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any], shorter: dict[str, Any] | None = None) -> None:
+        """`shorter`: takes the record's place if no reader of the trace would take it."""
         if self.failed is not None:
             return
-        line = memoryview(msgspec.json.encode(record) + b"\n")
+        whole = msgspec.json.encode(record) + b"\n"
+        if shorter is not None and why_unreadable(whole) is not None:
+            whole = msgspec.json.encode(shorter) + b"\n"
+        line = memoryview(whole)
         try:
             while line:
                 line = line[self._file.write(line) :]
@@ -106,3 +138,7 @@ class Recording:
 
 _SECRETS = {"auth_data", "original_auth_data", "original_principal"}
 """Fields of CONNECT that no recording has."""
+
+
+def _unrecorded(what: Unrecorded, topic: str | None, since: int, count: int) -> dict[str, Any]:
+    return {"dir": "note", "event": UNRECORDED, "what": what, "topic": topic, "since": since, "count": count}

@@ -15,6 +15,7 @@ import msgspec
 
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
+from streaming.broker.config import MOST_PARTITIONS
 from streaming.record.unreachable import Unreachable, why_not
 
 _SECONDS = 60
@@ -33,6 +34,9 @@ DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 INCOMPLETE = HTTPStatus.GATEWAY_TIMEOUT
 """The status of a call whose response did not come, or not all of it. Another time, it may."""
+
+NOT_UNDERSTOOD = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""What reading an answer raises that is not like one of Pulsar's."""
 
 _MOST_OF_REDIRECT = 1 << 16
 _MOST_BYTES = 64 << 20
@@ -252,7 +256,7 @@ class Rest:
             ) from None
         if len(said) > _MOST_BYTES:
             raise CallFailed(f"{method} {path}: the response has more than {_MOST_BYTES >> 20} MiB", status)
-        if is_deep(said):
+        if is_deep(said, around=1):  # a record that has it is an object
             raise CallFailed(f"{method} {path}: the response nests too deeply", status)
         try:
             return Said(status, msgspec.json.decode(said))
@@ -297,12 +301,30 @@ class PartitionCount(msgspec.Struct):
     partitions: Annotated[int, msgspec.Meta(ge=0)]
 
 
+class TooManyPartitions(CallFailed):
+    """A topic has more partitions than one may have here. The text says how many."""
+
+
+def check_partitions(path: str, count: int) -> int:
+    """The number of partitions that a GET of a path shows, each of which the caller may name. Raises `TooManyPartitions`."""
+    if count > MOST_PARTITIONS:
+        why = f"GET {path}: {count:,} partitions: at most {MOST_PARTITIONS:,} are allowed here"
+        raise TooManyPartitions(why, HTTPStatus.BAD_GATEWAY)
+    return count
+
+
+def partition_count(rest: Rest, path: str) -> int:
+    """As `check_partitions`, of what is asked for. Raises `CallFailed`."""
+    shown: PartitionCount = rest.get(path, PartitionCount)
+    return check_partitions(path, shown.partitions)
+
+
 @contextmanager
 def understood(url: str) -> Iterator[None]:
     """Raises `CallFailed` where an answer of the admin API is not what its calls show."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except NOT_UNDERSTOOD as error:
         raise CallFailed(
             f"{url} does not answer like Pulsar's admin API ({error!r}): is it one? Give the URL of a broker or a "
             "proxy, such as http://localhost:8080",

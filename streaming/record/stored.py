@@ -2,8 +2,14 @@
 
 from typing import Any, NamedTuple
 
+import msgspec
+
+from schemas.lines import LONGEST_LINE, Unreadable
 from streaming.protocol.codec import Frame, entry
 from streaming.traces.trace import Payloads, frame_record, payload_of
+
+_ROOM = 1 << 17
+"""For what else is in a line: the names of the topic and the connection, and numbers."""
 
 
 class Stored(NamedTuple):
@@ -23,7 +29,8 @@ class Stored(NamedTuple):
 
 
 def send_of(stored: Stored, payloads: Payloads) -> dict[str, Any]:
-    """The SEND of an entry, as JSON, without its connection and producer. The bytes of its payload are as `payloads` says."""
+    """The SEND of an entry, as JSON, without its connection and producer. The bytes of its payload are as `payloads` says. Raises
+    `Unreadable` for one that is too large for a line."""
     metadata = stored.metadata
     tail = entry(metadata, stored.payload)
     record = frame_record(Frame("", "SEND", {}, metadata, stored.payload, len(tail)), payloads)
@@ -38,4 +45,10 @@ def send_of(stored: Stored, payloads: Payloads) -> dict[str, Any]:
         fields["highest_sequence_id"] = metadata["highest_sequence_id"]
     if "chunk_id" in metadata:
         fields["is_chunk"] = True
+    # In a line, a byte takes six at most. Few entries are so large that it matters.
+    if len(tail) > LONGEST_LINE // 8 and len(msgspec.json.encode(fields)) > LONGEST_LINE - _ROOM:
+        raise Unreadable(
+            f"entry {stored.ledger}:{stored.entry} has {len(tail):,} bytes: a line of a log has no room for it, which has at most "
+            f"{LONGEST_LINE >> 20} MiB, and bytes as base64"
+        )
     return fields

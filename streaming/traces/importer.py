@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schemas.lines import Unreadable, readable
 from sinks.outputs import new_lines
 from streaming.traces.trace import TraceError, read_trace, trace_files
 from streaming.traces.ungated import NOT_RECORDED, session_of
@@ -53,8 +54,13 @@ def import_traces(
                 progress(trace.name)
             session = session_of(trace, connection_prefix=f"{trace.name}/")
             for _, command in session.run():
-                if command is not None:
+                if command is None:
+                    continue
+                try:
                     lines.write(to_line(command.timestamp, command.topic, command.value))
+                except Unreadable:  # a trace may have less of a payload
+                    lacking[NOT_RECORDED["large"]] += 1
+                else:
                     commands[command.value["command"]] += 1
             skipped.update(session.skipped)
             lacking.update({what: session.explained[what] for what in NOT_RECORDED.values()})
@@ -63,8 +69,11 @@ def import_traces(
 
 
 def to_line(timestamp: int, topic: str | None, command: dict[str, Any]) -> bytes:
-    """A record of a logical log as a line, without partition and offset."""
+    """A record of a logical log as a line, without partition and offset. Raises `Unreadable`."""
     coordinates: dict[str, Any] = {"timestamp": timestamp}
     if topic is not None:
         coordinates["topic"] = topic
-    return msgspec.json.encode({**coordinates, **command}) + b"\n"
+    try:
+        return readable(msgspec.json.encode({**coordinates, **command}) + b"\n")
+    except Unreadable as error:
+        raise Unreadable(f"{command['command']} {topic or ''}: {error}") from None

@@ -11,13 +11,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from schemas.commands.nesting import DEEPEST, is_deep
+from schemas.lines import LONGEST_LINE, why_unreadable
 from sinks.small_files import in_utf8
 from streaming.protocol.codec import Frame
 
 FORMAT = 1
-LONGEST_LINE = 64 << 20
-"""Bytes."""
 
 
 class TraceError(ValueError):
@@ -63,8 +61,8 @@ def read_trace(path: Path) -> Trace:
     for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
-        if is_deep(line):
-            raise TraceError(f"{path}:{number}: arrays and objects are nested more than {DEEPEST} deep")
+        if (why := why_unreadable(line)) is not None:
+            raise TraceError(f"{path}:{number}: {why}")
         try:
             value = json.loads(line.decode())  # json would guess the encoding of bytes
         except ValueError as error:

@@ -13,7 +13,7 @@ one of these explanations:
 * later differences on a subscription or topic follow from the former
 * an entry was stored before the recording began
 * a call is about a topic or a subscription that was there before the recording began
-* the topic has messages that were published through REST, or got calls of Pulsar 1's admin API, which are not recorded
+* the topic has messages that were published through REST or are too large for a line, or got calls of Pulsar 1's admin API, which are not recorded
 * Magnetar does not support the command
 """
 
@@ -50,11 +50,12 @@ REDIRECTED = "a lookup went from one broker to another"
 UNRECORDED = "not_recorded"
 """The event of a note: so many (`count`) messages or calls that passed are not in the recording, on a `topic` since a time (ms)."""
 
-Unrecorded = Literal["rest", "v1"]
+Unrecorded = Literal["rest", "v1", "large"]
 
 NOT_RECORDED = {
     "rest": "not recorded: a message was published through REST (POST /topics/…)",
     "v1": "not recorded: a call of Pulsar 1's admin API (/admin/persistent/…)",
+    "large": "not recorded: a message or call whose line would have more than 64 MiB",
 }
 
 MOMENT = 1000

@@ -12,11 +12,13 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
+from schemas import lines
 from schemas.commands import decode_or_refuse
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
+from streaming.record import stored
 from streaming.record.capture import NotCaptured, _Cursor, _Log, capture
 from streaming.record.client import Reader, ReadFailed, _Connection
 from streaming.record.rest import CallFailed, Rest
@@ -333,6 +335,22 @@ def test_names_of_any_characters(
         stats: Any = folded(log).topic_stats(topic)["stats"]
         backlogs = {name: sub["msgBacklog"] for name, sub in stats["subscriptions"].items()}
         assert backlogs == {name: len(subscriptions) - acked for acked, name in enumerate(subscriptions)}
+
+
+def test_a_message_that_no_line_has_room_for(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, log = "persistent://public/default/large", tmp_path / "log.jsonl"
+    client.subscribe(topic, "s").close()
+    client.create_producer(topic, batching_enabled=False).send(bytes(8000))
+    for module in (lines, stored):
+        monkeypatch.setattr(module, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(stored, "_ROOM", 500)
+    with pytest.raises(
+        NotCaptured, match=rf"{topic}: entry \d+:0 has 8,\d+ bytes: a line of a log has no room"
+    ):
+        capture(broker.service_url, rest, [topic], log)
+    assert not log.exists()
 
 
 def test_what_can_not_be_captured(rest: Rest, broker: Running, tmp_path: Path) -> None:

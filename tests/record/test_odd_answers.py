@@ -9,6 +9,7 @@ import pytest
 from streaming.mirror.source import MirroredCluster
 from streaming.record.capture import NotCaptured, capture
 from streaming.record.client import ReadFailed
+from streaming.record.observe import observe
 from streaming.record.record import known_of
 from streaming.record.rest import CallFailed, Rest, Said
 
@@ -34,7 +35,7 @@ RIGHT: dict[str, Any] = {
 }
 ODD: list[Any] = [
     None, "<html><p>Sign in</p></html>", [1, None, {"a": []}], {"a": {"b": None}}, 5, ["x"], {"partitions": -1}, {"partitions": "1"},
-    {"subscriptions": {"s": 1}, "ledgers": [], "cursors": {}}, {"ledgers": [{}], "cursors": {"s": {"markDeletePosition": "x"}}},
+    {"partitions": 2**31 - 1}, {"subscriptions": {"s": 1}, "ledgers": [], "cursors": {}}, {"ledgers": [{}], "cursors": {"s": {"markDeletePosition": "x"}}},
 ]  # fmt: skip
 
 
@@ -74,6 +75,19 @@ def test_nobody_stumbles(path: str | None, odd: Any, tmp_path: Path) -> None:
     for given in ("public/default", "persistent://public/default/t"):
         failure(lambda given=given: MirroredCluster(rest, [given]).find())  # type: ignore[misc]
         failure(lambda given=given: captured(rest, given, tmp_path))  # type: ignore[misc]
+
+
+def test_more_partitions_than_there_may_be(tmp_path: Path) -> None:
+    """None of them is named."""
+    rest = Answering(f"{T}/partitions", {"partitions": 2**31 - 1})
+    topic = "persistent://public/default/t"
+    why = f"GET {T}/partitions: 2,147,483,647 partitions: at most 10,000 are allowed here"
+    for given in ("public/default", topic):
+        found = MirroredCluster(rest, [given]).find()
+        assert (found.topics, found.partitioned, found.missing) == ([], {}, {topic: why})
+        assert failure(lambda given=given: captured(rest, given, tmp_path)) == why  # type: ignore[misc]
+    with pytest.raises(CallFailed, match="2,147,483,647 partitions"):
+        observe(rest, topic, 0)
 
 
 def test_what_they_say(tmp_path: Path) -> None:

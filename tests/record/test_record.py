@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import random
 import signal
 import socket
 import ssl
@@ -22,16 +23,20 @@ import pulsar
 import pytest
 from typer.testing import CliRunner
 
+from schemas import lines
 from streaming.cli.app import app
 from streaming.cli.serve import STANDALONE_SETTINGS
 from streaming.jobs.replay import replay_in_process
+from streaming.log.files import read_log
 from streaming.protocol.codec import FrameReader, decode, encode, entry
+from streaming.record import stored
 from streaming.record.admin_proxy import AdminProxy, _Passing, _passing
 from streaming.record.proxy import BadBrokerUrl, broker_address, broker_addresses
 from streaming.record.record import command_log
 from streaming.record.recording import COMMANDS, TRACE, Recording, RecordingExists
 from streaming.record.rest import BadAdminUrl, Rest
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from streaming.traces import trace
 from streaming.traces.trace import TraceError, payload_of, read_trace
 from streaming.traces.ungated import (
     EXISTED,
@@ -800,6 +805,77 @@ def test_an_odd_note_of_what_is_not_recorded(odd: dict[str, Any], tmp_path: Path
         tmp_path, (-1, "note", "", {"event": UNRECORDED, **odd}), *opened(0), sent(0), receipt(0, 0)
     )
     assert command_log(path)[1].differences == []
+
+
+# ---- what is written is read
+
+
+@pytest.mark.parametrize("depth", range(98, 103))
+def test_a_trace_is_readable_however_deep_a_value_is(depth: int, tmp_path: Path) -> None:
+    """A body or an answer that would nest too deep in its line is left out."""
+    value = json.loads("[" * depth + "]" * depth)
+    with Recording(tmp_path, {}, "keep") as recording:
+        call = recording.call("POST", "/persistent/a/b/c/x", value)
+        recording.answer(call, 200, response=value, headers={"x": "y"})
+    (found,) = read_trace(tmp_path / TRACE).records
+    assert (found["status"], found["headers"]) == (200, {"x": "y"})
+    assert ("body" in found, "response" in found) == ((True, True) if depth < 100 else (False, False))
+
+
+def limit_lines(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Lines may have so many bytes, and no more."""
+    for module in (lines, stored, trace):
+        monkeypatch.setattr(module, "LONGEST_LINE", size)
+
+
+def test_a_trace_is_readable_however_large_a_message_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_lines(monkeypatch, 2000)
+    frames = {}
+    for size in range(1000, 1600):
+        metadata = {"producer_name": "p", "sequence_id": size, "publish_time": 1}
+        send = encode(
+            "SEND", {"producer_id": 1, "sequence_id": size}, entry(metadata, random.randbytes(size))
+        )
+        frames[size] = decode(send[4:])
+    with Recording(tmp_path, {}, "keep") as recording:
+        for connection, direction, cmd, fields in opened(0):
+            recording.frame(connection, direction, decode(encode(cmd, fields)[4:]))
+        for frame in frames.values():
+            recording.frame(0, "in", frame)
+    found = read_trace(tmp_path / TRACE).records[2:]
+    sent = [each["fields"]["sequence_id"] for each in found if each["dir"] == "in"]
+    assert len(found) == len(frames)
+    assert sent == [*range(1000, 1000 + len(sent))]
+    longest = max(map(len, (tmp_path / TRACE).read_bytes().splitlines(keepends=True)))
+    assert 2000 - 4 < longest <= 2000
+    for each in found[len(sent) :]:
+        assert (each["what"], each["topic"], each["count"]) == ("large", "persistent://public/default/t", 1)
+
+
+@pytest.mark.parametrize("payloads", ["keep", "hash"])
+def test_a_message_that_no_line_has_room_for(
+    payloads: Any, broker: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes, and the end of the recording says so. With its hash alone it is in the trace, and not in the log."""
+    limit_lines(monkeypatch, 20_000)
+    topic = f"persistent://public/default/large-{payloads}"
+    with (
+        proxied(tmp_path / "log", broker.service_url, str(broker.server.admin_url), payloads) as proxy,
+        proxy.client() as client,
+    ):
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic, batching_enabled=False)
+        for size in (10, 15_000, 20):
+            producer.send(random.randbytes(size))
+        acknowledge(consumer, 3)
+        consumer.close()
+    imported, verdict = command_log(proxy.folder / TRACE)
+    assert verdict.differences == []
+    assert imported.lacking[NOT_RECORDED["large"]] == (2 if payloads == "keep" else 1)
+    assert imported.commands["SEND"] == 2
+    read_log(proxy.folder / COMMANDS)
 
 
 # ---- answers in another order

@@ -1,0 +1,26 @@
+"""Which lines readers of logs and traces take. What writes lines asks here, so that nobody writes what nobody reads."""
+
+from schemas.commands.nesting import DEEPEST, is_deep
+
+LONGEST_LINE = 64 << 20
+"""Bytes, with the line's end."""
+
+
+class Unreadable(ValueError):
+    """No reader takes a line. The text says why."""
+
+
+def why_unreadable(line: bytes) -> str | None:
+    """Why no reader takes a line of JSON; None if they do."""
+    if len(line) > LONGEST_LINE:
+        return f"more than {LONGEST_LINE >> 20} MiB"
+    if is_deep(line):
+        return f"arrays and objects are nested more than {DEEPEST} deep"
+    return None
+
+
+def readable(line: bytes) -> bytes:
+    """The line. Raises `Unreadable`."""
+    if (why := why_unreadable(line)) is not None:
+        raise Unreadable(f"no reader takes its line: {why}")
+    return line
