@@ -88,6 +88,16 @@ def test_definitions_in_json_are_compared_as_json() -> None:
     assert call(run, "POST", "/schema", spaced) == (200, {"version": {"version": 0}})
 
 
+def test_comments_make_no_new_version() -> None:
+    """POST /version asks for the very text."""
+    run = Run()
+    call(run, "POST", "/schema", JSON)
+    commented = JSON | {"schema": '{"type":"record","name":"A","doc":"a comment","fields":[]}'}
+    assert call(run, "POST", "/schema", commented) == (200, {"version": {"version": 0}})
+    assert call(run, "POST", "/version", commented) == (200, {"version": -1})
+    assert call(run, "POST", "/version", JSON) == (200, {"version": 0})
+
+
 def test_deleted_schemas_do_not_come_back() -> None:
     run = Run()
     call(run, "POST", "/schema", JSON)

@@ -28,6 +28,7 @@ from streaming.broker.policies.arguments import convert
 from streaming.broker.policies.hierarchy import HasPolicies, Policies
 from streaming.broker.schema.schema_compatibility import for_consumers, halves, incompatibility
 from streaming.broker.schema.schema_definition import InvalidSchema, validate
+from streaming.broker.schema.schema_equality import essence
 from streaming.broker.subscription.consumer import Consumer
 
 DELETED = SchemaData()
@@ -173,7 +174,7 @@ def _known(ctx: Context, topic: str) -> dict[int, SchemaData]:
 
 
 def _version_of(ctx: Context, topic: str, schema: SchemaData) -> int | None:
-    """The version with the type and the definition of a schema."""
+    """The version with the type and the definition of a schema, as `_content` compares them."""
     wanted = _content.__wrapped__(schema.type, schema.schema_data)
     for number, found in _known(ctx, topic).items():
         if found.type == schema.type:
@@ -186,8 +187,8 @@ def _version_of(ctx: Context, topic: str, schema: SchemaData) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _content(type_: str, data: bytes) -> Any:
-    """What makes two schemas of a type one: the definition, parsed; its text if that is not JSON."""
-    return _from_json(data) if type_ in _DEFINED_IN_JSON else data
+    """What makes two schemas of a type one: the essence of a definition in Avro; the text of any other."""
+    return essence(_from_json(data)) if type_ in _DEFINED_IN_JSON else data
 
 
 def forget(ctx: Context, topic: str) -> None:
@@ -332,9 +333,14 @@ def _metadata(ctx: Context, topic: str, command: Admin, names: Names, own: Polic
 
 
 def _find_version(ctx: Context, topic: str, command: Admin, names: Names, own: Policies) -> AdminAnswer:
-    """The version of the schema in the body; −1 if the topic does not have it."""
-    version = _version_of(ctx, topic, _read(command))
-    return 200, {"version": -1 if version is None else version}
+    """The version of the schema in the body; −1 if the topic does not have it. Unlike elsewhere, it must be the same text."""
+    wanted = _read(command)
+    same = (
+        version
+        for version, found in _known(ctx, topic).items()
+        if (found.type, found.schema_data) == (wanted.type, wanted.schema_data)
+    )
+    return 200, {"version": next(same, -1)}
 
 
 def _shown_or_missing(ctx: Context, topic: str, known: dict[int, SchemaData], version: int) -> AdminAnswer:
