@@ -20,7 +20,7 @@ from schemas.undecodable import UNDECODABLE
 from streaming.broker.admin_requests import may_have_secrets
 from streaming.record.proxy import BadBrokerUrl, Proxy
 from streaming.record.recording import Recording
-from streaming.record.rest import CutOff, Rest, check_whole
+from streaming.record.rest import CallFailed, CutOff, Rest, check_whole
 from streaming.traces.ungated import Unrecorded
 
 MOST_BYTES = 16 << 20
@@ -104,6 +104,8 @@ class AdminProxy:
             answer = await loop.run_in_executor(
                 self._threads, self._rest.open, request.method, target, headers, body or None
             )
+        except CallFailed as error:  # where a broker redirects to
+            return _reason(HTTPStatus.BAD_GATEWAY, str(error))
         except (OSError, http.client.HTTPException, ValueError) as error:
             return _reason(HTTPStatus.BAD_GATEWAY, f"{self._rest.url} can't be reached: {error}")
         shown = {name: value for name, value in answer.getheaders() if name.lower() not in _OWN}
