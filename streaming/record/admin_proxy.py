@@ -5,8 +5,7 @@ import base64
 import http.client
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
-from functools import partial
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -19,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 from schemas.commands.nesting import is_deep
 from schemas.undecodable import UNDECODABLE
 from streaming.broker.admin_requests import may_have_secrets
-from streaming.record.proxy import Proxy
+from streaming.record.proxy import BadBrokerUrl, Proxy
 from streaming.record.recording import Recording
-from streaming.record.rest import Rest
+from streaming.record.rest import CallFailed, CutOff, Rest, check_whole
 from streaming.traces.ungated import Unrecorded
 
 MOST_BYTES = 16 << 20
@@ -42,6 +41,10 @@ _PER_HOP = frozenset(
 )  # fmt: skip
 _OWN = _PER_HOP | {"date"}
 """Headers of an answer that the server itself sends."""
+
+
+class _Broken(Exception):
+    """The broker's answer ends before its end. The text says so."""
 
 
 class _Passing(NamedTuple):
@@ -74,13 +77,14 @@ class AdminProxy:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A request of a client."""
+        """A request of a client. If the answer is cut off when some of it has been passed on, the connection is closed."""
         if scope["type"] == "http":
             try:
                 response = await self._response(Request(scope, receive))
             except ClientDisconnect:  # nobody is there to be answered
                 return
-            await response(scope, receive, send)
+            with suppress(_Broken):
+                await response(scope, receive, send)
 
     async def _response(self, request: Request) -> Response:
         body = b""
@@ -100,13 +104,18 @@ class AdminProxy:
             answer = await loop.run_in_executor(
                 self._threads, self._rest.open, request.method, target, headers, body or None
             )
-        except (OSError, http.client.HTTPException) as error:
+        except CallFailed as error:  # where a broker redirects to
+            return _reason(HTTPStatus.BAD_GATEWAY, str(error))
+        except (OSError, http.client.HTTPException, ValueError) as error:
             return _reason(HTTPStatus.BAD_GATEWAY, f"{self._rest.url} can't be reached: {error}")
-        if target.startswith(_LOOKUP) and answer.status == HTTPStatus.OK:
-            return await self._lookup(await loop.run_in_executor(self._threads, answer.read))
         shown = {name: value for name, value in answer.getheaders() if name.lower() not in _OWN}
         parts = self._body(answer, call, passing)
-        first = await anext(parts, b"")
+        try:
+            if target.startswith(_LOOKUP) and answer.status == HTTPStatus.OK:
+                return await self._lookup(b"".join([each async for each in parts]))
+            first = await anext(parts, b"")
+        except (_Broken, BadBrokerUrl) as error:
+            return _reason(HTTPStatus.BAD_GATEWAY, f"{request.method} {target[:100]}: {error}")
 
         async def whole() -> AsyncIterator[bytes]:
             async with aclosing(parts):
@@ -120,10 +129,22 @@ class AdminProxy:
         self, answer: http.client.HTTPResponse, call: int | None, passing: _Passing | None
     ) -> AsyncGenerator[bytes, None]:
         """The body of a response. It is recorded with its status before its last part goes on, so before the client can know that it is
-        whole and end the recording, or else counted."""
+        whole and end the recording, or else counted. Raises `_Broken`."""
         kept: bytearray | None = bytearray()
         is_kept = call is not None or passing is not None
-        read = partial(asyncio.get_running_loop().run_in_executor, self._threads, answer.read, _CHUNK)
+        is_empty = True
+
+        async def read() -> bytes:
+            nonlocal is_empty
+            try:
+                found = await asyncio.get_running_loop().run_in_executor(self._threads, answer.read, _CHUNK)
+                if not found:
+                    check_whole(answer, is_empty=is_empty)
+            except (OSError, http.client.HTTPException, CutOff):
+                raise _Broken("the broker's answer is cut off") from None
+            is_empty = False
+            return found
+
         try:
             with answer:
                 chunk = await read()
@@ -156,7 +177,7 @@ class AdminProxy:
         return self._recording.call(method, path, value)
 
     async def _lookup(self, body: bytes) -> Response:
-        """The answer to an HTTP lookup, with the proxy's addresses."""
+        """The answer to an HTTP lookup, with the proxy's addresses. Raises `BadBrokerUrl`."""
         try:
             found = msgspec.json.decode(body, type=dict[str, Any])
         except UNDECODABLE:
@@ -164,6 +185,8 @@ class AdminProxy:
         if self._proxy.is_tls:
             found["brokerUrl"] = found.get("brokerUrlTls")
         named = found.get("brokerUrl")
+        if not isinstance(named, str | None):
+            raise BadBrokerUrl(f"{named!r}: expected the URL of a broker")
         for name in found:
             if name.endswith(("Ssl", "Tls", "UrlTLS")):
                 found[name] = None

@@ -275,7 +275,7 @@ class Reader:
                 "GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE", consumer_id=consumer
             )["last_message_id"]
             end = last["ledgerId"], last["entryId"]
-            permits = 0
+            permits, since = 0, time.monotonic()
             while MINUS_ONE not in end and after < end:
                 if permits <= most // 2:
                     connection.send("FLOW", {"consumer_id": consumer, "messagePermits": most})
@@ -290,6 +290,9 @@ class Reader:
                     if at > after:  # the entry at the start may be a batch that has been read in part
                         after = at
                         yield Stored(*after, frame.metadata, frame.payload or b"", frame.broker_time)
+                        since = time.monotonic()
+                if time.monotonic() > since + _SECONDS:
+                    raise Unanswered(f"{topic}: the broker sends nothing new")
             connection.works()
         finally:
             connection.close_consumer(consumer)

@@ -70,7 +70,8 @@ def settings_of(rest: Rest) -> BrokerSettings:
         )
     if missing := stand_in(version):
         refused.append(missing)
-    return BrokerSettings(version, profile, differing, shown.get("clusterName"), refused)
+    cluster = shown.get("clusterName")
+    return BrokerSettings(version, profile, differing, cluster if isinstance(cluster, str) else None, refused)
 
 
 def tenant_call(rest: Rest, tenant: str) -> PolicyCall:

@@ -211,7 +211,11 @@ class Proxy:
             if frame.cmd == "CONNECTED":
                 limits.set(frame.fields.get("max_message_size", MAX_MESSAGE_SIZE))
             elif (field := _URL_FIELDS.get(frame.cmd)) is not None:
-                rewritten = await self._rewritten(frame, field)
+                try:
+                    rewritten = await self._rewritten(frame, field)
+                except BadBrokerUrl as error:  # which the client finds out, too
+                    log.warning("a %s of a broker goes on as it came: %s", frame.cmd, error)
+                    rewritten = frame
                 if rewritten is not frame:
                     frame, whole = rewritten, encode(frame.cmd, rewritten.fields)
         if frame.cmd not in _UNRECORDED:

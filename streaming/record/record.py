@@ -18,7 +18,7 @@ from streaming.record.policies import (
 )
 from streaming.record.proxy import Proxy
 from streaming.record.recording import COMMANDS, Recording
-from streaming.record.rest import CallFailed, Rest
+from streaming.record.rest import CallFailed, Rest, understood
 from streaming.server.admin.http import HttpServer
 from streaming.server.server import Address, not_for_pages
 from streaming.traces.conform import TraceComparison, compare_trace
@@ -44,7 +44,8 @@ def known_of(rest: Rest) -> BrokerInfo:
     missing: list[str] = []
     cluster: str | None = None
     try:
-        found = settings_of(rest)
+        with understood(rest.url):
+            found = settings_of(rest)
         cluster = found.cluster
         header = {"broker_config": found.settings, "pulsar_version": found.version}
         missing += found.refused
@@ -54,7 +55,8 @@ def known_of(rest: Rest) -> BrokerInfo:
         for tenant in rest.get("/tenants", list[str]):
             calls.append(tenant_call(rest, tenant))
             for namespace in namespaces_of(rest, tenant):
-                policies = namespace_policies(rest, namespace, cluster)
+                with understood(rest.url):
+                    policies = namespace_policies(rest, namespace, cluster)
                 calls += policies.calls
                 missing += policies.refused
                 calls += partitioned_topics(rest, namespace)

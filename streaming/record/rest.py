@@ -60,7 +60,7 @@ class _NotConnected(ConnectionError):
     """There is no connection, so nothing was asked."""
 
 
-class _CutOff(Exception):
+class CutOff(Exception):
     """A response ended before its end."""
 
 
@@ -138,7 +138,7 @@ class Rest:
         body: bytes | None,
     ) -> http.client.HTTPResponse:
         """Sends a request, also to the broker that the first one names. The caller reads the response. Raises OSError and
-        `http.client.HTTPException`."""
+        `http.client.HTTPException`, and ValueError for headers and a target that HTTP does not have."""
         return self._followed(_Request(method, dict(headers), body, _Idle()), target, Unreachable()).response
 
     def _followed(self, request: _Request, target: str, unreachable: Unreachable) -> _Answered:
@@ -149,7 +149,13 @@ class Rest:
             response = answered.response
             if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
                 return answered
-            url = urllib.parse.urljoin(url, elsewhere)
+            try:
+                url = urllib.parse.urljoin(url, elsewhere)
+                urllib.parse.urlsplit(url).port  # noqa: B018 - is one that can be
+            except ValueError as error:
+                raise CallFailed(
+                    f"{request.method} {target}: redirected to a bad URL: {error}", HTTPStatus.BAD_GATEWAY
+                ) from None
             with response, suppress(OSError, http.client.HTTPException):
                 response.read(_MOST_OF_REDIRECT)
             request.idle.keep(answered)
@@ -244,16 +250,14 @@ class Rest:
             self._idle.keep(answered)
         except TimeoutError:
             raise CallFailed(f"{method} {path}: no response in time", INCOMPLETE) from None
-        except _CutOff:
+        except CutOff:
             raise CallFailed(f"{method} {path}: the response is cut off", INCOMPLETE) from None
         except CallFailed:
             raise
         except (OSError, http.client.HTTPException) as error:
             raise CallFailed(f"{self.url} can't be reached: {error}") from None
-        except ValueError as error:  # of a redirect
-            raise CallFailed(
-                f"{method} {path}: redirected to a bad URL: {error}", HTTPStatus.BAD_GATEWAY
-            ) from None
+        except ValueError as error:  # of a header, such as a token
+            raise CallFailed(f"{method} {path}: can't be sent: {error}", HTTPStatus.BAD_GATEWAY) from None
         if len(said) > _MOST_BYTES:
             raise CallFailed(f"{method} {path}: the response has more than {_MOST_BYTES >> 20} MiB", status)
         if is_deep(said, around=1):  # a record that has it is an object
@@ -364,7 +368,7 @@ def _connect(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
-    """The body, or a part of it that is larger than any may be. Raises `TimeoutError` and `_CutOff`."""
+    """The body, or a part of it that is larger than any may be. Raises `TimeoutError` and `CutOff`."""
     deadline, found = time.monotonic() + _MOST_SECONDS, bytearray()
     try:
         while len(found) <= _MOST_BYTES and (some := response.read1(_MOST_BYTES)):
@@ -374,10 +378,14 @@ def _body(response: http.client.HTTPResponse) -> bytes:
     except TimeoutError:
         raise
     except (OSError, http.client.HTTPException) as error:
-        raise _CutOff from error
-    if len(found) > _MOST_BYTES or response.chunked:
-        return bytes(found)
-    # Bytes of the announced ones are left, or even the headers are cut off, so that there is no announcement.
-    if response.length or (response.length is None and not found):
-        raise _CutOff
+        raise CutOff from error
+    if len(found) <= _MOST_BYTES:
+        check_whole(response, is_empty=not found)
     return bytes(found)
+
+
+def check_whole(response: http.client.HTTPResponse, *, is_empty: bool) -> None:
+    """Nothing more comes of a response. Raises `CutOff` if it should: bytes of the announced ones are left, or even the headers are cut off, so that
+    there is no announcement."""
+    if not response.chunked and (response.length or (response.length is None and is_empty)):
+        raise CutOff

@@ -35,7 +35,7 @@ RIGHT: dict[str, Any] = {
 }
 ODD: list[Any] = [
     None, "<html><p>Sign in</p></html>", [1, None, {"a": []}], {"a": {"b": None}}, 5, ["x"], {"partitions": -1}, {"partitions": "1"},
-    {"partitions": 2**31 - 1}, {"subscriptions": {"s": 1}, "ledgers": [], "cursors": {}}, {"ledgers": [{}], "cursors": {"s": {"markDeletePosition": "x"}}},
+    {"clusterName": ["c"], "publishRate": {"c": {}, "d": None}}, {"partitions": 2**31 - 1}, {"subscriptions": {"s": 1}, "ledgers": [], "cursors": {}}, {"ledgers": [{}], "cursors": {"s": {"markDeletePosition": "x"}}},
 ]  # fmt: skip
 
 
@@ -75,6 +75,18 @@ def test_nobody_stumbles(path: str | None, odd: Any, tmp_path: Path) -> None:
     for given in ("public/default", "persistent://public/default/t"):
         failure(lambda given=given: MirroredCluster(rest, [given]).find())  # type: ignore[misc]
         failure(lambda given=given: captured(rest, given, tmp_path))  # type: ignore[misc]
+
+
+def test_a_cluster_whose_name_is_no_text() -> None:
+    """Rates of a namespace are those of a cluster."""
+    odd = Answering("/brokers/configuration/runtime", {"clusterName": ["c"]})
+    rates = {
+        "publishMaxMessageRate": {"c": {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": 5}}
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RIGHT, "/namespaces/public/default", rates)
+        known = known_of(odd)
+    assert [each.body for each in known.calls if each.path == "/namespaces/public/default"] != []
 
 
 def test_more_partitions_than_there_may_be(tmp_path: Path) -> None:

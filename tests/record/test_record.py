@@ -776,7 +776,7 @@ def test_messages_are_counted_if_the_broker_stored_them(
         pass
 
     answer: Any = Answer(body)
-    answer.status = status
+    answer.status, answer.chunked, answer.length = status, False, None
 
     async def read(api: AdminProxy) -> None:
         chunks: Any = api._body(answer, None, _Passing("rest", "persistent://a/b/c", 7))
@@ -876,6 +876,125 @@ def test_a_message_that_no_line_has_room_for(
     assert imported.lacking[NOT_RECORDED["large"]] == (2 if payloads == "keep" else 1)
     assert imported.commands["SEND"] == 2
     read_log(proxy.folder / COMMANDS)
+
+
+# ---- answers of the admin API that are not whole, or odd
+
+
+@contextlib.contextmanager
+def answering_bytes(answers: dict[str, bytes]) -> Iterator[str]:
+    """The URL of an admin API that sends such bytes to calls with such an end of their path, and closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    path = connection.recv(1 << 16).split(b" ")[1].decode()
+                    connection.sendall(
+                        next((answers[each] for each in answers if path.endswith(each)), whole(b"{}"))
+                    )
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def whole(body: bytes, head: bytes = b"200 OK", length: int | None = None) -> bytes:
+    """An answer. `length`: what it announces, if that is another one."""
+    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        head,
+        len(body) if length is None else length,
+        body,
+    )
+
+
+LARGE = b"x" * (1 << 20)
+CUT_OFF = {
+    "/length": whole(b"0123456789", length=100),
+    "/chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n9\r\nab",
+    "/chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n",
+    "/large": whole(LARGE, length=len(LARGE) + 1),
+    "/large-chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n"
+    % (len(LARGE), LARGE),
+}
+
+
+def test_an_answer_that_is_cut_off_is_none(
+    broker: Running, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client sees that it is, and the recording has no answer."""
+    with (
+        answering_bytes(CUT_OFF) as url,
+        proxied(tmp_path / "log", broker.service_url, url) as proxy,
+    ):
+        for path in CUT_OFF:
+            if "large" in path:
+                with pytest.raises(http.client.IncompleteRead):
+                    proxy.call("GET", f"/persistent/a/b/t{path}")
+                continue
+            status, body = proxy.call("GET", f"/persistent/a/b/t{path}")
+            assert (status, "cut off" in json.loads(body)["reason"]) == (502, True)
+        assert proxy.call("GET", "/persistent/a/b/t/whole") == (200, b"{}")
+    calls = {each["path"].rpartition("/")[2]: each for each in proxy.trace.records if each["dir"] == "admin"}
+    assert {name for name, each in calls.items() if "status" in each} == {"whole"}
+    assert "Traceback" not in caplog.text
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+ODD_ANSWERS = {
+    "/scheme": whole(b"", b"307 Temporary Redirect\r\nLocation: http://[bad/x"),
+    "/port": whole(b"", b"307 Temporary Redirect\r\nLocation: http://127.0.0.1:99999/x"),
+    "/url": whole(b'{"brokerUrl":"pulsar://a:b:c","nativeUrl":"pulsar://x"}'),
+    "/http": whole(b'{"brokerUrl":"http://foo"}'),
+    "/number": whole(b'{"brokerUrl":5}'),
+    "/list": whole(b'{"brokerUrl":[]}'),
+    "/cut": whole(b"{}", length=100),
+}
+
+
+def test_an_odd_answer_is_a_bad_gateway(
+    broker: Running, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        answering_bytes(ODD_ANSWERS) as url,
+        proxied(tmp_path / "log", broker.service_url, url) as proxy,
+    ):
+        for path in ODD_ANSWERS:
+            root = "" if path in ("/scheme", "/port") else "/lookup/v2/topic"
+            status, body = proxy.call("GET", f"{root}/persistent/a/b{path}")
+            assert (status, json.loads(body)["reason"].startswith("GET ")) == (502, True), path
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_an_answer_that_is_too_deep_is_recorded_without_its_value(broker: Running, tmp_path: Path) -> None:
+    depths = (90, 99, 100, 101, 900)
+    answers = {f"/{depth}": whole(b"[" * depth + b"]" * depth) for depth in depths}
+    with answering_bytes(answers) as url, proxied(tmp_path / "log", broker.service_url, url) as proxy:
+        for depth in depths:
+            assert len(proxy.call("GET", f"/persistent/a/b/{depth}")[1]) == 2 * depth
+    calls = [each for each in proxy.trace.records if each["dir"] == "admin"]
+    assert [each["status"] for each in calls] == [200] * len(depths)
+    assert ["response" in each for each in calls] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("url", ["pulsar://a:b:c", "http://foo", "pulsar+ssl://", "x"])
+def test_a_lookup_that_names_no_broker_goes_on_as_it_came(url: str, tmp_path: Path) -> None:
+    def answers(frame: Any) -> list[bytes]:
+        if frame.cmd != "LOOKUP":
+            return connected(frame)
+        fields = {"request_id": frame.fields["request_id"], "response": "Connect", "brokerServiceUrl": url}
+        return [encode("LOOKUP_RESPONSE", fields)]
+
+    broker = Scripted(answers)
+    lookup = encode("LOOKUP", {"topic": "t", "request_id": 7, "authoritative": False})
+    with proxied(tmp_path / "log", broker.url, "http://127.0.0.1:1") as proxy:
+        found = exchange(proxy.service_url, CONNECT, lookup, until="LOOKUP_RESPONSE")
+    broker.close()
+    assert found[-1].fields["brokerServiceUrl"] == url
 
 
 # ---- answers in another order

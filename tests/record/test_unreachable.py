@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from streaming.protocol.codec import encode
+from streaming.protocol.codec import encode, entry
 from streaming.protocol.frames import MINUS_ONE
 from streaming.record import client, rest, unreachable
 from streaming.record.client import BrokerUnreachable, Reader, ReadFailed, Unanswered
@@ -149,6 +149,35 @@ def test_a_broker_that_says_nothing_any_more_is_asked_once(at: str, monkeypatch:
                 assert caught.value.broker == broker.url
         assert broker.got.count("CONNECT") == broker.got.count(at) == broker.got.count("PING") == tries
         clock.now += seconds
+    broker.close()
+
+
+def test_a_broker_that_sends_the_same_entry_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic waits for so long, and no longer."""
+    monkeypatch.setattr(client, "_SECONDS", 0.3)
+    metadata = {"producer_name": "p", "sequence_id": 0, "publish_time": 1}
+    id_ = {"ledgerId": 5, "entryId": 0}
+
+    def answers(frame: Any) -> list[bytes]:
+        if frame.cmd == "FLOW":
+            fields = {"consumer_id": frame.fields["consumer_id"], "message_id": id_}
+            return [encode("MESSAGE", fields, entry(metadata, b"x"))] * frame.fields["messagePermits"]
+        if frame.cmd == "GET_LAST_MESSAGE_ID":
+            last = {
+                "request_id": frame.fields["request_id"],
+                "last_message_id": {"ledgerId": 5, "entryId": 1},
+            }
+            return [encode("GET_LAST_MESSAGE_ID_RESPONSE", last)]
+        if frame.cmd == "SUBSCRIBE":
+            return [encode("SUCCESS", {"request_id": frame.fields["request_id"]})]
+        return redirecting(lambda _: broker.url)(frame)
+
+    broker = Scripted(answers)
+    with Reader(broker.url) as reader:
+        entries = reader.entries("t")
+        assert next(entries).payload == b"x"
+        with pytest.raises(Unanswered, match="t: the broker sends nothing new"):
+            next(entries)
     broker.close()
 
 

@@ -59,6 +59,8 @@ class _OwnWords(logging.Filter):
         """Lets a record through."""
         if str(record.msg).startswith("Cancel %s running task(s)"):
             record.msg = f"requests to the admin API that were not done {CLOSE_SECONDS} s after the stop, and are refused: %s"
+        elif str(record.msg).startswith("ASGI callable returned without completing"):
+            record.msg = "an answer of the admin API ends before its end, and its connection is closed"
         return True
 
 
