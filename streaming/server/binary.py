@@ -792,7 +792,8 @@ class Connection(asyncio.Protocol):
         elif cmd in _WATCHES and self._highest >= HAS_FEATURES:
             self._watch(asked, size)
         elif cmd == "CONSUMER_STATS":
-            self._begin(size, self._consumer_stats, asked.fields)
+            topic = self._requests.topic_of_consumer(asked.fields["consumer_id"])
+            self._begin(size, partial(self._consumer_stats, topic), asked.fields)
         elif cmd not in _NOTHING:
             self.close(f"{cmd} is not a client's command")
         return not self._closing
@@ -1048,12 +1049,11 @@ class Connection(asyncio.Protocol):
             watching = Watching(self.name, self._answer, lambda: self._writable, self.drop)
             self._begin(size, partial(watchers.watch, watching), asked.fields)
 
-    async def _consumer_stats(self, fields: dict[str, Any]) -> None:
-        """Answer CONSUMER_STATS from the stats of the topic."""
+    async def _consumer_stats(self, topic: str | None, fields: dict[str, Any]) -> None:
+        """Answer CONSUMER_STATS from the stats of the consumer's topic."""
         number, request = fields["consumer_id"], {"request_id": fields["request_id"]}
-        topic = self._requests.topic_of_consumer(number)
         if topic is None:
-            self.close(f"CONSUMER_STATS of consumer {number}, which was never opened")
+            self.close(f"CONSUMER_STATS of consumer {number}, which is not open")
             return
         call = Admin(method="GET", path=topic_path(topic, "/stats"))
         try:

@@ -336,13 +336,24 @@ def test_a_consumer_asks_for_its_stats() -> None:
 def test_stats_of_a_consumer_that_is_not_there() -> None:
     async def work(scene: Scene) -> None:
         peer = await scene.connected()
-        peer.send(subscribe("Exclusive"), subscribe("Exclusive", consumer_id=2, request_id=10))
-        assert (await peer.until("ERROR")).fields["error"] == "ConsumerBusy"
-        peer.send(encode("CONSUMER_STATS", {"request_id": 4, "consumer_id": 2}))
+        asks = encode("CONSUMER_STATS", {"request_id": 4, "consumer_id": 2})
+        peer.send(subscribe("Exclusive"), subscribe("Exclusive", consumer_id=2, request_id=10) + asks)
         refused = (await peer.until("CONSUMER_STATS_RESPONSE")).fields
         assert (refused["request_id"], refused["error_code"]) == (4, "ConsumerNotFound")
+
+    run(work)
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["refused", "never asked for"])
+def test_stats_of_what_is_no_consumer_close_the_connection(asked: bool) -> None:
+    async def work(scene: Scene) -> None:
+        peer = await scene.connected()
+        if asked:
+            peer.send(subscribe("Exclusive"), subscribe("Exclusive", consumer_id=9, request_id=10))
+            assert (await peer.until("ERROR")).fields["error"] == "ConsumerBusy"
         peer.send(encode("CONSUMER_STATS", {"request_id": 5, "consumer_id": 9}))
-        assert await peer.next() is None
+        while (frame := await peer.next()) is not None:
+            assert frame.cmd != "CONSUMER_STATS_RESPONSE"
 
     run(work)
 
