@@ -68,6 +68,11 @@ def test_what_is_not_in_avro_is_compared_as_it_is() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     assert essence(schema) == schema
     assert essence("no") == "no"
+    assert essence(1) == 1
+    assert essence(record(1)) != essence(record(2))
+    assert essence(record(field(1))) != essence(record(field(2)))
+    assert essence({"type": "record", "fields": 1}) != essence({"type": "record", "fields": 2})
+    assert essence({"type": "no", "a": 1}) != essence({"type": "no", "a": 2})
 
 
 @given(JSON)
