@@ -45,11 +45,28 @@ class Requests:
         """A consumer is gone with its subscription."""
         self._topics.pop(sender, None)
 
+    def topic(self, frame: Frame) -> str | None:
+        """The topic that a frame names, or that its producer or consumer was opened with (`NO_TOPIC`: it never was). None: the frame has
+        neither. A frame that opens or closes one, from either side, is remembered."""
+        fields = frame.fields
+        topic = complete(fields["topic"]) if "topic" in fields else None
+        if frame.cmd in LOOKUPS:
+            return topic
+        kind = "producer" if "producer_id" in fields else "consumer"
+        if (id_ := fields.get(f"{kind}_id")) is None:
+            return topic
+        if topic is not None:
+            self._topics[kind, id_] = topic
+            return topic
+        if frame.cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
+            return self._topics.pop((kind, id_), NO_TOPIC)
+        return self.topic_of((kind, id_))
+
     def __len__(self) -> int:
         """The producers and consumers that are remembered."""
         return len(self._topics)
 
-    def command(self, frame: Frame) -> tuple[str | None, dict[str, Any]]:
+    def command(self, frame: Frame) -> tuple[str, dict[str, Any]]:
         """The topic and the command of a frame that is one of `OF_THE_BROKER`.
 
         A topic's name is completed as clients do: ``my-topic`` is ``persistent://public/default/my-topic``.
@@ -64,20 +81,9 @@ class Requests:
                 "metadata": frame.metadata,
                 "payload_bytes": frame.payload,
             }
-        cmd, fields = frame.cmd, dict(frame.fields)
-        topic: str | None = fields.pop("topic", None)
-        if topic is not None:
-            topic = complete(topic)
-        if cmd not in LOOKUPS:
-            kind = ("producer", "producer_id") if "producer_id" in fields else ("consumer", "consumer_id")
-            key = kind[0], fields.get(kind[1], -1)
-            if topic is not None:
-                self._topics[key] = topic
-            elif cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
-                topic = self._topics.pop(key, NO_TOPIC)
-            else:
-                topic = self._topics.get(key, NO_TOPIC)
-        return topic, {"command": cmd, "connection": frame.connection, **fields}
+        fields = {name: value for name, value in frame.fields.items() if name != "topic"}
+        topic = self.topic(frame) or NO_TOPIC
+        return topic, {"command": frame.cmd, "connection": frame.connection, **fields}
 
 
 def complete(topic: str) -> str:

@@ -1,6 +1,8 @@
 """A trace as it is being recorded: a line is with the operating system before its frame goes on."""
 
 import itertools
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +12,7 @@ import msgspec
 from schemas.lines import why_unreadable
 from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.protocol.codec import Frame
-from streaming.protocol.requests import complete
+from streaming.protocol.requests import Requests
 from streaming.runtime.clock import RealClock
 from streaming.traces.trace import FORMAT, Payloads, frame_record
 from streaming.traces.ungated import UNRECORDED, Unrecorded
@@ -43,8 +45,8 @@ class Recording:
         }  # fmt: skip
         self._calls = itertools.count()
         self._clock = clock or RealClock()
-        self._topics: dict[int, dict[tuple[str, int], str]] = {}
-        """By connection, and open producer or consumer."""
+        self._requests: dict[int, Requests] = defaultdict(Requests)
+        """By connection."""
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,26 +69,16 @@ class Recording:
             record["intact"] = False
         for name in _SECRETS & record["fields"].keys():
             del record["fields"][name]
-        topic, now = self._topic(connection, frame), self.now()
-        shorter = {"t": now, **_unrecorded("large", topic, now, 1)}
-        self._write({"t": now, "conn": connection, "dir": direction, **record}, shorter)
+        topic, now = self._requests[connection].topic(frame), self.now()
+        self._write(
+            {"t": now, "conn": connection, "dir": direction, **record},
+            lambda: {"t": now, **_unrecorded("large", topic, now, 1)},
+        )
 
     def closed(self, connection: int, direction: str) -> None:
         """A connection is closed, by its client (`in`) or the broker (`out`)."""
-        self._topics.pop(connection, None)
+        self._requests.pop(connection, None)
         self.note(conn=connection, dir=direction, cmd="_TCP_CLOSE", fields={})
-
-    def _topic(self, connection: int, frame: Frame) -> str | None:
-        """The topic of a frame, if it is that of a producer or a consumer."""
-        kind = "producer_id" if "producer_id" in frame.fields else "consumer_id"
-        if (id_ := frame.fields.get(kind)) is None:
-            return None
-        topics = self._topics.setdefault(connection, {})
-        if frame.cmd in ("PRODUCER", "SUBSCRIBE"):
-            topics[kind, id_] = complete(frame.fields["topic"])
-        elif frame.cmd.startswith("CLOSE_"):
-            return topics.pop((kind, id_), None)
-        return topics.get((kind, id_))
 
     def call(self, method: str, path: str, body: Any) -> int:
         """An admin call is issued. Returns its number. Passwords in the policies of a namespace are left out, and so is a body that no reader
@@ -94,7 +86,7 @@ class Recording:
         number = next(self._calls)
         more = {} if body is None else {"body": without_secrets(body)}
         record = {"t": self.now(), "dir": "admin", "call": number, "method": method, "path": path}
-        self._write({**record, **more}, record)
+        self._write({**record, **more}, lambda: record)
         return number
 
     def answer(self, call: int, status: int, **more: Any) -> None:
@@ -106,7 +98,7 @@ class Recording:
             more["response"] = without_secrets(more["response"])
         record = {"t": self.now(), "dir": "answer", "call": call, "status": status}
         without = {name: value for name, value in more.items() if name != "response"}
-        self._write({**record, **more}, {**record, **without})
+        self._write({**record, **more}, lambda: {**record, **without})
 
     def not_recorded(self, what: Unrecorded, topic: str | None, since: int, count: int) -> None:
         """Note so many messages or calls that passed and are not in the recording, on a topic since a time (ms)."""
@@ -121,13 +113,13 @@ class Recording:
         """The time (ms) of a record that is written now."""
         return self._clock.now()
 
-    def _write(self, record: dict[str, Any], shorter: dict[str, Any] | None = None) -> None:
-        """`shorter`: takes the record's place if no reader of the trace would take it."""
+    def _write(self, record: dict[str, Any], shorter: Callable[[], dict[str, Any]] | None = None) -> None:
+        """`shorter`: makes what takes the record's place if no reader of the trace would take it."""
         if self.failed is not None:
             return
         whole = msgspec.json.encode(record) + b"\n"
         if shorter is not None and why_unreadable(whole) is not None:
-            whole = msgspec.json.encode(shorter) + b"\n"
+            whole = msgspec.json.encode(shorter()) + b"\n"
         line = memoryview(whole)
         try:
             while line:

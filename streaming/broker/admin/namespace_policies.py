@@ -76,8 +76,6 @@ _RATES = {
 _OLD_RATE = "clusterDispatchRate"
 """The name that topicDispatchRate had once. It counts where that is not set."""
 
-_AUTO_UPDATE = "schema_auto_update_compatibility_strategy"
-
 _KEPT = {
     "antiAffinityGroup": "antiAffinity",
     "compaction_threshold": "compactionThreshold",
@@ -86,11 +84,11 @@ _KEPT = {
     "offload_threshold": "offloadThreshold",
     "offload_threshold_in_seconds": "offloadThresholdInSeconds",
     "subscription_auth_mode": "subscriptionAuthMode",
-    _AUTO_UPDATE: AUTO_UPDATE,
+    "schema_auto_update_compatibility_strategy": AUTO_UPDATE,
     "dispatcherPauseOnAckStatePersistentEnabled": "dispatcherPauseOnAckStatePersistent",
     "allowed_topic_property_keys_for_metrics": "allowedTopicPropertyKeysForMetrics",
 }
-"""The same for policies without effect, and `_AUTO_UPDATE`."""
+"""The same for the policies of `KEPT`."""
 
 _QUOTAS = "backlog_quota_map"
 
@@ -311,7 +309,7 @@ def take(policies: Mapping[str, Any], cluster: str | None = None) -> TakenOfName
         else:
             if name in (*_KEPT, "bundles", "properties") and not _may_have_secrets(name):
                 taken.body[name] = value
-            if name == _AUTO_UPDATE:
+            if name in _KEPT and KEPT[_KEPT[name]].has_effect:
                 applied += 1
             else:
                 taken.without_effect.append(name)

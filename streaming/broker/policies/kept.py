@@ -1,8 +1,8 @@
 """Policies that are kept and returned but have no effect: what they govern does not exist here.
 
 They concern bookies, bundles, replication, offloading, compaction, and authorization. dispatcherPauseOnAckStatePersistent is one of them,
-too: no delivery pauses here because more acks wait to be written than managedLedgerMaxUnackedRangesToPersist. One has an effect:
-schemaAutoUpdateCompatibilityStrategy (`hierarchy.AUTO_UPDATE`).
+too: no delivery pauses here because more acks wait to be written than managedLedgerMaxUnackedRangesToPersist. One has an effect,
+`hierarchy.AUTO_UPDATE`.
 """
 
 from typing import Any, NamedTuple
@@ -20,11 +20,13 @@ from streaming.broker.policies.hierarchy import AUTO_UPDATE, AUTO_UPDATE_STRATEG
 
 
 class KeptPolicy(NamedTuple):
-    """`type`: of the body. `unset_of_namespace`, `unset_of_topic`: status and body of GET where it is not set."""
+    """`type`: of the body. `unset_of_namespace`, `unset_of_topic`: status and body of GET where it is not set. `has_effect`: something here
+    looks at it."""
 
     type: Any
     unset_of_namespace: tuple[int, Any] = (200, None)
     unset_of_topic: tuple[int, Any] = (200, None)
+    has_effect: bool = False
 
 
 class BookieAffinityGroup(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,13 +56,13 @@ KEPT: dict[str, KeptPolicy] = {
     "offloadDeletionLagMs": KeptPolicy(Int64),
     "removeOffloadPolicies": KeptPolicy(None),
     "subscriptionAuthMode": KeptPolicy(str, (200, "None")),
-    AUTO_UPDATE: KeptPolicy(str, (204, None)),
+    AUTO_UPDATE: KeptPolicy(str, (204, None), has_effect=True),
     "entryFilters": KeptPolicy(EntryFilters),
     "shadowTopics": KeptPolicy(list[str]),
 }
 """Path below the namespace or topic → policy."""
 
-KEPT_WITHOUT_EFFECT = frozenset(KEPT) - {AUTO_UPDATE}
+KEPT_WITHOUT_EFFECT = frozenset(name for name, policy in KEPT.items() if not policy.has_effect)
 
 MAY_HAVE_SECRETS = "offloadPolicies"
 """The policy that may have passwords. No recording or log of a cluster has it. It has no effect here."""
