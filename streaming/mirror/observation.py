@@ -13,6 +13,7 @@ A position that moved does not say why. Its counters and the topic's policies do
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -38,11 +39,13 @@ _Range = tuple[int, int, int, int]
 
 
 class Observation(NamedTuple):
-    """What was seen of a topic at `time` (ms), and at the look before (`earlier`)."""
+    """What was seen of a topic at `time` (ms), and at the look before (`earlier`). `ledgers`: the entries of those that a subscription needs,
+    by ledger, as far as this process has seen them."""
 
     time: int
     record: Mirror
     earlier: Mirror | None = None
+    ledgers: Mapping[int, int] = MappingProxyType({})
 
 
 def observe(
@@ -97,7 +100,9 @@ def observe(
         record = msgspec.convert(msgspec.to_builtins(record), Mirror)
     except (msgspec.ValidationError, OverflowError) as error:
         raise ValueError(f"no broker shows this: {error}") from None
-    return Observation(time, record, None if before is None else before.record)
+    needed = min((each.mark_delete[0] for each in subscriptions.values()), default=record.ledger_id)
+    needed_ledgers = {id_: entries for id_, entries in ledgers.items() if id_ >= needed}
+    return Observation(time, record, None if before is None else before.record, needed_ledgers)
 
 
 def is_another(before: Mirror, now: Mirror, *, retained: bool) -> bool:
@@ -137,13 +142,13 @@ class _Stored:
     """Counts a topic's entries. `ledgers`: entries by ledger, ascending."""
 
     def __init__(self, ledgers: dict[int, int]) -> None:
-        self._ledgers, self._ids = ledgers, [*ledgers]
+        self.ledgers, self._ids = ledgers, [*ledgers]
         self._before = [0, *accumulate(ledgers.values())]
 
     def up_to(self, position: _Position) -> int:
         """How many entries there are up to a position, and with it."""
         ledger, entry = position
-        return self._before[bisect_left(self._ids, ledger)] + min(entry + 1, self._ledgers.get(ledger, 0))
+        return self._before[bisect_left(self._ids, ledger)] + min(entry + 1, self.ledgers.get(ledger, 0))
 
     @property
     def count(self) -> int:
@@ -207,7 +212,11 @@ def _since(
         ruled = evicts or lately > 0
         return msgspec.structs.replace(now, expired_to=now.mark_delete if ruled else None, reset=not ruled)
     if (expired := max(now.expired - before.expired, unsent)) > 0:
-        to = min(_nth_unacknowledged(before, expired, stored), now.mark_delete)
+        to = now.mark_delete
+        if expired < _passed(look.record, before, to, stored):
+            # A ledger may be gone as soon as its last entry has expired.
+            known = _Stored(dict(sorted({**look.ledgers, **stored.ledgers}.items())))
+            to = min(_nth_unacknowledged(before, expired, known), to)
         return msgspec.structs.replace(now, expired_to=to)
     return now
 

@@ -1,6 +1,7 @@
 """What other policies would have done, asked of a mirrored log, is what they would have done on the cluster."""
 
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -23,17 +24,21 @@ from streaming.mirror.reading import read
 from streaming.mirror.source import Look
 from streaming.quality.gate import judge
 from streaming.record.stored import Stored
-from tests.answers.test_whatif import START, Record, T, admin, eviction, table, ttl
+from tests.answers.test_whatif import START, Record, T, admin, broker, eviction, table, ttl
 
 pytestmark = pytest.mark.feature("K4")
+
+LOOK = 300
+"""A mirror looks at a silent topic at least so often (s)."""
 
 PATH = f"/{T.replace('://', '/')}"
 
 
 class Source:
-    """A cluster, the log of what happens there, and what a mirror that looks all the time writes of it."""
+    """A cluster, the log of what happens there, and what a mirror that looks all the time writes of it, once it has begun (second)."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, begun: int = 0, **settings: Any) -> None:
+        self._begun = begun
         self.log: list[Record] = []
         self.mirrored: list[Record] = []
         self.held: list[tuple[int, int]] = []
@@ -81,6 +86,8 @@ class Source:
                         (second, T, {"connection": "mirror", **send.command, "payload": payload})
                     )
                 self._read_to = each.ledger_id, each.entry_id
+        if second < self._begun:
+            return
         if self._broker.topic_stats(T) is not None:
             before, self._before = (
                 self._before,
@@ -90,6 +97,8 @@ class Source:
                     self._get("internalStats"),
                     self._before,
                     read_to=self._read_to,
+                    evicts=self._settings.get("backlogQuotaDefaultRetentionPolicy")
+                    == "consumer_backlog_eviction",
                 ),
             )
             if before is None or _shown(before) != _shown(self._before):
@@ -102,15 +111,22 @@ class Source:
         return table(self.log, **self._settings), table(self.mirrored, **self._settings)
 
 
-def live(draw: Random, subscriptions: str, **settings: Any) -> Source:
-    source, second, published = Source(**settings), 0, 0
+def live(
+    draw: Random, subscriptions: str, pauses: Sequence[int] = (0, 1, 20, 65), begun: int = 0, **settings: Any
+) -> Source:
+    source, second, published = Source(begun, **settings), 0, 0
     for name in subscriptions:
         common = {"connection": name, "consumer_id": 1, "subscription": name, "request_id": 1}
         source.do(0, command="SUBSCRIBE", subType="Shared", initialPosition="Earliest", **common)
         if name == "s":
             source.do(0, command="FLOW", connection=name, consumer_id=1, messagePermits=1000)
     for _ in range(40):
-        second += draw.choice([0, 1, 20, 65])
+        pause = draw.choice(pauses)
+        for _ in range(0, pause - LOOK, LOOK):
+            second += LOOK
+            pause -= LOOK
+            source.do(second, command="TICK")
+        second += pause
         match draw.randrange(5):
             case 0 | 1 | 2:
                 payload = "x" * draw.randrange(1, 200)
@@ -135,7 +151,7 @@ def live(draw: Random, subscriptions: str, **settings: Any) -> Source:
                 )
             case _:
                 source.do(second, command="TICK")
-    source.do(second + 200, command="TICK")
+    source.do(max(second + 200, begun), command="TICK")
     return source
 
 
@@ -150,7 +166,7 @@ def lost(log: pa.Table, policies: pa.Table) -> set[tuple[Any, ...]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_messages_would_be_lost(seed: int, policies: pa.Table) -> None:
     draw = Random(seed)
-    own = draw.choice([{}, {"ttlDurationDefaultInSeconds": 120}])
+    own: dict[str, Any] = draw.choice([{}, {"ttlDurationDefaultInSeconds": 120}])
     log, mirrored = live(draw, "st", managedLedgerMaxEntriesPerLedger=draw.choice([3, 50000]), **own).tables()
     there, here = lost(log, policies), lost(mirrored, policies)
     if own:  # a cluster does not show who acknowledged what it had expired
@@ -166,10 +182,43 @@ def test_the_same_ledgers_would_be_kept(seed: int, minutes: int) -> None:
     policies = admin(
         "POST", "retention", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -(minutes != 0)}
     )
-    settings = {"managedLedgerMaxEntriesPerLedger": 3, "retentionCheckIntervalInSeconds": 10}
+    settings: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 3, "retentionCheckIntervalInSeconds": 10}
     log, mirrored = live(draw, "s", **settings).tables()
     there, here = kept(log, policies), kept(mirrored, policies)
     assert here == there
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_policies_that_the_cluster_has_change_nothing(seed: int) -> None:
+    """However long a topic pauses, and whenever the mirror began: until then, the log has entries and no subscriptions. But the cluster's rules
+    act up to a look earlier than a mirror sees."""
+    draw = Random(seed)
+    own: tuple[dict[str, Any], ...] = (
+        {},
+        {"ttlDurationDefaultInSeconds": 120},
+        {"defaultRetentionTimeInMinutes": 5, "defaultRetentionSizeInMB": -1},
+        {
+            "backlogQuotaDefaultLimitBytes": 800,
+            "backlogQuotaDefaultRetentionPolicy": "consumer_backlog_eviction",
+        },
+    )
+    settings = {"managedLedgerMaxEntriesPerLedger": draw.choice([3, 50000])} | own[seed % 4]
+    pauses, begun = (0, 1, 65, 3600, 4 * 3600), draw.choice([0, 20_000])
+    for log in live(draw, "st", pauses, begun, retentionCheckIntervalInSeconds=10, **settings).tables():
+        found = whatif(log, [PolicySet("same", broker(messageExpiryCheckIntervalInMinutes=1))], partitions=1)
+        for row in found.differences.to_pylist():
+            assert row["change"] == "lost earlier", row
+            assert row["baseline_clock"] - row["proposed_clock"] < 2 * LOOK * 1000
+        at_end = ("dispatched", "acked", "expired", "backlog", "storage", "trimmed")
+        before, same = (
+            [
+                [row[name] for name in at_end]
+                for row in found.summary.to_pylist()
+                if (row["policies"] == "same") is there
+            ]
+            for there in (False, True)
+        )
+        assert same == before
 
 
 def kept(log: pa.Table, policies: pa.Table) -> list[tuple[int, int]]:

@@ -53,9 +53,6 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
     if not topic.is_shadow:
         ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a topic that is not a shadow topic"))
         return
-    if not topic.mirrored.seen:
-        topic.last_active = ctx.clock  # who used it before is not known
-    topic.mirrored.seen = max(topic.mirrored.seen, ctx.recorded)
     shadow.follow(ctx, topic, min(command.ledger_id, shadow.LARGEST_LEDGER))
     for subscription in [each for each in topic.subscriptions.values() if each.durable]:
         if subscription.name not in command.subscriptions:
@@ -65,6 +62,10 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
             _take_over(ctx, topic, name, seen, carry_out)
         except BrokerError as error:
             ctx.emit(Unsupported(topic.name, command.connection, f"subscription {name!r}: {error.cause}"))
+    # Only now: until its subscriptions are known, a topic keeps what they may need.
+    if not topic.mirrored.seen:
+        topic.last_active = ctx.clock  # who used it before is not known
+    topic.mirrored.seen = max(topic.mirrored.seen, ctx.recorded)
     _take_over_producers(ctx, topic, command.producers, carry_out)
     _forget(topic, command)
     trim_after_source(ctx, topic, min(command.first_ledger, topic.ledger.current))

@@ -44,8 +44,12 @@ def check_after_source(ctx: Context, topic: PersistentTopic, name: str, to: Posi
         return
     found = _newest_stored_before(ctx, topic, ctx.clock - ttl.value * 1000)
     if found is not None:
-        policy = f"messageTTL {ttl.value} s ({ttl.level})"
-        expire_to_position(ctx, topic, [name], min(found, to), Reason(Expired, "message TTL", policy))
+        reason = Reason(Expired, "message TTL", f"messageTTL {ttl.value} s ({ttl.level})")
+        topic.subscriptions[name].last_expire = ctx.clock
+        cursor, to = topic.cursors[name], min(found, to)
+        # Not through the cursor: the source has searched already, maybe more than once.
+        if topic.ledger.stored(cursor.mark_delete, to) and _expire_to(ctx, topic, cursor, to, reason):
+            trim(ctx, topic)
 
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
