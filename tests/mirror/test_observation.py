@@ -118,8 +118,8 @@ class Pair:
         assert sorted(twin.producers) == sorted(cluster.producers)
 
 
-def act(pair: Pair, draw: Random, connected: set[str]) -> None:
-    """Something that clients or operators of the cluster do."""
+def act(pair: Pair, draw: Random, connected: set[str], *, expires: bool = True) -> None:
+    """Something that clients or operators of the cluster do. `expires`: also expire messages."""
     cluster, name = pair.cluster, draw.choice([*TYPES])
     held = pair.held.setdefault(name, [])
     match draw.randrange(14):
@@ -159,7 +159,8 @@ def act(pair: Pair, draw: Random, connected: set[str]) -> None:
             if call.endswith("000") or "resetcursor" in call:
                 connected.discard(name)
                 held.clear()
-            pair.on_cluster(cluster.admin(method, call))
+            if expires or "expireMessages" not in call:
+                pair.on_cluster(cluster.admin(method, call))
         case _:
             pair.wait(draw.choice([0.1, 3, 20]))
 
@@ -190,6 +191,42 @@ def test_a_twin_equals_its_topic(seed: int) -> None:
         if draw.random() < 0.2:
             pair.cut()
         pair.assert_equal()
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(60))
+def test_a_twin_with_the_same_rules_of_its_own_comes_to_the_same(seed: int) -> None:
+    """What-if of a mirrored log: the twin's own rules act, also between two looks, when it does not know yet of new subscriptions."""
+    draw = Random(seed)
+    minutes, megabytes = draw.choice([(0, 0), (-1, -1), (-1, 0)])
+    settings: dict[str, Any] = {
+        "managedLedgerMaxEntriesPerLedger": draw.choice([2, 5, 100]),
+        "ttlDurationDefaultInSeconds": draw.choice([0, 30]),
+        "defaultRetentionTimeInMinutes": minutes,
+        "defaultRetentionSizeInMB": megabytes,
+    }
+    checks = ["messageExpiry", "consumedLedgers"][not settings["ttlDurationDefaultInSeconds"] :]
+    pair, connected = Pair(**settings), set[str]()
+    pair.twin.configure(**settings, shadowTopicFollowsSource=False)
+
+    def check(what: str) -> None:
+        pair.on_cluster(pair.cluster.check(what))
+        pair.look()
+        pair.see(pair.twin.check(what))
+        pair.look()
+
+    pair.publish()
+    for _ in range(draw.choice([20, 60])):
+        for _ in range(draw.choice([1, 1, 5, 20])):
+            act(pair, draw, connected, expires=False)
+        for what in checks:
+            if draw.random() < 0.3:
+                check(what)
+        pair.look()
+    pair.wait(60)
+    for what in checks:
+        check(what)
+    pair.assert_equal()
 
 
 def created_again(before: Observation | None, pair: Pair, *, retained: bool) -> bool:

@@ -54,21 +54,21 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
         ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a topic that is not a shadow topic"))
         return
     shadow.follow(ctx, topic, min(command.ledger_id, shadow.LARGEST_LEDGER))
+    # First the new subscriptions, then what may delete ledgers: until it knew them, the topic kept what they may need.
+    new = list(_create(ctx, topic, command))
+    before, topic.mirrored.seen = topic.mirrored.seen, max(topic.mirrored.seen, ctx.recorded)
+    if not before:
+        topic.last_active = ctx.clock  # who used it before is not known
     for subscription in [each for each in topic.subscriptions.values() if each.durable]:
         if subscription.name not in command.subscriptions:
             leaving.delete(ctx, topic, subscription, "deleted on the source")
     for name, seen in command.subscriptions.items():
-        try:
-            _take_over(ctx, topic, name, seen, carry_out)
-        except BrokerError as error:
-            ctx.emit(Unsupported(topic.name, command.connection, f"subscription {name!r}: {error.cause}"))
-    # Only now: until its subscriptions are known, a topic keeps what they may need.
-    if not topic.mirrored.seen:
-        topic.last_active = ctx.clock  # who used it before is not known
-    topic.mirrored.seen = max(topic.mirrored.seen, ctx.recorded)
+        if name in topic.subscriptions:
+            one = msgspec.structs.replace(seen, reset=False) if name in new else seen
+            _take_over(ctx, topic, name, one, carry_out)
     _take_over_producers(ctx, topic, command.producers, carry_out)
     _forget(topic, command)
-    trim_after_source(ctx, topic, min(command.first_ledger, topic.ledger.current))
+    trim_after_source(ctx, topic, min(command.first_ledger, topic.ledger.current), before)
     _compare(ctx, topic, command, carry_out)
 
 
@@ -85,6 +85,21 @@ def _forget(topic: PersistentTopic, command: c.Mirror) -> None:
 # -- subscriptions ------------------------------------------------------------------------------------------------
 
 
+def _create(ctx: Context, topic: PersistentTopic, command: c.Mirror) -> Iterator[str]:
+    """Create the subscriptions that are not here yet, each where it is on the source. Gives their names."""
+    for name in [each for each in command.subscriptions if each not in topic.subscriptions]:
+        try:
+            subscription = subscribing.create(ctx, topic, name, earliest=True)
+        except BrokerError as error:
+            ctx.emit(Unsupported(topic.name, command.connection, f"subscription {name!r}: {error.cause}"))
+            continue
+        topic.mirrored.subscriptions.pop(name, None)  # of an earlier one
+        target = Position(*command.subscriptions[name].mark_delete)
+        if topic.ledger.next_valid(target) != topic.ledger.next_valid(topic.cursors[name].mark_delete):
+            seeking.reset(ctx, topic, subscription, target.next(), SEEN_FIRST)
+        yield name
+
+
 def _take_over(
     ctx: Context,
     topic: PersistentTopic,
@@ -93,15 +108,10 @@ def _take_over(
     carry_out: Carry,
     why: str = _RESET,
 ) -> None:
-    """`why` it is reset, if it is. Raises `BrokerError` if there can't be a subscription of that name."""
-    subscription, target = topic.subscriptions.get(name), Position(*seen.mark_delete)
-    if subscription is None:
-        subscription = subscribing.create(ctx, topic, name, earliest=True)
-        topic.mirrored.subscriptions.pop(name, None)  # of an earlier one
-        if topic.ledger.next_valid(target) != topic.ledger.next_valid(topic.cursors[name].mark_delete):
-            seeking.reset(ctx, topic, subscription, target.next(), SEEN_FIRST)
-    elif seen.reset:
-        seeking.reset(ctx, topic, subscription, target.next(), why)
+    """`why` it is reset, if it is."""
+    subscription = topic.subscriptions[name]
+    if seen.reset:
+        seeking.reset(ctx, topic, subscription, Position(*seen.mark_delete).next(), why)
     mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
     if seen.reset:
         mirrored.expired_to = EARLIEST

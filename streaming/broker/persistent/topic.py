@@ -170,8 +170,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         return self.is_shadow and ctx.config.shadowTopicFollowsSource
 
     def is_kept_by_source(self, ctx: Context) -> bool:
-        """Is it a shadow topic that deletes neither itself nor ledgers? Before the first MIRROR, it does not know who uses it and which
-        subscriptions need a ledger."""
+        """Is it a shadow topic that is not deleted for being unused? Before the first MIRROR, it does not know who uses it."""
         return self.follows_source(ctx) or (self.is_shadow and not self.mirrored.seen)
 
     def source_expires_until(self, ctx: Context) -> int:

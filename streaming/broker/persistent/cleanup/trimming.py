@@ -71,13 +71,15 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When retention first lets the oldest ledger go."""
-    if not _is_checked(ctx, topic) or topic.is_kept_by_source(ctx):
+    if not _is_checked(ctx, topic) or topic.follows_source(ctx):
         return NEVER
     ledger = topic.ledger
     oldest = next(iter(ledger.ledgers), ledger.current)
     if oldest >= _consumed_up_to(ctx, topic):
         return NEVER
     info = ledger.ledgers[oldest]
+    if _may_be_needed(topic, info):
+        return NEVER
     if _deletable(ctx, topic, info, info.size) is not None:
         return ctx.clock
     return _retained_until(info, ctx.policies_of(topic).retention.value)
@@ -112,19 +114,22 @@ def _is_checked(ctx: Context, topic: PersistentTopic) -> bool:
 def trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_closed: int = -1) -> None:
     """Delete consumed ledgers, oldest first, as far as retention allows. Never deletes the open ledger.
 
-    `just_closed`: the ledger whose rollover causes the trim.
+    `just_closed`: the ledger whose rollover causes the trim. For a shadow topic, that waits for the next MIRROR.
     """
-    if not topic.is_kept_by_source(ctx):
+    if not (topic.follows_source(ctx) or (topic.is_shadow and just_closed >= 0)):
         _trim(ctx, topic, truncate=truncate, just_closed=just_closed)
 
 
-def trim_after_source(ctx: Context, topic: PersistentTopic, first_ledger: int) -> None:
-    """Delete the ledgers of a shadow topic that its source has deleted. `first_ledger`: the oldest one there.
+def trim_after_source(ctx: Context, topic: PersistentTopic, first_ledger: int, since: int) -> None:
+    """Delete the ledgers of a shadow topic that its source has deleted. `first_ledger`: the oldest one there. `since`: the time of the
+    MIRROR before (ms).
 
-    Without shadowTopicFollowsSource, retention decides, as on other topics.
+    Without shadowTopicFollowsSource, retention decides, as on other topics: for the ledgers that were closed since then, only now.
     """
     if not topic.follows_source(ctx):
-        _trim(ctx, topic)
+        last = next((id_ for id_, info in reversed(topic.ledger.ledgers.items()) if info.timestamp), -1)
+        if last >= 0 and topic.ledger.ledgers[last].timestamp > since:
+            _trim(ctx, topic, just_closed=last)
         return
     doomed = [(id_, "deleted on the source") for id_ in topic.ledger.ledgers if id_ < first_ledger]
     if doomed:
@@ -139,7 +144,7 @@ def _trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_
     doomed: list[tuple[int, str]] = []
     total = 0
     for id_, info in ledger.ledgers.items():
-        if id_ >= boundary:
+        if id_ >= boundary or _may_be_needed(topic, info):
             break
         total += info.size
         cause = _deletable(ctx, topic, info, total)
@@ -157,6 +162,11 @@ def _trim(ctx: Context, topic: PersistentTopic, *, truncate: bool = False, just_
         minutes, megabytes = retention.value.retentionTimeInMinutes, retention.value.retentionSizeInMB
         text = None if truncate else f"{minutes} min, {megabytes} MB ({retention.level})"
         _delete(ctx, topic, doomed, text)
+
+
+def _may_be_needed(topic: PersistentTopic, info: LedgerInfo) -> bool:
+    """Is it a ledger of a shadow topic that was closed after the latest MIRROR? Its source may have a subscription that needs it."""
+    return topic.is_shadow and info.timestamp > topic.mirrored.seen
 
 
 def _deletable(ctx: Context, topic: PersistentTopic, info: LedgerInfo, total: int) -> str | None:
@@ -252,7 +262,7 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
             ]
             if ledger.without_open:
                 reason, text = "terminated", "the topic was terminated and loaded again: nothing is trimmed"
-            elif topic.is_kept_by_source(ctx):
+            elif topic.follows_source(ctx) or _may_be_needed(topic, info):
                 reason, text = "source", ON_THE_SOURCE
             elif id_ >= boundary:
                 reason, text = "cursor", _held(topic, cursors)
