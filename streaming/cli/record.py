@@ -138,12 +138,15 @@ def record_command(
         imported, verdict = command_log(out / TRACE)
     say(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
     explained_differences(verdict)
-    if verdict.equal:
-        say(f"record: {verdict.frames:,} frames, equal")
+    frames = counted(verdict.frames, "frame")
+    if not verdict.frames:
+        say("record: no frame passed: do the clients connect to the address of --listen?")
+    elif verdict.equal:
+        say(f"record: {frames}, equal")
     else:
         first_difference(verdict)
         say(
-            f"record: {verdict.frames:,} frames, {len(verdict.differences):,} differences; see magnetar conform {out / TRACE}"
+            f"record: {frames}, {counted(len(verdict.differences), 'difference')}; see magnetar conform {out / TRACE}"
         )
 
 

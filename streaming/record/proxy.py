@@ -96,9 +96,15 @@ class Proxy:
         """The open connections."""
         return len(self._connections)
 
-    async def start(self, listener: Any) -> None:
-        """Listen on a bound socket."""
+    async def start(self, listener: Any) -> str | None:
+        """Listen on a bound socket. Returns why the broker can't be reached now, if it can't."""
         await self._listen(self._to, listener)
+        try:
+            _, writer = await self._connected(self._to)
+        except OSError as error:
+            return str(error)
+        writer.transport.abort()
+        return None
 
     async def close(self) -> None:
         """Take no more connections and close all. What the clients had under way is lost, as with any proxy."""
@@ -135,17 +141,11 @@ class Proxy:
         self._listeners[broker] = _Listener(server, f"{_SCHEME}{Address(*listener.getsockname()[:2])}")
 
     async def _serve(self, broker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tls = (self._tls or True) if is_tls(broker) else None
-        for address in broker_addresses(broker).values():
-            try:
-                from_broker, to_broker = await asyncio.open_connection(*address, limit=_READ, ssl=tls)
-                break
-            except OSError as error:
-                log.warning("%s can't be reached: %s", address, error)
-                is_refused = isinstance(error, ConnectionRefusedError)
-        else:
+        try:
+            from_broker, to_broker = await self._connected(broker)
+        except OSError as error:
             log.warning("no broker can be reached, so a client's connection is closed")
-            self._is_down = is_refused and len(self._listeners) == 1
+            self._is_down = isinstance(error, ConnectionRefusedError) and len(self._listeners) == 1
             writer.transport.abort()
             return
         if self._is_down:
@@ -168,6 +168,17 @@ class Proxy:
             self._recording.closed(number, closed_by)
             for each in (writer, to_broker):
                 each.close()
+
+    async def _connected(self, broker: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the first address of a broker's URL that takes one. Raises the OSError of the last one."""
+        tls, last = (self._tls or True) if is_tls(broker) else None, OSError()
+        for address in broker_addresses(broker).values():
+            try:
+                return await asyncio.open_connection(*address, limit=_READ, ssl=tls)
+            except OSError as error:
+                log.warning("%s can't be reached: %s", address, error)
+                last = error
+        raise last
 
     async def _pipe(
         self,

@@ -90,7 +90,10 @@ async def record(
         admin_url = f"http://{admin}"
         api = AdminProxy(recording, rest, proxy, admin_url)
         http = HttpServer(api if insecure else not_for_pages(api, "magnetar record"), listeners[1])
-        await proxy.start(listeners[0])
+        if (why := await proxy.start(listeners[0])) is not None:
+            known.missing.append(
+                f"whether there is a broker at {to}: {why}. Clients can connect when there is one"
+            )
         await http.start()
         on_start(f"pulsar://{address}", admin_url, known.missing)
         try:
