@@ -13,16 +13,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.fuzz.cases import Load, Log
 from tests.fuzz.lives import Life
 
 EXAMPLES = 100
 """Cases of a round, a fifth of that for loads. A new process takes the next round."""
-PATIENCE = 180
-"""Seconds without a new case after which a worker hangs. It stops itself after seconds of CPU time, unless C has it."""
+PATIENCE, SLEEPS = 60, 1800
+"""Seconds of processor time without a new case, and seconds at all, after which a worker hangs. It stops itself after fewer seconds of
+processor time, unless C has it."""
 
 
 class Totals:
@@ -90,12 +94,16 @@ def work(totals: Totals, seed: int, until: float) -> None:
     (folder / "lines").write_text("")
     with (folder / "errors").open("w") as errors:
         worker = subprocess.Popen(command, stdout=errors, stderr=errors)
-        started = time.time()
+        process, case, since, used = psutil.Process(worker.pid), 0.0, time.time(), 0.0
         try:
             while worker.poll() is None:
                 time.sleep(0.2)
-                if time.time() - (current.stat().st_mtime if current.exists() else started) > PATIENCE:
-                    worker.kill()
+                with suppress(psutil.Error):  # it has ended
+                    now, times = time.time(), process.cpu_times()
+                    if current.exists() and (begun := current.stat().st_mtime) != case:
+                        case, since, used = begun, now, times.user + times.system
+                    if now - since > SLEEPS or times.user + times.system - used > PATIENCE:
+                        worker.kill()
         finally:
             worker.kill()
             worker.wait()
