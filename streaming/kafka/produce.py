@@ -68,6 +68,12 @@ def produce_log(
     with administration(url, config):  # before a large log is read
         pass
     table = log if isinstance(log, pa.Table) else read_log(log)
+    early = pc.less(table["timestamp"], 0)
+    if pc.any(early).as_py():
+        row = pc.index(early, True).as_py()
+        raise LogError(
+            f"record {row + 1} of the log has the timestamp {table['timestamp'][row]}, and Kafka takes none before 1970: nothing was sent"
+        )
     own = "partition" in table.column_names
     least = max(table["partition"].to_pylist(), default=0) + 1 if own else 1
     count = ensure_topic(url, partitions or max(PARTITIONS, least), config)
@@ -118,8 +124,6 @@ def _send(
     for batch in records.to_batches(max_chunksize=_CHECK_EVERY):
         columns = [batch.column(name).to_pylist() for name in ("partition", "timestamp", "topic", "value")]
         for partition, timestamp, key, value in zip(*columns, strict=True):
-            if timestamp < 0:
-                raise LogError(f"timestamp {timestamp}: Kafka accepts none before 1970")
             if paced and timestamp:
                 start = start or (time.monotonic(), timestamp)
                 stop.wait(max(0.0, start[0] + (timestamp - start[1]) / 1000 - time.monotonic()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from schemas.commands import Ack, BrokerConfig, Publish, Seek, decode
+from schemas.units import LATEST_TIME
 from sinks.ledger_store import LedgerStore
 from streaming.answers.history.folders import NotFound
 from streaming.answers.history.inspection import states_at
@@ -168,6 +170,60 @@ def test_times_and_ids_move_and_settings_stay_as_they_are(tmp_path: Path) -> Non
     assert (
         sum(len(start.now.dropped) for start in moved.starts.values()) == 5
     )  # two configurations each, and DEDUP
+
+
+EDGES = (-(2**63), -1, 0, 1, START, LATEST_TIME, LATEST_TIME + 1, 2**63 - 1)
+
+
+@pytest.mark.parametrize("ahead", [-86_400, 0, 864_000], ids=["older", "as old", "newer"])
+@pytest.mark.parametrize("time", EDGES)
+def test_an_odd_time_moves_no_other_message(time: int, ahead: int, tmp_path: Path) -> None:
+    """As a record's time, first, in between, or of what nobody can read; or as a time that a message names."""
+    live = live_after(tmp_path, [ttl_of_namespace(3600), *TRAFFIC[1:]])
+    traffic: list[Record] = [(ahead + second, topic, command) for second, topic, command in TRAFFIC[1:]]
+    odd: list[tuple[Record, int | None]] = [
+        ((ahead, None, {"command": "TICK"}), time),
+        ((ahead, None, {"command": "NOPE"}), time),
+        ((ahead, T, {"producer": "p", "sequence_id": 9, "payload": "x"}), time),
+        ((ahead, T, {"producer": "p", "sequence_id": 9, "payload": "x", "publish_time": time}), None),
+        ((ahead, T, {"producer": "p", "sequence_id": 9, "payload": "x", "deliver_at_time": time}), None),
+    ]
+    for (record, own), at in product(odd, [0, 5]):
+        records = [*traffic[:at], record, *traffic[at:]]
+        log = table(records)
+        if own is not None and START + 1000 * ahead < own <= LATEST_TIME:
+            continue  # so much time does pass
+        times = log["timestamp"].to_pylist()
+        times[0] += 1000 * ahead  # the configuration
+        if own is not None:
+            times[at + 1] = own
+        log = log.set_column(log.column_names.index("timestamp"), "timestamp", [times])
+        found = summary_of(whatif(log, [], live=live), "baseline")
+        command = record[2]
+        is_taken = (
+            0 <= command.get("publish_time", 0) <= LATEST_TIME and command.get("deliver_at_time", 0) >= 0
+        )
+        more = "producer" in command and is_taken and (own is None or own <= LATEST_TIME)
+        assert (found["expired"], found["backlog"]) == (0, 8 + more), (record, own, at)
+
+
+def ttl_of_namespace(seconds: int) -> Record:
+    return (
+        0,
+        None,
+        {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/messageTTL", "body": seconds},
+    )
+
+
+def test_no_id_is_higher_than_the_highest(tmp_path: Path) -> None:
+    """In Pulsar, what follows it is a duplicate."""
+    live = live_after(tmp_path, [*TRAFFIC, publish(1001, 2**63 - 1)])
+    (row,) = (
+        each
+        for each in whatif(table(TRAFFIC), [], live=live).summary.to_pylist()
+        if (each["policies"], each["subscription"]) == ("baseline", None) and each["topic"] == T
+    )
+    assert (row["duplicates"], row["refused"]) == (5, 0)
 
 
 def test_what_cannot_be_projected(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The traffic of a log, as if it began now: on the states of a live query.
 
-The commands move in time so that the first one comes at the queries' latest clock; the times that they name move as well. The
+The commands move in time so that the first one that has a time comes at the queries' latest clock; the times that they name move as well. The
 clients of the states are gone, and those of the log come. Writes that a fault put off are lost, as in a restart: nobody waits for
 their answers. Sequence ids go on after those that the states have. The policies and
 the configuration are those of the states. Positions are translated through the message that they named in the log, see
@@ -23,6 +23,7 @@ from schemas.commands import AnyCommand, Decoded, Line, Refused, to_binary
 from schemas.effects import AdminResponse
 from schemas.entries import EntryReader
 from schemas.records import RECORD
+from schemas.units import LATEST_TIME
 from sinks.ledger_store import LedgerStore
 from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.observed import TopicEntry
@@ -82,6 +83,52 @@ class LiveState(NamedTuple):
     store: LedgerStore
 
 
+class _Traffic(NamedTuple):
+    """The records of an ingress partition, in order."""
+
+    times: list[int]
+    topics: list[str | None]
+    commands: list[AnyCommand | c.Publish | Refused]
+    values: list[bytes]
+
+    @classmethod
+    def of(cls, own: pa.Table) -> _Traffic:
+        """Of a table with the columns `RECORD`."""
+        given, values = own["topic"].to_pylist(), own["value"].to_pylist()
+        decoded = list(judge(given, values))
+        topics = [
+            command.topic if topic is None and isinstance(command, Line) else topic
+            for topic, command in zip(given, decoded, strict=True)
+        ]
+        commands = [command.command if isinstance(command, Line) else command for command in decoded]
+        return cls(own["timestamp"].to_pylist(), topics, commands, values)
+
+    @property
+    def begin(self) -> int:
+        """The time of the first command that has one. 0: none has."""
+        told = (
+            time
+            for time, command in zip(self.times, self.commands, strict=True)
+            if 0 < time <= LATEST_TIME and not isinstance(command, Refused)
+        )
+        return next(told, 0)
+
+
+class _Later(NamedTuple):
+    """Where times of the log are now, if `begin` is `now`. One that no broker takes stays what it is."""
+
+    begin: int
+    now: int
+
+    def record(self, time: int) -> int:
+        """Of a record. One before the log's beginning does not take a broker's clock back: it comes at the beginning."""
+        return self.named(max(time, self.begin)) if time <= LATEST_TIME else time
+
+    def named(self, time: int) -> int:
+        """One that a command names."""
+        return min(max(time + self.now - self.begin, 0), LATEST_TIME) if 0 <= time <= LATEST_TIME else time
+
+
 class Projected(NamedTuple):
     """The traffic as records (columns `RECORD`), and by ingress partition where it begins."""
 
@@ -99,13 +146,22 @@ def project(records: pa.Table, live: LiveState) -> Projected:
         raise NotFound("there is nothing to project: the query has no state, or the log has no records")
     by_partition = {each.partition: each for each in states}
     brokers = {each.partition: Broker.decode(each.broker, NoEntries()) for each in states}
-    shift = max(each.clock for each in states) - pc.min(records["timestamp"]).as_py()
-    end = pc.max(records["timestamp"]).as_py() + shift
+    by_number = {
+        partition: _Traffic.of(records.filter(pc.equal(records["partition"], partition)))
+        for partition in sorted({*by_partition, *records["partition"].unique().to_pylist()})
+    }
+    begin = min((first for each in by_number.values() if (first := each.begin)), default=0)
+    later = _Later(begin, max(each.clock for each in states))
+    end = max(
+        later.record(time)
+        for each in by_number.values()
+        for time in [begin, *each.times]
+        if time <= LATEST_TIME
+    )
     parts, starts = [], {}
-    for partition in sorted({*by_partition, *records["partition"].unique().to_pylist()}):
-        own = records.filter(pc.equal(records["partition"], partition))
+    for partition, traffic in by_number.items():
         part, start = _partition(
-            own, partition, by_partition.get(partition), brokers.get(partition), store, shift, end
+            traffic, partition, by_partition.get(partition), brokers.get(partition), store, later, end
         )
         parts.append(part)
         starts[partition] = start
@@ -126,31 +182,25 @@ def partitions_of(states: Sequence[StateRow]) -> int:
 
 
 def _partition(
-    own: pa.Table, partition: int, state: StateRow | None, broker: Broker | None, store: LedgerStore, shift: int, end: int
+    traffic: _Traffic, partition: int, state: StateRow | None, broker: Broker | None, store: LedgerStore, later: _Later, end: int
 ) -> tuple[pa.Table, Start]:  # fmt: skip
     broker = Broker(partition, NoEntries()) if broker is None else broker
-    values = own["value"].to_pylist()
-    decoded = list(judge(own["topic"].to_pylist(), values))
-    topics = [
-        command.topic if topic is None and isinstance(command, Line) else topic
-        for topic, command in zip(own["topic"].to_pylist(), decoded, strict=True)
-    ]
-    commands = [command.command if isinstance(command, Line) else command for command in decoded]
+    times, topics, commands, values = traffic
     ids = _SequenceIds(broker)
     for topic, command in zip(topics, commands, strict=True):
         ids.note(topic, command)
     moved = [
-        value if isinstance(command, Refused) else to_binary(_moved(topic, command, shift, ids))
+        value if isinstance(command, Refused) else to_binary(_moved(topic, command, later, ids))
         for topic, command, value in zip(topics, commands, values, strict=True)
     ]
     first = (-1 if state is None or state.offset is None else state.offset) + 1
-    begin = end if not moved else own["timestamp"][0].as_py() + shift
+    begin = min(later.record(times[0]), end) if moved else end
     config = _config(broker.config)
     table = log_table(
         RECORD,
         partition=np.full(len(moved) + 2, partition, np.int32),
         offset=range(first, first + len(moved) + 2),
-        timestamp=[begin, *pc.add(own["timestamp"], shift).to_pylist(), end],
+        timestamp=[begin, *map(later.record, times), end],
         topic=pa.array([None, *topics, None], pa.string()),
         value=[to_binary(config), *moved, to_binary(c.Tick())],
     )
@@ -242,29 +292,32 @@ class _SequenceIds:
 
 
 def _moved(
-    topic: str | None, command: AnyCommand | c.Publish, shift: int, ids: _SequenceIds
+    topic: str | None, command: AnyCommand | c.Publish, later: _Later, ids: _SequenceIds
 ) -> AnyCommand | c.Publish:
-    """A command `shift` ms later, with other sequence ids."""
+    """A command at its later time, with other sequence ids."""
     match command:
         case c.Publish():
-            return _higher(_later(command, shift, _TIMES), ids.shift(topic, command.producer))
+            return _higher(_with_times(command, later, _TIMES), ids.shift(topic, command.producer))
         case c.Send():
             more = ids.shift(topic, command.metadata.producer_name)
-            metadata = _higher(_later(command.metadata, shift, _TIMES), more)
+            metadata = _higher(_with_times(command.metadata, later, _TIMES), more)
             return _higher(msgspec.structs.replace(command, metadata=metadata), more)
         case c.Seek():
-            return _later(command, shift, ("message_publish_time",))
+            return _with_times(command, later, ("message_publish_time",))
         case c.Admin() if (named := _RESET.search(command.path)) is not None:
-            path = f"{command.path[: named.start(2)]}{int(named[2]) + shift}{command.path[named.end(2) :]}"
+            path = (
+                f"{command.path[: named.start(2)]}{later.named(int(named[2]))}{command.path[named.end(2) :]}"
+            )
             return msgspec.structs.replace(command, path=path)
     return command
 
 
+_HIGHEST = 2**63 - 1
 _TIMES = ("publish_time", "deliver_at_time")
 
 
-def _later(part: T, shift: int, names: Sequence[str]) -> T:
-    given = {name: time + shift for name in names if (time := getattr(part, name)) is not None}
+def _with_times(part: T, later: _Later, names: Sequence[str]) -> T:
+    given = {name: later.named(time) for name in names if (time := getattr(part, name)) is not None}
     return msgspec.structs.replace(part, **given)
 
 
@@ -272,4 +325,7 @@ def _higher(part: T, more: int) -> T:
     if not more:
         return part
     names = [name for name in ("sequence_id", "highest_sequence_id") if getattr(part, name, None) is not None]
-    return msgspec.structs.replace(part, **{name: getattr(part, name) + more for name in names})
+    # What would be higher than an id can be is what it is in Pulsar: a duplicate.
+    return msgspec.structs.replace(
+        part, **{name: min(getattr(part, name) + more, _HIGHEST) for name in names}
+    )
