@@ -130,10 +130,10 @@ class PulsarBroker:
         left = at_most // timedelta(milliseconds=1)
         while True:
             until = time.monotonic() + patience
-            while time.monotonic() < until:
-                if condition():
-                    return self.now()
+            while not (is_true := condition()) and time.monotonic() < until:
                 time.sleep(0.005)
+            if is_true:
+                return self.now()
             moved = int(self._call("POST", "/clock", {"advance_to_next": left})["moved"])
             if not moved:
                 raise TimeoutError(f"the condition did not become true within {at_most}")
@@ -213,7 +213,7 @@ class PulsarBroker:
         self.admin("POST", f"{path}/{policy}", value)
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
-        """A call of the admin API, below ``/admin/v2``. Returns its answer. Raises `BrokerError`."""
+        """A call of the admin API, below ``/admin/v2``. Returns its answer: JSON as a value, text, or bytes. Raises `BrokerError`."""
         return self._http(method, f"/admin/v2{path}", body)
 
     # -- going back
@@ -241,7 +241,7 @@ class PulsarBroker:
         request = urllib.request.Request(self.admin_url + path, data, headers, method=method)
         try:
             with _DIRECT.open(request, timeout=timeout) as response:
-                found = response.read()
+                found, kind = response.read(), response.headers.get_content_type()
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             raise BrokerError(f"{method} {path}: {error.code} {text}") from None
@@ -249,7 +249,11 @@ class PulsarBroker:
             if isinstance(error.reason, TimeoutError):
                 raise TimeoutError(f"{method} {path}") from None
             raise BrokerError(f"{method} {path}: {error.reason}; the broker has ended") from None
-        return json.loads(found) if found else None
+        if not found:
+            return None
+        if kind == "application/json":
+            return json.loads(found)
+        return found.decode() if kind.startswith("text/") else found
 
 
 def _ms(**time: float) -> int:

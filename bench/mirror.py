@@ -1,7 +1,7 @@
 """What `magnetar mirror` costs: itself with many topics, and the broker that it looks at.
 
 `python -m bench.mirror` mirrors a stand-in for a cluster, an HTTP server in another process, beside the same number of GETs whose answers
-nobody reads. `--broker` measures the processor time of a real broker under steady traffic without a mirror, with one that samples, and
+nobody reads. `--rate 50` shows how far behind a mirror with so many GETs per second is. `--broker` measures the processor time of a real broker under steady traffic without a mirror, with one that samples, and
 with one that reads. Ratios are of runs in the same round.
 """
 
@@ -36,6 +36,8 @@ THREADS = 8
 """As many as a mirror asks with."""
 ENTRIES, SIZE, SUBSCRIPTIONS = 5, 200, 2
 """How many entries of how many bytes a topic of the stand-in gets between two looks, and how many subscriptions it has."""
+BETWEEN = "/seconds-between-looks"
+"""A call that only the stand-in has."""
 RATE, TOPICS, WARM_SECONDS = 200, 20, 20
 """The real broker's traffic: messages per second, on so many topics with a consumer each, and how long it and the mirror run before."""
 
@@ -50,6 +52,9 @@ class StandIn(BaseHTTPRequestHandler):
     wbufsize = -1  # an answer is one packet, or else the mirror's system waits with its ACK
     topics: tuple[str, ...] = ()
     looks: ClassVar = defaultdict[str, int](int)
+    looked: ClassVar = dict[str, float]()
+    between: ClassVar = list[float]()
+    """Seconds between two looks at a topic."""
 
     def do_GET(self) -> None:
         """Answer a call."""
@@ -72,9 +77,15 @@ class StandIn(BaseHTTPRequestHandler):
             return []
         if path == f"/namespaces/{NAMESPACE}":
             return {}
+        if path == BETWEEN:
+            return self.between
         topic, _, what = path.rpartition("/")
         if what == "internalStats":
             self.looks[topic] += 1
+            now = time.monotonic()
+            if topic in self.looked:
+                self.between.append(now - self.looked[topic])
+            self.looked[topic] = now
             return self._internal(self.looks[topic] * ENTRIES)
         if what == "stats":
             seen = {"type": "Shared", "consumers": [], "isDurable": True, "unackedMessages": 0}
@@ -104,13 +115,13 @@ def serve(topics: int) -> None:
 
 
 @contextmanager
-def stand_in(topics: int) -> Iterator[Rest]:
-    """A stand-in in another process."""
+def stand_in(topics: int, rate: float = 1e6) -> Iterator[Rest]:
+    """A stand-in in another process, to which so many calls per second go."""
     command = [sys.executable, "-m", "bench.mirror", "--serve", "--topics", str(topics)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield Rest(f"http://{HOST}:{int(process.stdout.readline())}", rate=1e6)
+        yield Rest(f"http://{HOST}:{int(process.stdout.readline())}", rate=rate)
     finally:
         process.terminate()
         process.wait()
@@ -178,6 +189,35 @@ def itself(topics: int, rounds: int) -> None:
                 f"| {number} | {each.calls:,} | {each.seconds:.2f} | {each.calls / each.seconds:,.0f} | {each.seconds / seconds:.2f} | "
                 f"{each.processor / processor:.2f} | {(each.resident - before) / 2**20:.0f} |", flush=True,
             )  # fmt: skip
+
+
+def behind(topics: int, rounds: int, rate: float) -> None:
+    """How long ago a mirror with a limited rate has looked at a topic, while all of them change."""
+    before = of_this_process()
+    with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder, stand_in(topics, rate) as rest:
+        measured = Measured(rounds, rest)
+        with LogFolder(Path(folder) / "log") as log:
+            mirror = ClusterMirror(
+                f"pulsar://{HOST}:1",
+                rest,
+                [NAMESPACE],
+                log,
+                entries="sampled",
+                every=10.0,
+                say=lambda _: None,
+            )
+            begun = time.perf_counter()
+            mirror.run(measured)
+            seconds = time.perf_counter() - begun
+        between = sorted(Rest(rest.url).get(BETWEEN, list[float]))
+    print(
+        f"{topics:,} topics, {rate:g} GETs per second allowed, {rest.calls / seconds:.1f} sent, in {seconds:.0f} s"
+    )
+    print(f"{sum(each.processor for each in measured.rounds) / seconds:.1%} of a processor", end=", ")
+    print(f"{(measured.rounds[-1].resident - before) / 2**20:.0f} MB more than before it began")
+    print(
+        f"seconds between two looks at a topic: {between[len(between) // 2]:.0f} at the median, {between[-1]:.0f} at most"
+    )
 
 
 # -- the broker ------------------------------------------------------------------------------------------------------------
@@ -256,12 +296,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.mirror", description=(__doc__ or "").partition("\n")[0])  # fmt: skip
     parser.add_argument("--topics", type=int, default=2000, help="the topics of the stand-in")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--rate", type=float, help="GETs per second: how far behind the mirror is then (take 40 rounds)"
+    )
     parser.add_argument("--broker", action="store_true", help="measure a real broker instead (needs Maven)")
     parser.add_argument("--seconds", type=float, default=60, help="with --broker: of each measurement")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
         serve(given.topics)
+    elif given.rate:
+        behind(given.topics, given.rounds, given.rate)
     elif given.broker:
         of_broker(given.rounds, given.seconds)
     else:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
+from streaming.kafka.client import administration
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.topics import holds_records
@@ -44,6 +45,17 @@ def test_a_log_without_time_is_of_now(kafka: LocalKafka, tmp_path: Path) -> None
     before = time.time_ns() // 1_000_000
     found = sent(kafka, "without-time", tmp_path / "log.jsonl", [0, 0])
     assert before <= found[0] <= found[1] <= time.time_ns() // 1_000_000
+
+
+def test_a_time_before_1970_is_named_before_any_record_is_sent(kafka: LocalKafka) -> None:
+    url = KafkaUrl(kafka.bootstrap, "one-too-early")
+    log = pa.Table.from_pylist(
+        [{"timestamp": time, "topic": "persistent://a/b/c", "value": b"{}"} for time in (5, -1, 7)], LOGICAL
+    )
+    with pytest.raises(LogError, match=r"record 2 of the log has the timestamp -1, .* nothing was sent"):
+        produce_log(log, f"kafka://{url.bootstrap}/{url.topic}")
+    with administration(url) as admin:
+        assert url.topic not in admin.list_topics()
 
 
 @pytest.mark.kafka

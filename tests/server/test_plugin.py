@@ -69,6 +69,7 @@ def test_a_failover_consumer_becomes_active_later(pulsar_broker, client):
 def test_the_settings_and_the_version(pulsar_broker):
     found = pulsar_broker.admin("GET", "/brokers/configuration/runtime")
     assert (found["profile"], found["brokerDeduplicationEnabled"]) == ("3.0", "true")
+    assert pulsar_broker.admin("GET", "/brokers/health") == "ok"
 
 
 def test_a_failing_write(pulsar_broker, client):
@@ -116,6 +117,8 @@ def test_time_that_is_skipped(pulsar_broker, client):
     pulsar_broker.run_until(arrived, at_most=timedelta(days=2), patience=0.05)
     with pytest.raises(TimeoutError):
         pulsar_broker.run_until(lambda: False, at_most=timedelta(days=1), patience=0)
+    before = pulsar_broker.now()
+    assert pulsar_broker.run_until(lambda: True, at_most=timedelta(days=1), patience=0) == before
     producer.send(b"later", deliver_after=timedelta(days=1))
     pulsar_broker.clock("skip")
     assert consumer.receive(10000).data() == b"later"
