@@ -51,7 +51,7 @@ from tests.fuzz.judge import judge_load, judge_log
 from tests.fuzz.limits import Finding
 from tests.fuzz.values import CONNECTIONS, DEEP, KINDS, POOLS, TEXTS, TOPICS, edges_of, nested
 
-ROUNDS = 2
+ROUNDS = 1
 TOPIC = TOPICS[0]
 
 
