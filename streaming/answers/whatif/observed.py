@@ -488,7 +488,7 @@ class Observer:
         self._rules: dict[LossRule, int] = {}
         self._touched: set[str] = set()
         self.admin_answers: dict[int, e.AdminResponse] = {}
-        self._put_off = PutOffWrites()
+        self._put_off: PutOffWrites[int] = PutOffWrites()
         self.broker: Broker
 
     def of(self, topic: str) -> OfTopic:
