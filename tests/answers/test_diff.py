@@ -37,6 +37,7 @@ from tests.answers.test_whatif import (
     flow,
     hold,
     leaves_what_it_holds,
+    of_subscription,
     publish,
     subscribe,
     table,
@@ -474,3 +475,11 @@ def test_a_message_is_that_of_the_producer_that_sent_it(tmp_path: Path) -> None:
     expected, found = both(tmp_path, log, both_ways)
     assert equal(found, expected) == 4
     assert {row["producer"] for row in expected.differences.to_pylist()} == {"p"}
+
+
+def test_an_acked_message_that_was_never_sent_counts_as_lost(tmp_path: Path) -> None:
+    """The outputs say only that one of the two was acked when the rule took both: so it was the delivered one."""
+    log = table([subscribe(), flow(0, 1), publish(1, 0), publish(1, 1), ack(2, 1), tick(1000)])
+    expected, found = both(tmp_path, log, ttl(300))
+    rows = [of_subscription(each, "after") for each in (expected, found)]
+    assert [(row["lost_undelivered"], row["lost_delivered"]) for row in rows] == [(0, 1), (1, 0)]
