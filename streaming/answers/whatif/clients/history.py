@@ -246,7 +246,7 @@ def decoded(records: pa.Table) -> Iterator[DecodedRecord]:
             yield DecodedRecord(offset, timestamp, topic, value, command, inner)
 
 
-class Published(NamedTuple):
+class NumberedPublish(NamedTuple):
     """A publish: its number in its topic, and what it publishes."""
 
     number: int
@@ -260,14 +260,14 @@ class PublishNumbers:
     def __init__(self, broker: Broker) -> None:
         self.unstored: set[MessageKey] = set()
         self._broker = broker
-        self._own: Published | None = None
-        self._put_off: PutOffWrites[Published] = PutOffWrites()
+        self._own: NumberedPublish | None = None
+        self._put_off: PutOffWrites[NumberedPublish] = PutOffWrites()
 
     def begin(self, number: int, message: MessageKey) -> None:
         """A record publishes."""
-        self._own = Published(number, message)
+        self._own = NumberedPublish(number, message)
 
-    def answered(self, effect: e.SendReceipt | e.SendError) -> Published | None:
+    def answered(self, effect: e.SendReceipt | e.SendError) -> NumberedPublish | None:
         """The publish that an answer is for."""
         found = self._put_off.answered(effect, self._broker)
         if found is not None:

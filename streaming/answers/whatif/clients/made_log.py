@@ -24,7 +24,7 @@ from streaming.answers.whatif.clients.history import (
     DecodedRecord,
     History,
     MessagePositions,
-    Published,
+    NumberedPublish,
     PublishNumbers,
     message_of,
 )
@@ -181,7 +181,7 @@ class MadeLog:
             command = found.command
         self.pass_on(record, origin, command)
 
-    def stored(self, effect: e.SendReceipt) -> Published | None:
+    def stored(self, effect: e.SendReceipt) -> NumberedPublish | None:
         """A message has got its position. The publish that the receipt is for."""
         published = self.numbers.answered(effect)
         if published is not None and effect.ledger_id > 0:
