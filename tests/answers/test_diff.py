@@ -37,6 +37,7 @@ from tests.answers.test_whatif import (
     flow,
     hold,
     leaves_what_it_holds,
+    of_subscription,
     publish,
     subscribe,
     table,
@@ -458,3 +459,27 @@ def test_an_ack_of_what_a_cursor_went_back_to(tmp_path: Path) -> None:
     )
     expected, found = both(tmp_path, log, ttl(3600))
     assert [each.totals[1].unchanged for each in (expected, found)] == [1, 1]
+
+
+def test_a_message_is_that_of_the_producer_that_sent_it(tmp_path: Path) -> None:
+    """The metadata of a SEND may have any other name. Deduplication goes by the connected producer's, too."""
+    log = table([
+        subscribe(), flow(0, 1),
+        (0, T, {"command": "PRODUCER", "connection": "c", "producer_id": 1, "request_id": 1, "producer_name": "p"}),
+        *((1, T, {"command": "SEND", "connection": "c", "producer_id": 1, "sequence_id": each,
+                  "metadata": {"producer_name": "other", "sequence_id": each, "publish_time": START + 1000}})
+          for each in (0, 1, 2, 2)),
+        tick(1000),
+    ])  # fmt: skip
+    both_ways = broker(brokerDeduplicationEnabled=True, ttlDurationDefaultInSeconds=300)
+    expected, found = both(tmp_path, log, both_ways)
+    assert equal(found, expected) == 4
+    assert {row["producer"] for row in expected.differences.to_pylist()} == {"p"}
+
+
+def test_an_acked_message_that_was_never_sent_counts_as_lost(tmp_path: Path) -> None:
+    """The outputs say only that one of the two was acked when the rule took both: so it was the delivered one."""
+    log = table([subscribe(), flow(0, 1), publish(1, 0), publish(1, 1), ack(2, 1), tick(1000)])
+    expected, found = both(tmp_path, log, ttl(300))
+    rows = [of_subscription(each, "after") for each in (expected, found)]
+    assert [(row["lost_undelivered"], row["lost_delivered"]) for row in rows] == [(0, 1), (1, 0)]

@@ -14,19 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from schemas.commands import to_json as command_to_json
+from schemas.effects import SendReceipt
 from schemas.records import RECORD
 from streaming.answers.whatif.answer import WhatIf, to_json
 from streaming.answers.whatif.clients.backoff import Backoff
-from streaming.answers.whatif.clients.history import History
+from streaming.answers.whatif.clients.history import History, decoded
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.clients.reactive import Reacted, react
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.report import report
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
 from streaming.cli.app import app
 from streaming.jobs.demo import demo_day
 from streaming.jobs.replay import load, replay_in_process
@@ -265,6 +268,87 @@ def test_a_message_that_is_too_large_is_refused_and_the_producer_goes_on() -> No
     found = ask(log, small=small)
     assert topic_row(found, "small")["stored"] == 0
     assert not [each for each in found.differences.to_pylist() if each["proposed_fate"] == "acked"]
+
+
+# ---- chunks: all of a message have one sequence id
+
+CHUNK: dict[str, Any] = {"uuid": "u", "total_chunk_msg_size": 160}
+"""Metadata of each chunk."""
+
+
+def chunked(second: int, sequence_id: int, chunks: int) -> list[Record]:
+    """A message in chunks, whose entries are as large as those of `send`."""
+    found = [
+        send(second, sequence_id, **CHUNK, num_chunks_from_msg=chunks, chunk_id=each)
+        for each in range(chunks)
+    ]
+    for *_, command in found:
+        command["payload"] = "x" * 26
+    return found
+
+
+def stored(found: Reacted) -> list[tuple[int, int | None]]:
+    """Sequence ids and chunks of the topic's entries, in their order."""
+    broker, rows = Broker(0, NoEntries()), list[Any]()
+    for each in decoded(found.records):
+        broker.apply(each.offset, each.timestamp, each.topic, each.command, each.value)
+        rows += broker.take()
+    receipts = [
+        row.effect for row in rows if isinstance(row.effect, SendReceipt) and row.effect.ledger_id > 0
+    ]
+    return [(each.sequence_id, each.metadata.chunk_id if each.metadata else None) for each in receipts]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=12),
+    st.sampled_from([exception, hold]),
+)
+@settings(max_examples=examples(15), deadline=None)
+@example([(9, 4)], hold)
+@example([(5, 1), (0, 4), (1, 3), (0, 1)], exception)
+def test_chunks_are_sent_as_messages_are(messages: list[tuple[int, int]], policy: Any) -> None:
+    """A quota keeps the producer off from 10 s on, until acks make room; the same happens with a whole message in place of each chunk."""
+    whole, parts, expected = list[Record](), list[Record](), list[tuple[int, int | None]]()
+    second = 5
+    for wait, chunks in messages:
+        second += wait
+        first = len(whole)
+        whole += [send(second, 10 + first + each) for each in range(chunks)]
+        parts += [send(second, 10 + first)] if chunks == 1 else chunked(second, 10 + first, chunks)
+        expected += [(10 + first, None if chunks == 1 else each) for each in range(chunks)]
+    answers = []
+    for sent in (whole, parts):
+        head = [subscribe(type_="Exclusive"), flow(0, 100), producer(), *(send(1, each) for each in range(5))]
+        log = table([*head, *sent, ack(70, *range(5 + len(sent))), tick(300)])
+        found = reacted(log, policy(300), send_timeout=0)
+        assert not found.given_up
+        if sent is parts:
+            assert stored(found) == [*((each, None) for each in range(5)), *expected]
+        answers.append(ask(log, ClientSettings(send_timeout=0), quota=policy(300)))
+    of_whole, of_parts = answers
+    assert of_parts.summary.equals(of_whole.summary)
+    assert topic_row(of_parts, "quota")["stored"] == 5 + len(parts)
+
+
+@pytest.mark.parametrize("limit", [300, -1])
+def test_chunks_that_the_log_has_twice_are_repeats(limit: int) -> None:
+    """The log's quota kept the producer off, and its client sent all chunks again."""
+    body = {"limitSize": 300, "policy": "producer_request_hold"}
+    late: dict[str, Any] = {"publish_time": START + 14_000}
+    sent = chunked(14, 14, 4)
+    again = [(28, topic, command | {"metadata": command["metadata"] | late}) for _, topic, command in sent]
+    log = table(
+        [
+            admin_of_topic(0, "POST", "/backlogQuota?backlogQuotaType=destination_storage", body), *FILLED[:8], *sent,
+            ack(25, *range(5)), producer(27, epoch=1, request_id=2), *again, tick(60),
+        ]
+    )  # fmt: skip
+    records = in_one_partition(log)
+    offsets = records["offset"].to_pylist()
+    assert sorted(History(records, 0).repeats) == offsets[-5:-1]
+    found = reacted(log, hold(limit))
+    assert found.dropped.get("SEND", 0) == (0 if limit > 0 else 4)
+    assert stored(found)[5:] == [(14, each) for each in range(4)]
 
 
 # ---- consumers

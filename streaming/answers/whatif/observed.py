@@ -120,7 +120,7 @@ class Column:
 
 class TopicPublishes:
     """The publishes of a topic, which are the same in all runs: what clients and the log say of each. Times in ms. `producer`
-    is a place in `producers`."""
+    is a place in `producers`: the connected producer, or what the message says while nothing has answered it."""
 
     def __init__(self) -> None:
         self.offset, self.clock, self.publish_time, self.sequence_id, self.size = (
@@ -163,16 +163,24 @@ class TopicPublishes:
         self.publish_time.append(publish_time)
         self.sequence_id.append(sequence_id)
         self.size.append(0)
-        place = self._producers.get(producer)
-        if place is None:
-            place = self._producers[producer] = len(self.producers)
-            self.producers.append(producer)
-        self.producer.append(place)
+        self.producer.append(self._place(producer))
         if key is not None:
             self.key[number] = key
         if metadata is not None:
             self.metadata[number] = metadata
         return number
+
+    def name(self, number: int, producer: str) -> None:
+        """The broker's answer to a publish names its producer. The metadata of a SEND may have any other name."""
+        if self.producers[self.producer[number]] != producer:
+            self.producer[number] = self._place(producer)
+
+    def _place(self, producer: str) -> int:
+        place = self._producers.get(producer)
+        if place is None:
+            place = self._producers[producer] = len(self.producers)
+            self.producers.append(producer)
+        return place
 
     def entry(self, number: int) -> Entry:
         """What a broker knows of the message once it is stored. All runs read the same entries at about the same time."""
@@ -488,7 +496,7 @@ class Observer:
         self._rules: dict[LossRule, int] = {}
         self._touched: set[str] = set()
         self.admin_answers: dict[int, e.AdminResponse] = {}
-        self._put_off = PutOffWrites()
+        self._put_off: PutOffWrites[int] = PutOffWrites()
         self.broker: Broker
 
     def of(self, topic: str) -> OfTopic:
@@ -580,7 +588,11 @@ class Observer:
     def _number(self, of: OfTopic, offset: int, effect: e.SendReceipt | e.SendError) -> int | None:
         """Which publish an answer is for: the record's own, or one whose write a fault put off."""
         number = self._put_off.answered(effect, self.broker)
-        return self.numbers.get(offset) if number is None else number
+        if number is None:
+            number = self.numbers.get(offset)
+        if number is not None:
+            of.messages.name(number, effect.producer_name)
+        return number
 
     def plain(self, topic: str, number: int, ledger: int, entry: int, size: int) -> None:
         """A receipt of a run of plain publishes."""

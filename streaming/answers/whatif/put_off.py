@@ -2,16 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from schemas import effects as e
 from streaming.broker.broker import Broker
 from streaming.broker.topic.abstract_topic import PendingWrite
 
+P = TypeVar("P")
+"""What names a publish."""
 
-class _PutOff(NamedTuple):
+
+class _PutOff(NamedTuple, Generic[P]):
     write: PendingWrite
-    number: int
+    publish: P
 
 
 def pending_writes(broker: Broker, topic: str) -> Sequence[PendingWrite]:
@@ -22,32 +25,32 @@ def pending_writes(broker: Broker, topic: str) -> Sequence[PendingWrite]:
         return ()
 
 
-class PutOffWrites:
+class PutOffWrites(Generic[P]):
     """The publishes of each topic whose writes wait, oldest first."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[str, list[_PutOff]] = defaultdict(list)
+        self._waiting: defaultdict[str, list[_PutOff[P]]] = defaultdict(list)
 
-    def note(self, topic: str, pending: Sequence[PendingWrite], number: int) -> bool:
+    def note(self, topic: str, pending: Sequence[PendingWrite], publish: P) -> bool:
         """A publish was carried out and has no answer yet. Does its write wait? `pending`: the topic's writes that do."""
         waiting = self._waiting[topic]
         if not pending or (waiting and waiting[-1].write is pending[-1]):
             return False
-        waiting.append(_PutOff(pending[-1], number))
+        waiting.append(_PutOff(pending[-1], publish))
         return True
 
-    def answered(self, effect: e.SendReceipt | e.SendError, broker: Broker) -> int | None:
-        """The number of the publish that an answer is for; None: of none that waited. A message that is sent again meanwhile has the same
+    def answered(self, effect: e.SendReceipt | e.SendError, broker: Broker) -> P | None:
+        """The publish that an answer is for; None: of none that waited. A message that is sent again meanwhile has the same
         sequence id, and an answer of its own."""
         lowest = effect.sequence_id
         if isinstance(effect, e.SendError) and effect.lowest_sequence_id is not None:
             lowest = effect.lowest_sequence_id
         waiting = self._waiting.get(effect.topic, [])
-        for place, (write, number) in enumerate(waiting):
+        for place, (write, publish) in enumerate(waiting):
             same = (write.producer.name, write.sequence_id) == (effect.producer_name, lowest)
             if same and not any(write is each for each in pending_writes(broker, effect.topic)):
                 del waiting[place]
-                return number
+                return publish
         return None
 
     def lost(self, topic: str) -> None:

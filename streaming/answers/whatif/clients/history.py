@@ -187,14 +187,35 @@ def sender_of(topic: str, command: c.Publish | c.Send) -> Sender:
     return topic, command.connection, command.producer_id
 
 
-MessageKey = tuple[str, str, int]
-"""Topic, the producer's name, and the sequence id."""
+NO_CHUNK = -1
+"""In place of a chunk's number: a whole message."""
+
+
+class MessageNumber(NamedTuple):
+    """Which message of its producer: all chunks of a message have its sequence id."""
+
+    sequence_id: int
+    chunk_id: int = NO_CHUNK
+
+
+def number_in_producer(command: c.Publish | c.Send) -> MessageNumber:
+    """Which message of its producer is published."""
+    chunk = None if isinstance(command, c.Publish) else command.metadata.chunk_id
+    return MessageNumber(command.sequence_id, NO_CHUNK if chunk is None else chunk)
+
+
+class MessageKey(NamedTuple):
+    """A message, or a chunk of one. `producer`: the name that the message has."""
+
+    topic: str
+    producer: str
+    number: MessageNumber
 
 
 def message_of(topic: str, command: c.Publish | c.Send) -> MessageKey:
     """What is published."""
     name = command.producer if isinstance(command, c.Publish) else command.metadata.producer_name
-    return topic, name, command.sequence_id
+    return MessageKey(topic, name, number_in_producer(command))
 
 
 class DecodedRecord(NamedTuple):
@@ -225,6 +246,13 @@ def decoded(records: pa.Table) -> Iterator[DecodedRecord]:
             yield DecodedRecord(offset, timestamp, topic, value, command, inner)
 
 
+class NumberedPublish(NamedTuple):
+    """A publish: its number in its topic, and what it publishes."""
+
+    number: int
+    message: MessageKey
+
+
 class PublishNumbers:
     """Which publish an answer is for: the record's own, or an earlier one whose write a fault put off. `unstored`: messages that were sent
     and are not stored, as far as whoever uses this notes them."""
@@ -232,35 +260,35 @@ class PublishNumbers:
     def __init__(self, broker: Broker) -> None:
         self.unstored: set[MessageKey] = set()
         self._broker = broker
-        self._own: tuple[str, int] | None = None
-        self._put_off = PutOffWrites()
+        self._own: NumberedPublish | None = None
+        self._put_off: PutOffWrites[NumberedPublish] = PutOffWrites()
 
-    def begin(self, topic: str, number: int) -> None:
+    def begin(self, number: int, message: MessageKey) -> None:
         """A record publishes."""
-        self._own = topic, number
+        self._own = NumberedPublish(number, message)
 
-    def answered(self, effect: e.SendReceipt | e.SendError) -> int | None:
-        """The number of the publish that an answer is for."""
-        number = self._put_off.answered(effect, self._broker)
-        if number is not None:
-            return number
+    def answered(self, effect: e.SendReceipt | e.SendError) -> NumberedPublish | None:
+        """The publish that an answer is for."""
+        found = self._put_off.answered(effect, self._broker)
+        if found is not None:
+            return found
         own, self._own = self._own, None
-        return own[1] if own is not None and own[0] == effect.topic else None
+        return own if own is not None and own.message.topic == effect.topic else None
 
     def topic_event(self, effect: e.TopicEvent) -> None:
         """A topic begins, ends or closes."""
         if loses_writes(effect.cause):
             self._put_off.lost(effect.topic)
         if deletes(effect.cause):  # sequence ids begin again
-            self.unstored = {each for each in self.unstored if each[0] != effect.topic}
+            self.unstored = {each for each in self.unstored if each.topic != effect.topic}
 
     def end(self) -> bool:
         """The record is done. Does its publish wait?"""
         own, self._own = self._own, None
         if own is None:
             return False
-        topic, number = own
-        return self._put_off.note(topic, pending_writes(self._broker, topic), number)
+        topic = own.message.topic
+        return self._put_off.note(topic, pending_writes(self._broker, topic), own)
 
 
 class History:
@@ -319,8 +347,8 @@ class History:
         number = len(of.offsets)
         of.offsets.append(offset)
         self.sent[sender_of(topic, command)].append(offset)
-        self._numbers.begin(topic, number)
         message = message_of(topic, command)
+        self._numbers.begin(number, message)
         if message in self._numbers.unstored:
             self.repeats.add(offset)
             self.repeated.add(message)
@@ -345,12 +373,14 @@ class History:
             self.breaks.append((offset, found))
 
     def _receipt(self, effect: e.SendReceipt) -> None:
-        number = self._numbers.answered(effect)
-        self._numbers.unstored.discard((effect.topic, effect.producer_name, effect.sequence_id))
-        if number is not None and effect.ledger_id > 0:
+        published = self._numbers.answered(effect)
+        if published is None:
+            return
+        self._numbers.unstored.discard(published.message)
+        if effect.ledger_id > 0:
             of, position = self.topics[effect.topic], Position(effect.ledger_id, effect.entry_id)
-            of.written.add(number, position)
-            of.positions.add(number, position)
+            of.written.add(published.number, position)
+            of.positions.add(published.number, position)
 
     def _producer_success(self, effect: e.ProducerSuccess) -> None:
         offset = self._requests.get((effect.topic, effect.connection, effect.request_id))

@@ -24,6 +24,7 @@ from streaming.answers.whatif.clients.history import (
     DecodedRecord,
     History,
     MessagePositions,
+    NumberedPublish,
     PublishNumbers,
     message_of,
 )
@@ -131,8 +132,9 @@ class MadeLog:
         number = -1
         if topic is not None and isinstance(inner, c.Publish | c.Send) and not is_non_persistent(topic):
             number = self.history.topics[topic].number_of(origin)
-            self.numbers.begin(topic, number)
-            if (message := message_of(topic, inner)) in self.history.repeated:
+            message = message_of(topic, inner)
+            self.numbers.begin(number, message)
+            if message in self.history.repeated:
                 self.numbers.unstored.add(message)
         self.broker.apply(offset, timestamp, topic, command, encoded)
         self._see()
@@ -179,13 +181,14 @@ class MadeLog:
             command = found.command
         self.pass_on(record, origin, command)
 
-    def stored(self, effect: e.SendReceipt) -> None:
-        """A message has got its position."""
-        number = self.numbers.answered(effect)
-        if number is not None and effect.ledger_id > 0:
+    def stored(self, effect: e.SendReceipt) -> NumberedPublish | None:
+        """A message has got its position. The publish that the receipt is for."""
+        published = self.numbers.answered(effect)
+        if published is not None and effect.ledger_id > 0:
             position = Position(effect.ledger_id, effect.entry_id)
-            self.topics[effect.topic].add(number, position)
-            self._compare_entry(effect.topic, number, position)
+            self.topics[effect.topic].add(published.number, position)
+            self._compare_entry(effect.topic, published.number, position)
+        return published
 
     def records(self) -> pa.Table:
         """The log, with the columns of `RECORD`."""

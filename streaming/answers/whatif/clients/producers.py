@@ -12,7 +12,16 @@ import numpy as np
 from schemas import commands as c
 from schemas import effects as e
 from streaming.answers.whatif.clients.backoff import INITIAL_BACKOFF, Backoff
-from streaming.answers.whatif.clients.history import DecodedRecord, Sender, decoded, message_of, sender_of
+from streaming.answers.whatif.clients.history import (
+    DecodedRecord,
+    MessageKey,
+    MessageNumber,
+    Sender,
+    decoded,
+    message_of,
+    number_in_producer,
+    sender_of,
+)
 from streaming.answers.whatif.clients.made_log import MadeLog
 
 _FINAL = frozenset({"TopicTerminatedError", "ProducerFenced"})
@@ -28,6 +37,11 @@ class _Pending(NamedTuple):
     command: c.Publish | c.Send
     origin: int
     queued: int
+
+    @property
+    def number(self) -> MessageNumber:
+        """Which message of its producer it is."""
+        return number_in_producer(self.command)
 
 
 def _without_fault(command: c.Publish | c.Send) -> c.Publish | c.Send:
@@ -50,8 +64,8 @@ class ProducerModel:
         self.following = self.connected = self.in_log = True
         self.gone = False
         self.refused = ""
-        self.pending: dict[int, _Pending] = {}
-        self.waiting: list[tuple[int, _Pending]] = []
+        self.pending: dict[MessageNumber, _Pending] = {}
+        self.waiting: list[_Pending] = []
         self.epoch = 0 if template is None else template.epoch
         self.topic_epoch: int | None = None if template is None else template.topic_epoch
         self.trying = 0
@@ -99,13 +113,14 @@ class Producers:
             producer.following = False  # it waits for what the log's client had
         if not producer.following:
             self._converge(producer)
+        message = _Pending(command, origin, self._made.now)
         if producer.following:
-            producer.pending[command.sequence_id] = _Pending(_without_fault(command), origin, self._made.now)
+            producer.pending[message.number] = message._replace(command=_without_fault(command))
             self._made.pass_on(record, origin, command)
-        elif command.sequence_id in producer.pending:
+        elif message.number in producer.pending:
             self._made.drop(command)
         else:
-            self._queue(producer, _Pending(command, origin, self._made.now))
+            self._queue(producer, message)
 
     def create(self, topic: str, record: DecodedRecord, origin: int, command: c.Producer) -> None:
         """A PRODUCER of the log."""
@@ -158,22 +173,21 @@ class Producers:
     def _queue(self, producer: ProducerModel, message: _Pending) -> None:
         """The application sends a message."""
         self._made.moved_topics.add(producer.key[0])
-        number = message.command.sequence_id
         most = self._settings.max_pending_messages
         if producer.refused:
             self._made.given_up[message.origin] = producer.refused
         elif producer.connected:
-            producer.pending[number] = message
+            producer.pending[message.number] = message
             self._send(producer, message)
         elif most and len(producer.pending) >= most:
             if self._settings.block_if_queue_full:
-                producer.waiting.append((number, message))
+                producer.waiting.append(message)
             else:
                 self._made.given_up[message.origin] = (
                     f"the client's queue was full: maxPendingMessages {most}"
                 )
         else:
-            producer.pending[number] = message
+            producer.pending[message.number] = message
         self._time(producer)
 
     def _fail_all(self, producer: ProducerModel, why: str) -> None:
@@ -184,8 +198,8 @@ class Producers:
         """The application's blocked call goes on: there is room in the queue."""
         most = self._settings.max_pending_messages
         while producer.waiting and len(producer.pending) < most:
-            number, message = producer.waiting.pop(0)
-            producer.pending[number] = message._replace(queued=self._made.now)
+            message = producer.waiting.pop(0)
+            producer.pending[message.number] = message._replace(queued=self._made.now)
         self._time(producer)
 
     def _time(self, producer: ProducerModel) -> None:
@@ -212,7 +226,7 @@ class Producers:
         if trying != producer.trying or producer.gone:
             return
         producer.connected = True
-        sent: set[int] = set()
+        sent: set[MessageNumber] = set()
         while producer.connected:
             number = next((each for each in producer.pending if each not in sent), None)
             if number is None:
@@ -224,7 +238,7 @@ class Producers:
     def _send(self, producer: ProducerModel, message: _Pending) -> None:
         command = message.command
         if (again := _without_fault(command)) is not command:
-            producer.pending[command.sequence_id] = message._replace(command=again)
+            producer.pending[message.number] = message._replace(command=again)
         if isinstance(command, c.Send):
             if (command.connection, command.producer_id) != producer.key[1:]:
                 command = msgspec.structs.replace(
@@ -288,13 +302,13 @@ class Producers:
         else:
             self._disconnected(producer)
 
-    def receipt(self, effect: e.SendReceipt) -> None:
+    def receipt(self, effect: e.SendReceipt, message: MessageKey) -> None:
         """A message is stored."""
         producer = self._by_name.get((effect.topic, effect.producer_name))
         if producer is None or (effect.producer_id is None and producer.template is not None):
             return  # or it is for a message through REST, by the name of a connected producer
-        producer.pending.pop(effect.sequence_id, None)
-        self._made.numbers.unstored.discard((effect.topic, effect.producer_name, effect.sequence_id))
+        producer.pending.pop(message.number, None)
+        self._made.numbers.unstored.discard(message)
         if producer.template is None:
             producer.connected = True
         if not producer.following:
@@ -319,14 +333,6 @@ class Producers:
             producer.trying += 1
             self._made.at(self._made.now, self._resume, producer, producer.trying)
 
-    def refused_message(self, producer: ProducerModel, effect: e.SendError) -> None:
-        """The broker will never take this message: its client drops it, and goes on."""
-        for number, message in list(producer.pending.items()):
-            command = message.command
-            last = command.highest_sequence_id if isinstance(command, c.Send) else None
-            if effect.sequence_id in (number, last):
-                del producer.pending[number]
-
     # -- what the log's clients saw, and these did not
 
     def spared(self, producer: ProducerModel, origin: int) -> None:
@@ -340,8 +346,9 @@ class Producers:
             self._made.at(max(time, self._made.now), self._queue_moved, producer, later, time)
 
     def _queue_moved(self, producer: ProducerModel, record: DecodedRecord, time: int) -> None:
-        if record.inner.sequence_id not in producer.pending:
-            self._queue(producer, _Pending(record.inner, record.offset, time))
+        message = _Pending(record.inner, record.offset, time)
+        if message.number not in producer.pending:
+            self._queue(producer, message)
 
     def _sent_late(self, key: Sender, origin: int) -> Iterator[tuple[DecodedRecord, int]]:
         """The messages after `origin` that the log's client sent later than its application, and when the application did,

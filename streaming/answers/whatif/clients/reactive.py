@@ -213,8 +213,9 @@ class _Clients:
             self._made.now = max(self._made.now, row.clock)
             kind = type(effect)
             if kind is e.SendReceipt:
-                self._made.stored(effect)  # type: ignore[arg-type]
-                self._producers.receipt(effect)  # type: ignore[arg-type]
+                published = self._made.stored(effect)  # type: ignore[arg-type]
+                if published is not None:
+                    self._producers.receipt(effect, published.message)  # type: ignore[arg-type]
             elif kind is e.Message:
                 self._consumers.delivered(effect, row.clock)  # type: ignore[arg-type]
             elif kind is e.ProducerSuccess:
@@ -239,17 +240,17 @@ class _Clients:
             for each in self._clients_of(who):
                 self._broken_client(each, same, "")
             return
-        if what == "send error":
-            self._made.numbers.answered(effect)
+        published = self._made.numbers.answered(effect) if what == "send error" else None
         client = self._client(what, who)
         if client is None:
             return
         error = getattr(effect, "error", "")
-        if same and what == "send error" and client.following and isinstance(client, ProducerModel):
-            self._producers.refused_message(client, effect)
-        elif what == "send error" and error == "NotAllowedError" and isinstance(client, ProducerModel):
-            self._producers.refused_message(client, effect)
-            return
+        if what == "send error" and isinstance(client, ProducerModel):
+            as_in_log, never = same and client.following, error == "NotAllowedError"
+            if published is not None and (as_in_log or never):
+                client.pending.pop(published.message.number, None)
+            if never and not as_in_log:  # its client drops the message, and goes on
+                return
         self._broken_client(client, same, error)
 
     def _clients_of(self, connection: str) -> list[ProducerModel | ConsumerModel]:
