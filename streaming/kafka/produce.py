@@ -15,7 +15,7 @@ from schemas.keys import key_of
 from schemas.records import LARGEST
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.topics import ensure_topic, largest_value
+from streaming.kafka.topics import LATEST, ensure_topic, largest_value
 from streaming.kafka.url import KafkaUrl
 from streaming.log.files import check_log, read_log
 from streaming.log.partition import PARTITIONS, partition_log
@@ -68,11 +68,12 @@ def produce_log(
     with administration(url, config):  # before a large log is read
         pass
     table = log if isinstance(log, pa.Table) else read_log(log)
-    early = pc.less(table["timestamp"], 0)
-    if pc.any(early).as_py():
-        row = pc.index(early, True).as_py()
+    times = table["timestamp"]
+    odd = pc.or_(pc.less(times, 0), pc.greater(times, LATEST))
+    if pc.any(odd).as_py():
+        row = pc.index(odd, True).as_py()
         raise LogError(
-            f"record {row + 1} of the log has the timestamp {table['timestamp'][row]}, and Kafka takes none before 1970: nothing was sent"
+            f"record {row + 1} of the log has the timestamp {times[row]}, and Kafka takes 0 to {LATEST:,} ms since 1970: nothing was sent"
         )
     own = "partition" in table.column_names
     least = max(table["partition"].to_pylist(), default=0) + 1 if own else 1

@@ -26,8 +26,11 @@ _TOPIC_CONFIG = {
 }
 
 
+LATEST = 9 * 10**15
+"""No record of a topic has a later time (ms)."""
+
 _BEYOND_SPARK = dict.fromkeys(
-    ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(9 * 10**15)
+    ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(LATEST)
 )
 """Spark holds times in microseconds: it fails on a record whose timestamp is more than 292,000 years away. Kafka has these since 3.6."""
 

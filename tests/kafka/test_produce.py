@@ -47,12 +47,15 @@ def test_a_log_without_time_is_of_now(kafka: LocalKafka, tmp_path: Path) -> None
     assert before <= found[0] <= found[1] <= time.time_ns() // 1_000_000
 
 
-def test_a_time_before_1970_is_named_before_any_record_is_sent(kafka: LocalKafka) -> None:
-    url = KafkaUrl(kafka.bootstrap, "one-too-early")
+@pytest.mark.parametrize("odd", [-1, 2**63 - 1])
+def test_a_time_that_kafka_does_not_take_is_named_before_any_record_is_sent(
+    kafka: LocalKafka, odd: int
+) -> None:
+    url = KafkaUrl(kafka.bootstrap, f"odd{odd}")
     log = pa.Table.from_pylist(
-        [{"timestamp": time, "topic": "persistent://a/b/c", "value": b"{}"} for time in (5, -1, 7)], LOGICAL
+        [{"timestamp": time, "topic": "persistent://a/b/c", "value": b"{}"} for time in (5, odd, 7)], LOGICAL
     )
-    with pytest.raises(LogError, match=r"record 2 of the log has the timestamp -1, .* nothing was sent"):
+    with pytest.raises(LogError, match=f"record 2 of the log has the timestamp {odd}, .* nothing was sent"):
         produce_log(log, f"kafka://{url.bootstrap}/{url.topic}")
     with administration(url) as admin:
         assert url.topic not in admin.list_topics()
