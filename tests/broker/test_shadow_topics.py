@@ -19,6 +19,7 @@ from schemas.effects import (
     Unsupported,
 )
 from streaming.broker.names import DEDUP_CURSOR
+from streaming.broker.persistent.cleanup.trimming import SINCE_THE_LOOK
 from streaming.broker.persistent.publish.shadow import LARGEST_LEDGER
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.broker.position import Position
@@ -224,6 +225,25 @@ def test_a_topic_is_not_deleted_before_it_knows_who_uses_it() -> None:
     assert run.topic.ledger.number_of_entries == 6
     run.wait(120)
     assert not run.broker.topic_names()
+
+
+def test_a_ledger_is_kept_until_the_next_look_tells_who_needs_it() -> None:
+    """Whatever trims: the end of a ledger, and the periodic check, which would delete it at once."""
+    run = shadow(shadowTopicFollowsSource=False, defaultRetentionTimeInMinutes=1)
+    store(run, 10, 0)
+    run.do(Mirror(ledger_id=10))
+    run.wait(1)
+    for ledger in (11, 12):
+        store(run, ledger, 0)
+    run.wait(600)
+    run.check("consumedLedgers")
+    assert [each.ledger for each in run.broker.retention(TOPIC).ledgers] == [10, 11, 12]
+    assert run.broker.retention(TOPIC).ledgers[0].text == SINCE_THE_LOOK
+    run.do(Mirror(ledger_id=12, subscriptions={"new": MirroredSubscription((11, -1), backlog=2)}))
+    assert [each.ledger for each in run.broker.retention(TOPIC).ledgers] == [11, 12]
+    assert run.backlog("new") == 2
+    run.do(Mirror(ledger_id=12))
+    assert [each.ledger for each in run.broker.retention(TOPIC).ledgers] == [12]
 
 
 def test_a_topic_that_nobody_uses_is_kept_for_its_time_from_the_first_look() -> None:

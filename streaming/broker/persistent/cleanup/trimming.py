@@ -262,8 +262,10 @@ def explain(ctx: Context, topic: PersistentTopic) -> Retention:
             ]
             if ledger.without_open:
                 reason, text = "terminated", "the topic was terminated and loaded again: nothing is trimmed"
-            elif topic.follows_source(ctx) or _may_be_needed(topic, info):
+            elif topic.follows_source(ctx):
                 reason, text = "source", ON_THE_SOURCE
+            elif _may_be_needed(topic, info):
+                reason, text = "source", SINCE_THE_LOOK
             elif id_ >= boundary:
                 reason, text = "cursor", _held(topic, cursors)
             elif keeper is not None:
@@ -283,6 +285,7 @@ LAST_OF_TERMINATED, WRITTEN_TO = "the last ledger of a terminated topic", "messa
 
 
 ON_THE_SOURCE = "its source had it at the last look: it goes when the source deletes it, by the source's retention and subscriptions"
+SINCE_THE_LOOK = "it was closed after the last look at its source, which may have a subscription that needs it: the next look tells"
 
 
 def goes_after(keeper: int) -> str:
