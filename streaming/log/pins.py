@@ -123,6 +123,14 @@ def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, Partitio
     }
 
 
+def of_baseline(records: pa.Table) -> dict[int, PartitionPins]:
+    """What is done to each ingress partition of a mirror's log before other policies are compared with it; of another log: nothing.
+
+    Its topics do not follow their source there, either. Or else each message whose fate a mirror saw a moment later would be a difference.
+    """
+    return pins(records, []) if is_mirrored(records) else {}
+
+
 class _Overridden(NamedTuple):
     """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations, and
     PUTs of namespaces, each of which sets all policies of one. `starts` has the
@@ -258,6 +266,11 @@ def _under(command: Admin, namespace: str, policies: list[PolicyCommand], *, who
 _NOTHING = PolicyCommand("", None, BrokerConfig(), {})
 
 
+def is_mirrored(records: pa.Table) -> bool:
+    """Whether a log (columns `RECORD`) seems to be a mirror's."""
+    return bool(_mentions(records["value"], b"MIRROR").any())
+
+
 def configurations(records: pa.Table) -> Iterator[BrokerConfig]:
     """The configurations that the broker takes from a log (columns `RECORD`), and that of ingress partitions that begin without one."""
     overridden = _overridden(records, [_NOTHING])
@@ -310,7 +323,7 @@ def _config(policies: list[PolicyCommand], records: pa.Table) -> dict[str, Any] 
     """
     given = [policy.fields for policy in policies if isinstance(policy.command, BrokerConfig)]
     merged: dict[str, Any] = {"settings": {}}
-    if policies != [_NOTHING] and _mentions(records["value"], b"MIRROR").any():
+    if policies != [_NOTHING] and is_mirrored(records):
         merged["settings"]["shadowTopicFollowsSource"] = False
     elif not given:
         return None

@@ -23,7 +23,7 @@ from streaming.broker.ledger.managed_ledger import MEGABYTE, consumed_size
 from streaming.broker.periodic_checks import CHECKS
 from streaming.broker.persistent.cleanup.backlog_quota import EVICTION_TARGET
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
-from streaming.log.pins import PolicyCommand, pins
+from streaming.log.pins import PartitionPins, PolicyCommand, of_baseline, pins
 
 PolicyName = Literal["messageTTL", "limitSize", "limitTime", "retentionTimeInMinutes", "retentionSizeInMB"]
 """A number that a policy of a topic has: its TTL, the limits of its two backlog quotas, and its retention."""
@@ -107,17 +107,18 @@ def search(
 
     It folds them once, and then at most `ROUNDS` × (`TOGETHER` + 1) times for each policy.
     """
-    base = fold_side_by_side(records, partition, [])
+    alone = of_baseline(records).get(partition)
+    base = fold_side_by_side(records, partition, [], baseline=alone)
     found, folds = [], 1
     for policy in policies:
-        searched, more = _search(records, partition, base, policy)
+        searched, more = _search(records, partition, base, policy, alone)
         found += searched
         folds += more
     return PartitionSearch(found, folds, base.first, base.last, base.sampled)
 
 
 def _search(
-    records: pa.Table, partition: int, base: Folded, policy: PolicyName
+    records: pa.Table, partition: int, base: Folded, policy: PolicyName, alone: PartitionPins | None
 ) -> tuple[list[TopicSearch], int]:
     rule = _RULES[policy]
     searches = [
@@ -129,9 +130,8 @@ def _search(
         if not values:
             break
         count = max(map(len, values.values()))
-        folded = fold_side_by_side(
-            records, partition, [_pins(records, partition, rule, values, place) for place in range(count)]
-        )
+        each_set = [_pins(records, partition, rule, values, place) for place in range(count)]
+        folded = fold_side_by_side(records, partition, each_set, baseline=alone)
         folds += count + 1
         for each in searches:
             for place, value in enumerate(values.get(each.topic, ())):

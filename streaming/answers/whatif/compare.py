@@ -60,7 +60,7 @@ from streaming.answers.whatif.side_by_side import (
 )
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
-from streaming.log.pins import PartitionPins, configurations, pin, pins
+from streaming.log.pins import PartitionPins, configurations, of_baseline, pin, pins
 from streaming.log.policies import configuring, of_profile, read_policies
 from streaming.log.policy_sources import name_of
 from streaming.quality.gate import judge
@@ -174,18 +174,20 @@ def _works(
     """What there is to fold, by ingress partition. Raises `PolicyError`."""
     policies = [read_policies(each.source, records, judge) for each in named]
     by_set = [pins(records, each) for each in policies] if clients is None else []
+    alone = of_baseline(records) if clients is None else {}
     pinned = [pin(records, each) for each in policies] if clients is not None else []
     for partition in sorted(records["partition"].unique().to_pylist()):
         own = records.filter(pc.equal(records["partition"], partition))
         start = starts.get(partition)
-        own_pins = [each[partition] for each in by_set]
+        own_pins, baseline = [each[partition] for each in by_set], alone.get(partition)
         if start is not None:
             own_pins = [start.under(each) for each in own_pins]
+            baseline = baseline and start.under(baseline)
         logs = [
             (each.records.filter(pc.equal(each.records["partition"], partition)), each.shift)
             for each in pinned
         ]
-        yield _Work(own, partition, own_pins, [each.name for each in named], start, logs, clients)
+        yield _Work(own, partition, own_pins, baseline, [each.name for each in named], start, logs, clients)
 
 
 def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) -> Iterator[PolicySet]:
@@ -218,12 +220,13 @@ class _Part(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """An ingress partition to fold: its records, the policies of each set, and where the fold starts (None: with nothing). With
-    modelled `clients`, also its records under each set and how much higher their offsets are."""
+    """An ingress partition to fold: its records, the policies of each set, what is done to the log for the `baseline` (None: nothing),
+    and where the fold starts (None: with nothing). With modelled `clients`, also its records under each set and how much higher their offsets are."""
 
     records: pa.Table
     partition: int
     pins: list[PartitionPins]
+    baseline: PartitionPins | None
     names: list[str]
     start: Start | None
     pinned: list[tuple[pa.Table, int]]
@@ -278,7 +281,9 @@ def _part_of(index: int) -> _Part:
 
 def _part(work: _Work, progress: Callable[[int], object] | None = None) -> _Part:
     if work.clients is None:
-        folded = fold_side_by_side(work.records, work.partition, work.pins, progress, work.start)
+        folded = fold_side_by_side(
+            work.records, work.partition, work.pins, progress, work.start, work.baseline
+        )
         return compared(folded, work.names)
     history = History(work.records, work.partition)
     reacted = [

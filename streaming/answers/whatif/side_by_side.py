@@ -183,15 +183,18 @@ def fold_side_by_side(
     pins: Sequence[PartitionPins],
     progress: Callable[[int], object] | None = None,
     start: Start | None = None,
+    baseline: PartitionPins | None = None,
 ) -> Folded:
-    """Fold the `records` (columns `schemas.records.RECORD`) of an ingress partition as they are, and under each policy set.
+    """Fold the `records` (columns `schemas.records.RECORD`) of an ingress partition as they are (or with the pins of a `baseline`), and
+    under each policy set.
 
     With a `start`, these folds go on from its state. Positions in commands are then those of a fold of the records by themselves,
     which is folded beside. Offsets rise by the largest number of pinned commands. `progress` gets the number of records after each piece.
     """
     messages: dict[str, TopicPublishes] = {}
     numbers: dict[int, int] = {}
-    everything = [PartitionPins() if start is None else start.now, *pins]
+    own = PartitionPins() if start is None else start.now
+    everything = [baseline or own, *pins]
     shift = max(len(each.front) for each in everything)
     runs: list[_Run] = []
     recorded: _Run | None = None
@@ -200,8 +203,8 @@ def fold_side_by_side(
         recorded = _Run(partition, messages, numbers, None, start.recorded.moved(shift))
     for each in everything:
         named = recorded or (runs[0] if runs else None)
-        baseline = None if named is None else named.observer
-        runs.append(_Run(partition, messages, numbers, baseline, each.moved(shift), start))
+        positions = None if named is None else named.observer
+        runs.append(_Run(partition, messages, numbers, positions, each.moved(shift), start))
     first = records["timestamp"][0].as_py() if len(records) else 0
     for run, each in zip(runs, everything, strict=True):
         for offset, (topic, command) in enumerate(each.front):
