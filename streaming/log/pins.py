@@ -23,6 +23,7 @@ from schemas.commands import (
     AnyCommand,
     BrokerConfig,
     Line,
+    Mirror,
     decode_or_refuse,
     to_binary,
 )
@@ -267,8 +268,10 @@ _NOTHING = PolicyCommand("", None, BrokerConfig(), {})
 
 
 def is_mirrored(records: pa.Table) -> bool:
-    """Whether a log (columns `RECORD`) seems to be a mirror's."""
-    return bool(_mentions(records["value"], b"MIRROR").any())
+    """Whether a log (columns `RECORD`) is a mirror's."""
+    rows = np.flatnonzero(_mentions(records["value"], b"MIRROR")).tolist()
+    found = (decode_or_refuse(records["value"][row].as_py()) for row in rows)
+    return any(isinstance(each.command if isinstance(each, Line) else each, Mirror) for each in found)
 
 
 def configurations(records: pa.Table) -> Iterator[BrokerConfig]:

@@ -50,8 +50,13 @@ TRAFFIC: list[Record] = [
 
 def live_after(tmp_path: Path, records: Sequence[Record]) -> LiveState:
     """The state that a replay in this process left."""
+    return state_after(tmp_path, table(records))
+
+
+def state_after(tmp_path: Path, log: pa.Table) -> LiveState:
+    """The same of a log."""
     out = tmp_path / "replayed"
-    replay_in_process(table(records), out, partitions=2)
+    replay_in_process(log, out, partitions=2)
     return LiveState(read_states(out / "state") or [], LedgerStore(str(out / "store")))
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from schemas.commands import decode_or_refuse
 from schemas.effects import AdminResponse, Message, SendReceipt
 from schemas.records import RECORD
 from streaming.answers.whatif.answer import BASELINE
+from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.compare import PolicySet, compared, whatif
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker.broker import Broker
@@ -21,12 +23,14 @@ from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.jobs.replay import load
 from streaming.log.pins import configurations, of_baseline, pin
 from streaming.log.policies import read_policies
+from streaming.log.table import LogError
 from streaming.mirror.mirror import _shown
 from streaming.mirror.observation import Observation, observe
 from streaming.mirror.reading import read
 from streaming.mirror.source import Look
 from streaming.quality.gate import judge
 from streaming.record.stored import Stored
+from tests.answers.test_projection import state_after
 from tests.answers.test_whatif import START, Record, T, admin, broker, eviction, table, ttl
 
 pytestmark = pytest.mark.feature("K4")
@@ -225,6 +229,52 @@ def test_the_policies_that_the_cluster_has_change_nothing(seed: int) -> None:
     assert alone == followed
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_traffic_of_a_mirror_goes_on_behind_what_a_twin_has(seed: int, tmp_path: Path) -> None:
+    """A log as if it began now, on the state that it led to: the same becomes of all messages, whether it is the cluster's or the mirror's."""
+    draw = Random(seed)
+    # Or else the cluster's goes on in a ledger that the mirror's log can't go on in.
+    source = live(draw, "st", managedLedgerMaxEntriesPerLedger=1)
+    policies = draw.choice([ttl(60), ttl(300), eviction(400)])
+    found = []
+    for name, log in zip(("cluster", "mirror"), source.tables(), strict=True):
+        answer = whatif(log, [PolicySet("other", policies)], live=state_after(tmp_path / name, log))
+        differences = {
+            (
+                row["subscription"],
+                row["offset"] is None,
+                row["sequence_id"],
+                row["change"],
+                row["baseline_fate"],
+            )
+            for row in answer.differences.to_pylist()
+        }
+        at_end = [
+            [
+                row[each]
+                for each in ("policies", "subscription", "refused", "stored", "acked", "expired", "evicted")
+            ]
+            for row in answer.summary.to_pylist()
+        ]
+        found.append((differences, at_end))
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mirrors_log_goes_on_where_the_state_of_its_twin_ends(seed: int, tmp_path: Path) -> None:
+    """Nothing moves then: all comes to what it would have without a stop."""
+    draw = Random(seed)
+    source = live(draw, "st", managedLedgerMaxEntriesPerLedger=draw.choice([3, 50000]))
+    _, log = source.tables()
+    cut = draw.randrange(3, len(log))
+    before = state_after(tmp_path, log.slice(0, cut))
+    (followed,) = (row for row in whatif(log).summary.to_pylist() if row["subscription"] == "s")
+    (on,) = (
+        row for row in whatif(log.slice(cut), live=before).summary.to_pylist() if row["subscription"] == "s"
+    )
+    assert on["backlog"] == followed["backlog"]
+
+
 def kept(log: pa.Table, policies: pa.Table) -> list[tuple[int, int]]:
     """The entries that were trimmed, and the bytes that are left."""
     found = whatif(log, [PolicySet("other", policies)], partitions=1).summary.to_pylist()
@@ -247,6 +297,15 @@ def test_under_other_policies_a_topic_does_not_follow_its_source() -> None:
         configurations(pin(log, read_policies(ttl(60), log, judge)).records),
     ):
         assert all("shadowTopicFollowsSource" not in each.settings for each in same)
+
+
+def test_a_mirrors_log_has_no_clients_to_model() -> None:
+    source = Source()
+    source.do(0, producer="p", sequence_id=0, payload='{"command": "MIRROR"}')
+    log, mirrored = source.tables()
+    whatif(log, [PolicySet("short", ttl(60))], clients=ClientSettings())
+    with pytest.raises(LogError, match="a mirror wrote it, which can't see what clients send"):
+        whatif(mirrored, [PolicySet("short", ttl(60))], clients=ClientSettings())
 
 
 def _numbered(log: pa.Table) -> list[dict[str, Any]]:

@@ -60,9 +60,10 @@ from streaming.answers.whatif.side_by_side import (
 )
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
-from streaming.log.pins import PartitionPins, configurations, of_baseline, pin, pins
+from streaming.log.pins import PartitionPins, configurations, is_mirrored, of_baseline, pin, pins
 from streaming.log.policies import configuring, of_profile, read_policies
 from streaming.log.policy_sources import name_of
+from streaming.log.table import LogError
 from streaming.quality.gate import judge
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def whatif(
         live: fold the traffic of the log from the states of a live query on. Clients then act
             as recorded.
 
-    Raises `LogError`, `PolicyError`, `FileNotFoundError` or, for what is wrong with `live`, `NotFound`.
+    Raises `LogError`, also if there are no clients to model, `PolicyError`, `FileNotFoundError` or, for what is wrong with `live`,
+    `NotFound`.
     """
     if live is not None and clients is not None:
         raise ValueError("clients are modelled from the start of a log, not from the state of a live query")
@@ -126,6 +128,11 @@ def whatif(
         partitions = partitions or partitions_of(live.states)
     loaded = load(log, partitions=partitions)
     records = loaded.records
+    name = str(log) if isinstance(log, str | Path) else "a table"
+    if clients is not None and is_mirrored(records):
+        raise LogError(
+            f"{name}: a mirror wrote it, which can't see what clients send: there are none to model. Let them act as recorded"
+        )
     starts: Mapping[int, Start] = {}
     if live is not None:
         records, starts = project(records, live)
@@ -134,7 +141,6 @@ def whatif(
     def fold(records: pa.Table, named: Sequence[PolicySet]) -> WhatIf:
         work = list(_works(records, named, starts, clients))
         parts = list(_fold_all(work, processes, len(records), progress, spark))
-        name = str(log) if isinstance(log, str | Path) else "a table"
         return joined(name, loaded.logged, parts, [each.name for each in named], clients)
 
     found = fold(records, named)

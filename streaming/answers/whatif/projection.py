@@ -27,6 +27,7 @@ from schemas.units import LATEST_TIME
 from sinks.ledger_store import LedgerStore
 from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.observed import TopicEntry
+from streaming.answers.whatif.shadow_positions import ShadowPositions
 from streaming.broker import admin_requests
 from streaming.broker.admin import namespaces
 from streaming.broker.broker import Broker
@@ -186,11 +187,12 @@ def _partition(
 ) -> tuple[pa.Table, Start]:  # fmt: skip
     broker = Broker(partition, NoEntries()) if broker is None else broker
     times, topics, commands, values = traffic
-    ids = _SequenceIds(broker)
+    ids, positions = _SequenceIds(broker), ShadowPositions(broker)
     for topic, command in zip(topics, commands, strict=True):
         ids.note(topic, command)
+        positions.note(topic, command)
     moved = [
-        value if isinstance(command, Refused) else to_binary(_moved(topic, command, later, ids))
+        value if isinstance(command, Refused) else to_binary(_moved(topic, command, later, ids, positions))
         for topic, command, value in zip(topics, commands, values, strict=True)
     ]
     first = (-1 if state is None or state.offset is None else state.offset) + 1
@@ -292,16 +294,19 @@ class _SequenceIds:
 
 
 def _moved(
-    topic: str | None, command: AnyCommand | c.Publish, later: _Later, ids: _SequenceIds
-) -> AnyCommand | c.Publish:
-    """A command at its later time, with other sequence ids."""
+    topic: str | None, command: AnyCommand | c.Publish, later: _Later, ids: _SequenceIds, positions: ShadowPositions
+) -> AnyCommand | c.Publish:  # fmt: skip
+    """A command at its later time, with other sequence ids, and with the positions that entries of a source have now."""
     match command:
         case c.Publish():
             return _higher(_with_times(command, later, _TIMES), ids.shift(topic, command.producer))
         case c.Send():
             more = ids.shift(topic, command.metadata.producer_name)
             metadata = _higher(_with_times(command.metadata, later, _TIMES), more)
-            return _higher(msgspec.structs.replace(command, metadata=metadata), more)
+            return _higher(msgspec.structs.replace(positions.send(topic, command), metadata=metadata), more)
+        case c.Mirror():
+            since = command.since and later.named(command.since)
+            return msgspec.structs.replace(positions.mirror(topic, command), since=since)
         case c.Seek():
             return _with_times(command, later, ("message_publish_time",))
         case c.Admin() if (named := _RESET.search(command.path)) is not None:
