@@ -171,16 +171,20 @@ def bare(rest: Rest, topic: str, calls: int) -> tuple[float, float]:
     return time.perf_counter() - begun, time.process_time() - used
 
 
+def _sampling(rest: Rest, log: LogFolder, every: float) -> ClusterMirror:
+    """A mirror that samples the topics of the stand-in."""
+    return ClusterMirror(
+        f"pulsar://{HOST}:1", rest, [NAMESPACE], log, entries="sampled", every=every, say=lambda _: None
+    )
+
+
 def itself(topics: int, rounds: int) -> None:
     """A mirror that samples the topics of the stand-in. The first round has no looks before it, so it is a line of its own."""
     before = of_this_process()
     with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder, stand_in(topics) as rest:
         measured = Measured(rounds + 1, rest)
         with LogFolder(Path(folder) / "log") as log:
-            mirror = ClusterMirror(
-                f"pulsar://{HOST}:1", rest, [NAMESPACE], log, entries="sampled", every=1.0, say=lambda _: None
-            )
-            mirror.run(measured)
+            _sampling(rest, log, every=1.0).run(measured)
         print("| round | GETs | s | GETs/s | × bare GETs | by processor time | resident, MB more |")
         print("|---|---|---|---|---|---|---|")
         for number, each in enumerate(measured.rounds, 1):
@@ -197,17 +201,8 @@ def behind(topics: int, rounds: int, rate: float) -> None:
     with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder, stand_in(topics, rate) as rest:
         measured = Measured(rounds, rest)
         with LogFolder(Path(folder) / "log") as log:
-            mirror = ClusterMirror(
-                f"pulsar://{HOST}:1",
-                rest,
-                [NAMESPACE],
-                log,
-                entries="sampled",
-                every=10.0,
-                say=lambda _: None,
-            )
             begun = time.perf_counter()
-            mirror.run(measured)
+            _sampling(rest, log, every=10.0).run(measured)
             seconds = time.perf_counter() - begun
         between = sorted(Rest(rest.url).get(BETWEEN, list[float]))
     print(

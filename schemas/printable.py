@@ -1,4 +1,5 @@
-"""What a terminal or a log shows of texts that come from outside: it obeys none of them, and no name in them forges a line."""
+"""What a terminal or a log shows of texts that come from outside: it obeys none of them, and no name in them forges a line. And numbers
+in words."""
 
 import shlex
 from traceback import format_exception
@@ -22,6 +23,16 @@ def quoted(name: str) -> str:
         return shlex.quote(name)
     escaped = "".join(f"\\{c}" if c in "\\'" else c if c.isprintable() else f"\\U{ord(c):08x}" for c in name)
     return f"$'{escaped}'"
+
+
+def counted(number: int, noun: str, verb: str = "") -> str:
+    """A number with its noun: 1 record, 2,000 entries, 3 micro-batches. With a verb: 1 entry waits, 2 ranges are."""
+    one = number == 1
+    if not one:
+        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+    if verb:
+        verb = f" {verb}" if not one else " is" if verb == "are" else f" {verb}s"
+    return f"{number:,} {noun}{verb}"
 
 
 def traceback_text(error: BaseException) -> str:

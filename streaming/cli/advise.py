@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import console, counted, new_table, progress, say, say_json
+from schemas.printable import counted
+from streaming.cli.console import console, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import MOST_CORES, AnswerFolder, Partitions
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from schemas.printable import counted
 from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import KeepOutputs, days
@@ -24,4 +25,4 @@ def compact_command(
     with expected_errors(NotATable, BadUrl, failed=(Conflict, Damaged)):
         table = DeltaLog(Storage(within(store, "tables")))
         done = in_thread(lambda: table.compact(keep))
-        say(f"{done.before:,} files before, {done.after:,} after")
+        say(f"{counted(done.before, 'file')} before, {done.after:,} after")

@@ -104,8 +104,3 @@ def progress() -> Progress:
     )
     errors = console(stderr=True)
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 record, 2,000 records, 3 micro-batches."""
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"

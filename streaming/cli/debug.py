@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from schemas.printable import one_line
+from schemas.printable import counted, one_line
 from schemas.units import moment
-from streaming.cli.console import counted
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import SnapshotsFolder
 
@@ -47,7 +46,7 @@ def debug_command(
         shell = Shell(timeline, Debugger(timeline, timeline.moment(at)))
     shell.use_rawinput = sys.stdin.isatty()
     shell.cmdloop(
-        f"{len(timeline):,} commands. `help` lists what you can type; an empty line repeats the last."
+        f"{counted(len(timeline), 'command')}. `help` lists what you can type; an empty line repeats the last."
     )
 
 
@@ -174,7 +173,7 @@ class Shell(cmd.Cmd):
             move(number)
         except IndexError:
             self._say(
-                f"the log has {len(self._timeline):,} commands, and this is after {self._debugger.moment:,}"
+                f"the log has {counted(len(self._timeline), 'command')}, and this is after {self._debugger.moment:,}"
             )
             return
         self._show()

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from schemas.printable import counted
 from schemas.units import moment
 from streaming.answers.sampled import sampled_note
-from streaming.cli.console import counted
 
 if TYPE_CHECKING:
     from streaming.answers.explain.life import Life
@@ -141,7 +141,9 @@ def _name(verdict: Verdict) -> str:
 def _backlog(found: Delivery) -> str:
     messages = ""
     if found.analysis is not None:
-        messages = f" ({found.analysis['messages']:,} messages{' or more' * found.analysis['aborted']})"
+        messages = (
+            f" ({counted(found.analysis['messages'], 'message')}{' or more' * found.analysis['aborted']})"
+        )
     parts = [
         f"{count:,} {what}"
         for count, what in (
@@ -150,7 +152,7 @@ def _backlog(found: Delivery) -> str:
         )
         if count is not None
     ]  # fmt: skip
-    return f"backlog {found.backlog:,} entries{messages}" + (f": {', '.join(parts)}" if parts else "")
+    return f"backlog {counted(found.backlog, 'entry')}{messages}" + (f": {', '.join(parts)}" if parts else "")
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -178,7 +180,9 @@ def _unknown(texts: Sequence[str]) -> Iterator[str]:
 
 def _entry(entry: EntryState) -> str:
     acked = (
-        "" if entry.messages_acked is None else f"; {entry.messages_acked} messages of its batch are acked"
+        ""
+        if entry.messages_acked is None
+        else f"; {counted(entry.messages_acked, 'message')} of its batch acked"
     )
     return f"{entry.position}: {entry.state}, {entry.text}{_until(entry.until)}{acked}"
 
@@ -204,7 +208,7 @@ def retention_lines(found: Retention) -> Iterator[str]:
         until = "" if each.until is None else f"; retention time ends at {_time(each.until)}"
         goes = "; the next check deletes it" if each.ledger in found.deletes else ""
         closed = "" if each.closed_at is None else f", closed {_time(each.closed_at)}"
-        yield f"  ledger {each.ledger} ({each.entries:,} entries, {each.size:,} bytes{closed})"
+        yield f"  ledger {each.ledger} ({counted(each.entries, 'entry')}, {counted(each.size, 'byte')}{closed})"
         yield f"    {each.reason}: {each.text}{until}{goes}"
     if len(found.ledgers) > _LEDGERS:
         yield f"  and {len(found.ledgers) - _LEDGERS:,} more ledgers: --json has them"

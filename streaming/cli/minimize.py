@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.cli.console import counted, progress, say, say_json
+from schemas.printable import counted
+from streaming.cli.console import progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import LARGEST
 from streaming.cli.outputs import beside

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from streaming.cli.console import counted, progress, say
+from schemas.printable import counted
+from streaming.cli.console import progress, say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import MOST_PARTITIONS, IngressOption, KafkaConfigFile, credentials
 from streaming.runtime.signals import stop_signals

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.console import counted, say
+from schemas.printable import counted
+from streaming.cli.console import say
 from streaming.cli.options import ProfileChoice
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from schemas.printable import one_line
-from streaming.cli.console import console, counted, new_table, say
+from schemas.printable import counted, one_line
+from streaming.cli.console import console, new_table, say
 from streaming.cli.errors import expected_errors
 
 if TYPE_CHECKING:

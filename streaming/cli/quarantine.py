@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schemas.printable import printable
-from streaming.cli.console import console, counted, new_table, printable_json, say, say_json
+from schemas.printable import counted, printable
+from streaming.cli.console import console, new_table, printable_json, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import MOST_PARTITIONS, KafkaConfigFile, coordinates, credentials
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import counted, say
+from schemas.printable import counted
+from streaming.cli.console import say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import MOST_PARTITIONS, KafkaConfigFile, credentials, milliseconds
 from streaming.runtime.signals import stop_signals
@@ -136,7 +137,7 @@ def record_command(
                 )
             )
         imported, verdict = command_log(out / TRACE)
-    say(f"{sum(imported.commands.values()):,} commands -> {out / COMMANDS}")
+    say(f"{counted(sum(imported.commands.values()), 'command')} -> {out / COMMANDS}")
     explained_differences(verdict)
     frames = counted(verdict.frames, "frame")
     if not verdict.frames:
@@ -179,7 +180,7 @@ def capture_command(
     for each in captured.missing:
         say(f"magnetar: not in the log: {each}", err=True)
     say(
-        f"{captured.topics:,} topics, {captured.entries:,} entries, {captured.subscriptions:,} subscriptions -> {to}"
+        f"{counted(captured.topics, 'topic')}, {counted(captured.entries, 'entry')}, {counted(captured.subscriptions, 'subscription')} -> {to}"
     )
     say("The cluster does not expose this, so the log lacks it:")
     for each in UNKNOWN:

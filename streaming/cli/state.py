@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from schemas.printable import counted
 from schemas.units import LATEST_TIME
-from streaming.cli.console import counted, progress, say
+from streaming.cli.console import progress, say
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
     MAX_AHEAD,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.console import console, counted, new_table, progress, say, say_json
+from schemas.printable import counted
+from streaming.cli.console import console, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions, ProfileChoice
 from streaming.cli.policy_notes import say_notes

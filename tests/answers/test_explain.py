@@ -886,7 +886,7 @@ def test_an_entry_that_was_dealt_to_a_consumer_that_has_left_is_not_in_flight(tm
     ))  # fmt: skip
     assert (found.state, found.lost, found.in_flight, found.backlog) == ("lost", 1, 1, 2)
     assert blocking(found) == [("chunk owner", None)]
-    assert found.verdicts[0].text.startswith("1 entries, from 1:2 on, were dealt to a consumer that has left")
+    assert found.verdicts[0].text.startswith("1 entry, from 1:2 on: dealt to a consumer that has left")
     assert "Disconnect all consumers" in found.to_do[0]
     code, text = run(tmp_path, T)
     assert code == 0

@@ -189,7 +189,7 @@ def test_chunks_that_nobody_has_are_lost() -> None:
     found = explain_delivery(shown(run), "s")
     assert (found.state, found.lost, found.in_flight, found.backlog) == ("lost", 1, 1, 2)
     (one,) = [each for each in found.verdicts if each.blocks]
-    assert one.text.startswith("1 entries were dealt to a consumer that has left")
+    assert one.text.startswith("1 entry dealt to a consumer that has left")
     assert found.to_do[0].startswith("Disconnect all consumers of the subscription at the same time")
     busy = shown(run)
     busy.stats._value["subscriptions"]["s"]["msgRateOut"] = 5.0

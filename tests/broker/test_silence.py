@@ -17,6 +17,7 @@ from schemas.commands import (
     CloseConsumer,
     MessageIdData,
     MessageMetadata,
+    Mirror,
     Publish,
     RunCheck,
     Subscribe,
@@ -40,6 +41,7 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 from tests.broker.kit import QUIET, START, TOPIC, Run, Stored, feed, of, one, sent
 from tests.broker.test_cut_invariance import TOPICS, Record
 from tests.broker.test_invariants import logs
+from tests.broker.test_shadow_topics import shadow, store
 from tests.examples import examples
 
 SILENCES = [0, 0, 0, 0, 1_000, 1_000, 61_000, 61_000, 3_600_000, 5 * 3_600_000]
@@ -308,6 +310,22 @@ def test_years_pass_in_a_moment(settings: dict[str, Any], monkeypatch: pytest.Mo
     work.clear()
     run.wait(50 * YEAR_MS / 1000)
     assert work["runs"] < 100
+
+
+def test_a_ledger_that_waits_for_the_next_look_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a mirrored topic which its source closed since: retention lets it go, and nobody knows yet who needs it."""
+    work = Work(monkeypatch)
+    run = shadow(shadowTopicFollowsSource=False, retentionCheckIntervalInSeconds=60)
+    run.do(Mirror(ledger_id=1))
+    run.wait(1)
+    for ledger in (1, 2):
+        store(run, ledger, 0)
+    work.clear()
+    run.wait(YEAR_MS / 1000)
+    assert len(run.broker.retention(TOPIC).ledgers) == 2
+    assert work.total() < 100
 
 
 def work_of_a_year(patch: pytest.MonkeyPatch, topics: int) -> int:

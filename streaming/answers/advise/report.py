@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
+from schemas.printable import counted
 from streaming.answers.advise.needs import Advice, Curve, Need
 from streaming.answers.advise.search import POLICY_NAMES, UNITS, Point, PolicyName
 from streaming.answers.sampled import sampled_note
@@ -62,7 +63,7 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 def report(found: Advice) -> str:
     """The page, as HTML."""
-    window = f"{found.records:,} records, {clock_text(found.begin)} to {clock_text(found.end)} UTC"
+    window = f"{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)} UTC"
     body = "".join(
         (
             f'<h1>The smallest policies: {escape(found.log)}</h1><p class="soft">{window}</p>',

@@ -107,18 +107,18 @@ def search(
 
     It folds them once, and then at most `ROUNDS` × (`TOGETHER` + 1) times for each policy.
     """
-    alone = of_baseline(records).get(partition)
-    base = fold_side_by_side(records, partition, [], baseline=alone)
+    baseline = of_baseline(records).get(partition)
+    base = fold_side_by_side(records, partition, [], baseline=baseline)
     found, folds = [], 1
     for policy in policies:
-        searched, more = _search(records, partition, base, policy, alone)
+        searched, more = _search(records, partition, base, policy, baseline)
         found += searched
         folds += more
     return PartitionSearch(found, folds, base.first, base.last, base.sampled)
 
 
 def _search(
-    records: pa.Table, partition: int, base: Folded, policy: PolicyName, alone: PartitionPins | None
+    records: pa.Table, partition: int, base: Folded, policy: PolicyName, baseline: PartitionPins | None
 ) -> tuple[list[TopicSearch], int]:
     rule = _RULES[policy]
     searches = [
@@ -131,7 +131,7 @@ def _search(
             break
         count = max(map(len, values.values()))
         each_set = [_pins(records, partition, rule, values, place) for place in range(count)]
-        folded = fold_side_by_side(records, partition, each_set, baseline=alone)
+        folded = fold_side_by_side(records, partition, each_set, baseline=baseline)
         folds += count + 1
         for each in searches:
             for place, value in enumerate(values.get(each.topic, ())):

@@ -20,6 +20,7 @@ from schemas.arguments import checked
 from schemas.commands import AnyCommand, Line, MessageIdData, Publish, Refused, to_binary, to_json
 from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Row, SendReceipt, SubscriptionEvent
 from schemas.errors import MagnetarError
+from schemas.printable import counted
 from sinks.outputs import new_file
 from streaming.answers.check.invariants import INVARIANTS, Monitor, Violation
 from streaming.answers.check.reduction import reduced
@@ -469,7 +470,7 @@ def pytest_file(found: Minimized, function: str | None = None) -> str:
     source = "" if function is None else f"\n{function.strip()}\n\n"
     quotes = '"""'
     return (
-        f"{quotes}The smallest of {found.before} commands that show: {found.keep}.{quotes}\n\n"
+        f"{quotes}The smallest of {counted(found.before, 'command')} that show: {found.keep}.{quotes}\n\n"
         f"from streaming.answers.check.minimize import {name}\n\n"
         f"LOG = r{quotes}\n{log}\n{quotes}.strip()\n{source}\n"
         f"def test_the_log_shows_it() -> None:\n    assert {check}\n"

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from schemas import effects as e
 from schemas.arguments import checked
 from schemas.effects import KINDS
+from schemas.printable import counted
 from schemas.undecodable import UNDECODABLE
 from streaming.answers.explain.opened import opened
 from streaming.answers.fates import MOVED, Outcome, Published, deletes
@@ -652,14 +653,14 @@ def _told(row: dict[str, Any], position: Position) -> str:
     if kind in _OUTCOMES:
         moved = (
             f"the mark-delete position moved from {row['before_ledger']}:{row['before_entry']} to "
-            f"{row['after_ledger']}:{row['after_entry']} ({row['entries']} entries)"
+            f"{row['after_ledger']}:{row['after_entry']} ({counted(row['entries'], 'entry')})"
         )
         if row["cause"] == SEEN_FIRST:
             return f"first seen by the mirror, with its mark-delete position at {row['after_ledger']}:{row['after_entry']}"
         what = _OUTCOMES[kind] if _forward(row) else "unacknowledged again"
         return f"{what} by {_rule(row)}: {moved}"
     if kind == KINDS[e.LedgerClosed]:
-        return f"ledger {row['ledger_id']} closed with {row['entries']} entries: {row['cause']}"
+        return f"ledger {row['ledger_id']} closed with {counted(row['entries'], 'entry')}: {row['cause']}"
     if kind == KINDS[e.LedgerDeleted]:
         policy = f", {row['policy']}" if row["policy"] else ""
         how = "deleted" if row["cause"] == _WITH_TOPIC else "trimmed"

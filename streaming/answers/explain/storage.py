@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from schemas.printable import counted
 from streaming.answers.explain import advice
 from streaming.answers.history.folders import Folders, NotFound
 from streaming.broker.non_persistent.topic import is_non_persistent
@@ -78,7 +79,7 @@ def example(folders: Folders, *, by_backlog: bool) -> tuple[str, str]:
     backlog, storage = sizes[name]
     return (
         name,
-        f"its backlog is the largest ({backlog:,} entries)"
+        f"its backlog is the largest ({counted(backlog, 'entry')})"
         if by_backlog
-        else f"it stores the most ({storage:,} bytes)",
+        else f"it stores the most ({counted(storage, 'byte')})",
     )

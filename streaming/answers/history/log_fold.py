@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from schemas.effects import Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound, metadata_of
+from schemas.printable import counted
 from streaming.broker.broker import Broker
 from streaming.fold.live import LiveFold
 from streaming.fold.records import BrokerType, Records, StateRow
@@ -52,7 +53,9 @@ class KeptEntries:
         """Entries `first`..`last`, both included. Raises `EntryNotFound`."""
         kept = self._ledgers.get((topic, ledger_id), [])
         if not 0 <= first <= last < len(kept):
-            raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: there are {len(kept)} entries")
+            raise EntryNotFound(
+                f"{topic} {ledger_id}:{first}..{last}: there {'is' if len(kept) == 1 else 'are'} {counted(len(kept), 'entry')}"
+            )
         return kept[first : last + 1]
 
 

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from schemas.arguments import checked
 from schemas.effects import KINDS, LedgerDeleted
+from schemas.printable import counted
 from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore
 from sinks.lock import NotWritable, hold
@@ -149,7 +150,7 @@ class Timeline:
         if text.isascii() and text.isdigit():
             if len(text) <= _DIGITS and int(text) <= len(self):
                 return int(text)
-            raise NotFound(f"{text[:_DIGITS]}: the log has {len(self)} commands")
+            raise NotFound(f"{text[:_DIGITS]}: the log has {counted(len(self), 'command')}")
         if (at := Coordinates.parse(text)) is not None:
             found = (self._column("partition") == at.partition) & (self._column("offset") == at.offset)
             if not found.any():
@@ -224,7 +225,7 @@ class Timeline:
         if not isinstance(moment, int) or isinstance(moment, bool):
             raise TypeError(f"{moment!r}: expected a moment, a number of commands such as 4")
         if not 0 <= moment <= len(self):
-            raise NotFound(f"{moment}: the log has {len(self)} commands")
+            raise NotFound(f"{moment}: the log has {counted(len(self), 'command')}")
         if self._use is None:
             claim = Claim(log=self._digest, every=self._every, encoding=VERSION)
             self._use = _claim(self._folder, claim)

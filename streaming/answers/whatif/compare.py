@@ -180,12 +180,12 @@ def _works(
     """What there is to fold, by ingress partition. Raises `PolicyError`."""
     policies = [read_policies(each.source, records, judge) for each in named]
     by_set = [pins(records, each) for each in policies] if clients is None else []
-    alone = of_baseline(records) if clients is None else {}
+    baselines = of_baseline(records) if clients is None else {}
     pinned = [pin(records, each) for each in policies] if clients is not None else []
     for partition in sorted(records["partition"].unique().to_pylist()):
         own = records.filter(pc.equal(records["partition"], partition))
         start = starts.get(partition)
-        own_pins, baseline = [each[partition] for each in by_set], alone.get(partition)
+        own_pins, baseline = [each[partition] for each in by_set], baselines.get(partition)
         if start is not None:
             own_pins = [start.under(each) for each in own_pins]
             baseline = baseline and start.under(baseline)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.printable import counted
 from streaming.answers.fates import CHANGES
 from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf
@@ -57,7 +58,7 @@ def report(found: WhatIf) -> str:
 
 
 def _head(found: WhatIf) -> str:
-    window = f"{found.records:,} records, {clock_text(found.begin)} to {clock_text(found.end)} UTC"
+    window = f"{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)} UTC"
     clients = (
         "Clients act as recorded. Each answer is exact until the first moment at which a client would have seen something else; "
         "from there on its topic is open-loop."

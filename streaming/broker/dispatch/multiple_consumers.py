@@ -54,6 +54,7 @@ from typing import Any
 import msgspec
 
 from schemas.effects import Message
+from schemas.printable import counted
 from streaming.broker.dispatch.chunked_messages import ChunkOwners, assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
@@ -523,7 +524,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         elif times := [at for at, position in self._delayed() if _is_waiting(sub.cursor, position)]:
             yield delayed_entries(len(times), times[0])
         if times := [at for at, position in self._rescheduled() if _is_waiting(sub.cursor, position)]:
-            text = f"{len(times)} entries were rescheduled by an entry filter, which judges them again"
+            text = f"{counted(len(times), 'entry')} rescheduled by an entry filter, which judges again"
             yield Verdict("entryFilters", False, text, until=min(times))
         if self.replay:
             yield Verdict("replay queue", *self._replay_queue(sub), "new")
@@ -543,7 +544,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
         """Whether the replay set keeps new entries from being read, and why."""
-        return True, f"{len(self.replay)} entries to redeliver go first, from {self.replay.first(1)[0]} on"
+        return (
+            True,
+            f"{counted(len(self.replay), 'entry')} to redeliver first, from {self.replay.first(1)[0]} on",
+        )
 
     @property
     def _keeps_to_the_limit(self) -> bool:

@@ -61,6 +61,7 @@ from typing import Any, Literal
 import msgspec
 
 from schemas.commands import KeySharedMeta, MessageMetadata
+from schemas.printable import counted
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.draining_hashes import DrainingHashes
 from streaming.broker.dispatch.hashes_in_use import UnackedHashes, WaitingHashes
@@ -502,7 +503,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         yield from super().verdicts(sub)
         if nobodys := [hash_ for hash_ in self.held if self.selector.select(hash_) is None]:
             waiting = sum(map(self.held.__getitem__, nobodys))
-            text = f"{waiting} entries wait because no consumer owns their key hashes, such as {nobodys[0]}"
+            text = f"{counted(waiting, 'entry', 'wait')} because no consumer owns their key hashes, such as {nobodys[0]}"
             yield Verdict("hashRanges", True, text, "consumer")
         if not self._drains:
             return
@@ -516,12 +517,12 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 waiting = sum(self.held.get(hash_, 0) for hash_, _ in drain)
                 hash_, draining = max(drain, key=lambda each: self.held.get(each[0], 0))
                 owner = sub.subscription.consumer(*draining.owner).name
-                left = f"{draining.entries} entries"
+                left = counted(draining.entries, "entry")
                 yield draining_hash(consumer.name, len(drain), hash_, owner, left, waiting)
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
         room = self._look_ahead(sub) - len(self.replay)
-        text = f"{len(self.replay)} entries wait for the consumer of their key, from {self.replay.first(1)[0]} on"
+        text = f"{counted(len(self.replay), 'entry', 'wait')} for the consumer of the key, from {self.replay.first(1)[0]} on"
         if room <= 0:
             return True, f"{text}: so many that no new ones are read"
         return False, f"{text}; new ones are read until {self._look_ahead(sub)} wait"
@@ -547,7 +548,9 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         why = f"its key hash {hash_} belongs to {consumer.shown}"
         if draining is not None and draining.owner != handle:
             owner = sub.subscription.consumer(*draining.owner).name
-            why += f", which gets it when {owner} has acked {draining.entries} entries with that hash"
+            why += (
+                f", which gets it when {owner} has acked {counted(draining.entries, 'entry')} with that hash"
+            )
         elif budget(consumer, sub.consumer_limit) <= 0:
             why += ", which cannot take more"
         return found._replace(text=why, consumer=consumer.name)

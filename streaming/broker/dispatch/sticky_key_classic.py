@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.printable import counted
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE, ConsistentHashing
 from streaming.broker.dispatch.sending import Found, read
@@ -327,7 +328,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
         bound = self._most_waiting(sub)
-        text = f"{len(self.replay)} entries wait for the consumer of their key, from {self.replay.first(1)[0]} on"
+        text = f"{counted(len(self.replay), 'entry', 'wait')} for the consumer of the key, from {self.replay.first(1)[0]} on"
         return bound <= len(self.replay), f"{text}; new ones are read until {bound} wait"
 
     # -- stats ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from typing import Literal, NamedTuple
 
+from schemas.printable import counted
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 
@@ -101,7 +102,7 @@ def _released_below(limit: int) -> str:
 
 def delayed_entries(entries: int, first: int | None, *, pauses: bool = False) -> Verdict:
     """Entries wait for their delivery time, the first one until `first` (ms). `pauses`: nothing else is read before."""
-    text = f"{entries} entries wait for their delivery time"
+    text = f"{counted(entries, 'entry', 'wait')} for {'its' if entries == 1 else 'their'} delivery time"
     if pauses:
         text += "; they all have one delay, so nothing else is read before"
     return Verdict("delayedDelivery", pauses, text, until=first)
@@ -118,8 +119,8 @@ def draining_hash(
 ) -> Verdict:
     """Key hashes of a consumer wait for the acks of their former owners, such as `hash_` for those of `owner`. `waiting`: how many
     entries wait, None if it is not known."""
-    entries = "" if waiting is None else f", for which {waiting} entries wait"
-    text = f"{hashes} of its key hashes still drain{entries}: hash {hash_} until {owner} has acked {unacked}"
+    entries = "" if waiting is None else f", for which {counted(waiting, 'entry', 'wait')}"
+    text = f"{hashes} of its key hashes still {'drains' if hashes == 1 else 'drain'}{entries}: hash {hash_} until {owner} has acked {unacked}"
     return Verdict("draining hash", waiting is None or waiting > 0, text, "consumer", name)
 
 
@@ -154,9 +155,8 @@ def no_backlog() -> Verdict:
 
 def ack_holes(ranges: int, mark_delete: str, first: str | None) -> Verdict:
     """Messages are acked out of order. `first`: the first entry that is not acked."""
-    count = "1 range of entries is" if ranges == 1 else f"{ranges} ranges of entries are"
     waits = "an entry before it" if first is None else first
-    text = f"{count} acked above the mark-delete position {mark_delete}, which stays there until {waits} is acked"
+    text = f"{counted(ranges, 'range')} of entries {'is' if ranges == 1 else 'are'} acked above the mark-delete position {mark_delete}, which stays there until {waits} is acked"
     return Verdict("ack holes", False, text)
 
 
@@ -168,8 +168,8 @@ def terminated(last: str, *, at_end: bool) -> Verdict:
 def lost_chunks(what: str) -> Verdict:
     """Entries of chunked messages were dealt to a consumer that had left. `what`: how many entries or messages."""
     text = (
-        f"{what} were dealt to a consumer that has left, since it got the first chunk of their messages: they stay "
-        "unacked, and come again when all consumers of the subscription have left and one joins"
+        f"{what} dealt to a consumer that has left, as the one that got the first chunk of a message: unacked, and sent again "
+        "when all consumers of the subscription have left and one joins"
     )
     return Verdict("chunk owner", True, text)
 

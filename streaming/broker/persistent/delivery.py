@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from schemas.effects import Message
+from schemas.printable import counted
 from streaming.broker.context import Context
 from streaming.broker.dispatch.verdict import (
     Verdict,
@@ -128,7 +129,7 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
     lost, first_lost = _lost(sub)
     verdicts = [*_of_topic(topic, sub)]
     if lost:
-        verdicts.append(lost_chunks(f"{lost} entries, from {first_lost} on,"))
+        verdicts.append(lost_chunks(f"{counted(lost, 'entry')}, from {first_lost} on:"))
     put_off = subscription.throttle
     if sub.throttle is None and put_off is not None and put_off.waits(ctx.clock):
         text = f"the last command had {ctx.config.maxEffectsPerCommand} effects: what follows is read when the clock has passed it"
@@ -176,7 +177,7 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
             "the topic is fenced after a failed write: it takes no messages, but delivers those it has",
         )
     if topic.pending:
-        text = f"{len(topic.pending)} messages were received, and are not delivered before their writes are confirmed"
+        text = f"{counted(len(topic.pending), 'message')} received: not delivered before their writes are confirmed"
         yield Verdict("unconfirmed writes", True, text, "new")
     if not sub.consumers:
         yield no_consumers() if sub.cursor.durable else left_by_reader()
@@ -190,7 +191,7 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
         yield ack_holes(ranges, str(sub.cursor.mark_delete), str(first[0]))
     if first is not None and (stored := sub.cursor.batches.get(first[0])) is not None:
         left = to_bits(stored).bit_count()
-        text = f"{left} messages of the batch {first[0]} are not acked, so the mark-delete position stays before it"
+        text = f"{counted(left, 'message')} of the batch {first[0]} {'is' if left == 1 else 'are'} not acked, so the mark-delete position stays before it"
         yield Verdict("batch", False, text)
 
 

@@ -64,8 +64,7 @@ def handle_mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror, carry
             leaving.delete(ctx, topic, subscription, "deleted on the source")
     for name, seen in command.subscriptions.items():
         if name in topic.subscriptions:
-            one = msgspec.structs.replace(seen, reset=False) if name in new else seen
-            _take_over(ctx, topic, name, one, carry_out)
+            _take_over(ctx, topic, name, seen, carry_out, None if name in new else _RESET)
     _take_over_producers(ctx, topic, command.producers, carry_out)
     _forget(topic, command)
     trim_after_source(ctx, topic, min(command.first_ledger, topic.ledger.current), before)
@@ -106,14 +105,13 @@ def _take_over(
     name: str,
     seen: c.MirroredSubscription,
     carry_out: Carry,
-    why: str = _RESET,
+    why: str | None,
 ) -> None:
-    """`why` it is reset, if it is."""
+    """`why` it is reset, if it is. None: it is where it is there."""
     subscription = topic.subscriptions[name]
-    if seen.reset:
-        seeking.reset(ctx, topic, subscription, Position(*seen.mark_delete).next(), why)
     mirrored = topic.mirrored.subscriptions.setdefault(name, MirroredCursor())
-    if seen.reset:
+    if seen.reset and why is not None:
+        seeking.reset(ctx, topic, subscription, Position(*seen.mark_delete).next(), why)
         mirrored.expired_to = EARLIEST
     if seen.expired_to is not None:
         mirrored.expired_to = to = max(mirrored.expired_to, Position(*seen.expired_to))

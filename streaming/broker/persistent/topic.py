@@ -169,10 +169,6 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """Is it a shadow topic on which the source's broker decides what is deleted?"""
         return self.is_shadow and ctx.config.shadowTopicFollowsSource
 
-    def is_kept_by_source(self, ctx: Context) -> bool:
-        """Is it a shadow topic that is not deleted for being unused? Before the first MIRROR, it does not know who uses it."""
-        return self.follows_source(ctx) or (self.is_shadow and not self.mirrored.seen)
-
     def source_expires_until(self, ctx: Context) -> int:
         """Until when (ms) the broker of its source decides what expires. Later nobody knows what happens there. −1: it never did."""
         return self.mirrored.seen + SOURCE_UNSEEN if self.follows_source(ctx) and self.mirrored.seen else -1

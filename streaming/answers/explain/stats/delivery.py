@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from schemas.printable import counted
 from streaming.answers.explain import advice
 from streaming.answers.explain.stats.observed import Observed, ShownFields
 from streaming.broker.dispatch.verdict import (
@@ -199,7 +200,7 @@ def _of_subscription(
 ) -> list[Verdict]:
     verdicts = []
     if found.lost:
-        verdicts.append(lost_chunks(f"{found.lost} entries"))
+        verdicts.append(lost_chunks(counted(found.lost, "entry")))
     if found.type not in SINGLE_ACTIVE and found.consumers:
         verdicts += _unacked(observed, sub)
     if found.delayed:
@@ -256,25 +257,24 @@ def _unacked(observed: Observed, sub: ShownFields) -> list[Verdict]:
 
 def _replay_queue(observed: Observed, found: Delivery) -> Verdict | None:
     """Whether what waits to be sent again keeps new entries from being read."""
-    text = f"{found.to_redeliver} entries to redeliver go first"
+    count = found.to_redeliver or 0
+    text = f"{counted(count, 'entry')} to redeliver {'goes' if count == 1 else 'go'} first"
     if found.type != "Key_Shared":
         return Verdict("replay queue", True, text, "new")
+    waiting = f"{counted(count, 'entry', 'wait')} for the consumer of {'its' if count == 1 else 'their'} key"
     classic = (
         observed.config is None or observed.config.subscriptionKeySharedUseClassicPersistentImplementation
     )
-    if observed.config is None or found.to_redeliver is None or classic:
-        return Verdict(
-            "replay queue", False, f"{found.to_redeliver} entries wait for the consumer of their key"
-        )
+    if observed.config is None or classic:
+        return Verdict("replay queue", False, waiting)
     limits = (
         observed.config.keySharedLookAheadMsgInReplayThresholdPerConsumer * found.consumers,
         observed.config.keySharedLookAheadMsgInReplayThresholdPerSubscription,
     )
     most = min((limit for limit in limits if limit > 0), default=0)
-    text = f"{found.to_redeliver} entries wait for the consumer of their key"
-    if most and found.to_redeliver >= most and found.unread:
-        return Verdict("replay queue", True, f"{text}: so many that no new ones are read", "new")
-    return Verdict("replay queue", False, text, sure=found.unread != 0)
+    if most and count >= most and found.unread:
+        return Verdict("replay queue", True, f"{waiting}: so many that no new ones are read", "new")
+    return Verdict("replay queue", False, waiting, sure=found.unread != 0)
 
 
 def _draining(consumers: list[ShownConsumer]) -> list[Verdict]:
@@ -290,7 +290,7 @@ def _draining(consumers: list[ShownConsumer]) -> list[Verdict]:
     verdicts = []
     for name, found in drains.items():
         hash_, holder, unacked, attempts = max(found, key=lambda drain: drain[3])
-        one = draining_hash(name, len(found), hash_, holder, f"{unacked} messages", None)
+        one = draining_hash(name, len(found), hash_, holder, counted(unacked, "message"), None)
         verdicts.append(one._replace(blocks=attempts > 0))
     return verdicts
 

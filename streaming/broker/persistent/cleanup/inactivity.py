@@ -32,7 +32,8 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """
     if topic.producers:  # replicators do not make it active, but only an unused topic is deleted
         return NEVER
-    if topic.is_kept_by_source(ctx):
+    # Who uses a shadow topic, it knows from the first MIRROR on.
+    if topic.follows_source(ctx) or (topic.is_shadow and not topic.mirrored.seen):
         return NEVER
     found = policy(ctx, topic)
     if found is None or found.inactiveTopicDeleteMode is None or _in_use(topic, found):

@@ -127,8 +127,9 @@ def trim_after_source(ctx: Context, topic: PersistentTopic, first_ledger: int, s
     Without shadowTopicFollowsSource, retention decides, as on other topics: for the ledgers that were closed since then, only now.
     """
     if not topic.follows_source(ctx):
-        last = next((id_ for id_, info in reversed(topic.ledger.ledgers.items()) if info.timestamp), -1)
-        if last >= 0 and topic.ledger.ledgers[last].timestamp > since:
+        closed = ((id_, info) for id_, info in reversed(topic.ledger.ledgers.items()) if info.timestamp)
+        last, info = next(closed, (-1, None))
+        if info is not None and info.timestamp > since:
             _trim(ctx, topic, just_closed=last)
         return
     doomed = [(id_, "deleted on the source") for id_ in topic.ledger.ledgers if id_ < first_ledger]
