@@ -419,7 +419,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         (line[0], option): cases
         for line in (("explain", "{w}/log.jsonl", "t"), ("peek", "{w}/log.jsonl", "t", "s"), ("inspect", "{w}/log.jsonl"))
         for option, cases in {
-            "at": others((*line, "--snapshots", "{w}/snapshots"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 commands"),
+            "at": others((*line, "--snapshots", "{w}/snapshots"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 command"),
                          ("9:9", "no record 9:9"))
                   + [Wrong((line[0], of_run, *line[2:], "--at", "1"), "--at applies to a log, and") for of_run in ("{w}/replayed", "{w}/checkpoint", "{w}/query")],
             "snapshots": [Wrong((line[0], "{w}/full", *line[2:], "--snapshots", "{w}/s"), "--snapshots applies to a log"),
@@ -427,9 +427,10 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         }.items()
     },
     ("debug", "log"): [Wrong(("debug", "{w}/nope.jsonl"), NO_LOG), Wrong(("debug", "{w}/log.txt"), NO_NAME)],
-    ("debug", "at"): others(("debug", "{w}/log.jsonl", "--snapshots", "{w}/snapshots"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 commands")),
+    ("debug", "at"): others(("debug", "{w}/log.jsonl", "--snapshots", "{w}/snapshots"), "--at", ("soon", "expected a number of commands"), ("2", "the log has 1 command")),
     ("debug", "snapshots"): others(("debug", "{w}/log.jsonl", "--at", "1"), "--snapshots", ("{w}/file", "it is not a folder")),
     ("policy set", "name"): [Wrong(("policy", "set", "nope", "a/b", "1", *NEW_LOG), "'nope' is not a policy of a namespace"),
+                             Wrong(("policy", "set", "rentention", "a/b", "1", *NEW_LOG), "'rentention' is not a policy of a namespace: there are retention, "),
                              Wrong(("policy", "set", "retention", "a/b", *NEW_LOG), "needs --size and --time"),
                              Wrong(("policy", "set", "backlog-quota", "a/b", *NEW_LOG), "needs --policy"),
                              Wrong(("policy", "set", "max-producers-per-topic", "a/b", *NEW_LOG), "needs a value")],

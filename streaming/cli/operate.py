@@ -212,6 +212,7 @@ def _level(where: str) -> tuple[str, bool]:
 
 def _policy_path(name: str, where: str, *, get: bool = False) -> str:
     """The path of a policy, whose name may be written as pulsar-admin does, such as message-ttl. Raises `typer.BadParameter`."""
+    from streaming.answers.history.folders import listed
     from streaming.broker.policies.admin_calls import NAMESPACE_POLICIES, TOPIC_POLICIES
 
     level, is_topic = _level(where)
@@ -219,9 +220,8 @@ def _policy_path(name: str, where: str, *, get: bool = False) -> str:
     wanted = name.replace("-", "").lower()
     found = next((each for each in known if each.lower() == wanted), None)
     if found is None:
-        raise typer.BadParameter(
-            f"{name!r} is not a policy of a {'topic' if is_topic else 'namespace'}: there are {', '.join(known)}"
-        )
+        of = "topic" if is_topic else "namespace"
+        raise typer.BadParameter(f"{name!r} is not a policy of a {of}: {listed('policy', wanted, known)}")
     return f"{level}/{found}{'Map' if get and found == 'backlogQuota' else ''}"
 
 

@@ -42,7 +42,9 @@ def read_yaml(path: str | Path, *, with_lines: bool = False) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f"line {mark.line + 1}: "
-        raise NotYaml(f"{where}this is not YAML: {error.problem or error.context}") from error
+        what = error.problem or error.context or ""
+        what += ": indent with spaces" if r"'\t'" in what else ""
+        raise NotYaml(f"{where}this is not YAML: {what}") from error
     except NotYaml:
         raise
     except OSError as error:

@@ -77,7 +77,12 @@ def read_trace(path: Path) -> Trace:
             raise TraceError(f"{path}:{number}: {missing}")
         parsed.append(value)
     if not parsed or parsed[0].get("format") != FORMAT:
-        raise TraceError(f"{path}: not a trace of format {FORMAT}")
+        what = (
+            "a log of commands, not a trace: magnetar replay takes it"
+            if parsed and "value" in parsed[0]
+            else f"not a trace of format {FORMAT}"
+        )
+        raise TraceError(f"{path}: {what}")
     if not isinstance(parsed[0].get("broker_config"), dict):
         raise TraceError(f"{path}: the header has no broker_config")
     header = {"scenario": path.stem, **parsed[0]}

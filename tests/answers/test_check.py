@@ -628,6 +628,9 @@ def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("clients: [")
     with pytest.raises(ScenarioError, match=": line .*: this is not YAML"):
         read_scenario(tmp_path / "s.yaml")
+    (tmp_path / "s.yaml").write_text("clients:\n\ta: []\n")
+    with pytest.raises(ScenarioError, match="line 2: this is not YAML: .*: indent with spaces$"):
+        read_scenario(tmp_path / "s.yaml")
 
 
 @pytest.mark.parametrize(

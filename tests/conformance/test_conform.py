@@ -136,6 +136,7 @@ HEADER = '{"format": 1, "scenario": "x", "broker_config": {}}'
     ("text", "sentence"),
     [
         ("", "not a trace of format 1"),
+        ('{"topic": "t", "value": {"command": "TICK"}}', "a log of commands, not a trace: magnetar replay takes it"),
         ("[]", ":1: expected an object, found []"),
         ("{", ":1: not JSON"),
         ('{"format": 1, "scenario": "x"}', "the header has no broker_config"),
