@@ -376,7 +376,7 @@ def test_the_command(client: Any, rest: Rest, broker: Running, tmp_path: Path) -
     ]
     done = CliRunner().invoke(app, ["capture", "command", *options])
     assert done.exit_code == 0, done.output
-    assert "1 topics, 1 entries, 0 subscriptions" in done.output
+    assert "1 topic, 1 entry, 0 subscriptions" in done.output
     assert "acknowledgments of single messages in a batch" in done.output
     again = CliRunner().invoke(app, ["capture", "command", *options])
     assert "log.jsonl already exists" in again.output
