@@ -564,7 +564,7 @@ magnetar.start(
 """
 
 
-@pytest.mark.sampled(3, seconds=24)
+@pytest.mark.sampled(5, seconds=24)
 @pytest.mark.spark
 def test_killed_and_started_again(tmp_path: Path) -> None:
     magnetar.replay(traffic(), tmp_path / "out")

@@ -373,7 +373,7 @@ def connected(random: Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.sampled(3, seconds=25)
+@pytest.mark.sampled(5, seconds=25)
 @given(random=st.randoms(use_true_random=False))
 @settings(max_examples=examples(16), deadline=None)
 def test_the_parts_of_a_scenario_violate_what_the_whole_violates(random: Random) -> None:

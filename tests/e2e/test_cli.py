@@ -53,7 +53,7 @@ def in_process(*arguments: object) -> Done:
 
 
 @pytest.mark.feature("J1")
-@pytest.mark.sampled(3, seconds=50)
+@pytest.mark.sampled(5, seconds=50)
 @pytest.mark.spark
 def test_traces_replayed_with_spark_and_without(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"

@@ -38,7 +38,7 @@ def unshares() -> bool:
     )
 
 
-@pytest.mark.sampled(3, seconds=16)
+@pytest.mark.sampled(5, seconds=16)
 @pytest.mark.skipif(not unshares(), reason="this system lets nobody mount a small disk")
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     command = ["unshare", "-rm", sys.executable, "-m", "tests.e2e.full_disk", str(tmp_path)]

@@ -61,7 +61,7 @@ def test_a_log_costs_no_more_than_its_bound(log: Log) -> None:
     judge_log(log)
 
 
-@pytest.mark.sampled(3, seconds=60)
+@pytest.mark.sampled(5, seconds=60)
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """The same cases each time; `make fuzz` tries others."""
     words = ["--rounds", str(ROUNDS), "--seed", "0", "--minutes", "4", "--out", str(tmp_path)]

@@ -132,7 +132,7 @@ def test_a_start_reads_from_the_last_restatement(
         assert [*journal.read()] == []
 
 
-@pytest.mark.sampled(3, seconds=17)
+@pytest.mark.sampled(5, seconds=17)
 @pytest.mark.parametrize("error", [KafkaFailed("it stumbles"), KafkaTimeoutError("it is slow")])
 def test_it_begins_again_when_kafka_fails(
     broker: Running, url: KafkaUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

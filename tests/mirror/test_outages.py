@@ -91,7 +91,7 @@ def test_topics_of_several_brokers(brokers: Cluster, topics: list[str], tmp_path
     is_twin(brokers.rest, tmp_path / "log", *topics)
 
 
-@pytest.mark.sampled(3, seconds=35)
+@pytest.mark.sampled(5, seconds=35)
 def test_one_of_several_brokers_is_away(
     brokers: Cluster, topics: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +123,7 @@ def test_one_of_several_brokers_is_away(
     assert {len(positions(folder, topic)) for topic in topics} == {5}
 
 
-@pytest.mark.sampled(3, seconds=12)
+@pytest.mark.sampled(5, seconds=12)
 @pytest.mark.parametrize("away", ["all", "admin", "service"])
 def test_ten_minutes_without_a_broker(away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line when it begins and a line when it is over. Nothing of what came meanwhile is missing, and nothing is there twice."""

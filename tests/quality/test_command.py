@@ -43,7 +43,7 @@ def no_network(folder: Path) -> list[Path]:
     return pages
 
 
-@pytest.mark.sampled(3, seconds=14)
+@pytest.mark.sampled(5, seconds=14)
 def test_the_folder_of_a_replay(tmp_path: Path) -> None:
     replay_in_process(traffic(), tmp_path / "out")
     ran = quality(tmp_path / "out")

@@ -200,7 +200,7 @@ class Poisoned(Broker):
             step(row)
 
 
-@pytest.mark.sampled(3, seconds=15)
+@pytest.mark.sampled(5, seconds=15)
 @pytest.mark.feature("J6")
 def test_a_record_that_stops_the_query_and_one_ahead_of_time(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path

@@ -75,7 +75,7 @@ def test_the_cut_changes_nothing(
     assert states == expected[1]
 
 
-@pytest.mark.sampled(3, seconds=14)
+@pytest.mark.sampled(5, seconds=14)
 @pytest.mark.feature("J1")
 @pytest.mark.spark
 @pytest.mark.parametrize(

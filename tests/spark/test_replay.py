@@ -93,7 +93,7 @@ def test_what_if(tmp_path: Path) -> None:
     assert sum(row["backlog"] for row in forever.stats) > sum(row["backlog"] for row in recorded.stats)
 
 
-@pytest.mark.sampled(3, seconds=13)
+@pytest.mark.sampled(5, seconds=13)
 @pytest.mark.feature("I1", "J3")
 @pytest.mark.spark
 def test_what_if_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
