@@ -30,8 +30,8 @@ class Admin(Command, tag="ADMIN"):
     body: JsonBody = None
     """The request's body, as JSON. Arrays and objects nest at most five deep."""
     lasting: bool = False
-    """True: the policy that the call sets on its topic holds whenever the topic exists. The call does not create the topic, and neither
-    the topic's end nor a call that removes all its policies removes this one. Pulsar has no such calls: policies are tried with them."""
+    """True: the policy that the call sets on its topic or namespace holds whenever that exists. The call does not create it, and neither
+    its end nor a call that sets or removes all its policies removes this one. Pulsar has no such calls: policies are tried with them."""
 
 
 Profile = Literal["2.10", "2.x", "3.0", "4.0", "4.2", "4.x", "5.0"]

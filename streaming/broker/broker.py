@@ -904,7 +904,7 @@ class Broker:
 
     @property
     def lasting(self) -> dict[str, Policies]:
-        """The policies that topics have whenever they exist, by topic."""
+        """The policies that topics and namespaces have whenever they exist, by name."""
         return self._state.lasting
 
     def topic_names(self) -> list[str]:

@@ -5,7 +5,7 @@ setting are left out. The pinned commands take the first offsets. The log's own 
 the same in all partitions: subtract it to compare two results row by row.
 
 A PUT of a namespace sets all of its policies. A pinned one comes before the other calls on the namespace, and one in the log gets the pinned
-policies into its body. Those of a topic hold whenever it exists (`Admin.lasting`).
+policies into its body. Those of a topic or a namespace hold whenever it exists (`Admin.lasting`).
 """
 
 from collections import defaultdict
@@ -179,13 +179,13 @@ def _calls(policies: list[PolicyCommand]) -> list[tuple[int, str | None, Admin]]
         if not isinstance(command, Admin):
             continue
         if (created := created_by(topic, command)) is None:
-            lasting = _key(topic, command)[1] != command.path and topic is not None
+            lasting = _key(topic, command)[1] != command.path
             others.append((number, topic, msgspec.structs.replace(command, lasting=lasting)))
         else:
             first, before = puts.get(created, (number, command))
             unset: dict[str, Any] = dict.fromkeys(namespace_policies.POLICY_NAMES) if whole else {}
             body = unset | _body(before) | _body(command)
-            puts[created] = first, msgspec.structs.replace(command, body=body)
+            puts[created] = first, msgspec.structs.replace(command, body=body, lasting=True)
     return [*((number, None, command) for number, command in puts.values()), *others]
 
 

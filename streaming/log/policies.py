@@ -358,6 +358,9 @@ def _refusals(records: pa.Table, pins: list[PolicyCommand]) -> dict[int, str]:
         seen.add(key)
         broker = Broker(0, NoEntries())
         for offset, (pin, topic, command) in enumerate(front):
+            if isinstance(command, BrokerConfig):  # the log may create its namespaces later
+                settings = command.settings | {"namespacesMustExist": False}
+                command = msgspec.structs.replace(command, settings=settings)
             broker.apply(offset, 0, topic, command, b"")
             if (cause := _refusal(broker.take())) is None:
                 continue

@@ -66,6 +66,7 @@ class _Whole(NamedTuple):
     partitioned: dict[str, int]
     partitioned_topics: dict[str, PartitionedTopic]
     permissions: dict[str, dict[str, list[str]]]
+    lasting: dict[str, Policies]
 
 
 class Spread:
@@ -103,7 +104,8 @@ class Spread:
         for name, left in state.deleted.items():
             piece(name).deleted[name] = left
         for name, policies in state.lasting.items():
-            piece(name).lasting[name] = policies
+            if "://" in name:
+                piece(name).lasting[name] = policies
         for whole, partitions in state.deleted_partitions.items():
             for name, left in partitions.items():
                 piece(name).deleted_partitions.setdefault(whole, {})[name] = left
@@ -153,6 +155,7 @@ class Spread:
                     for name, roles in state.permissions.items()
                     if "://" not in name or name in state.partitioned
                 },
+                {name: policies for name, policies in state.lasting.items() if "://" not in name},
             )
         )
         return pieces
@@ -201,6 +204,7 @@ class Spread:
             partitioned=self._common("partitioned", partition),
             partitioned_topics=self._common("partitioned_topics", partition),
             permissions=self._common("permissions", partition),
+            lasting=self._common("lasting", partition),
         )
         for each in counting[:1]:
             state.config, state.namespaces, state.tenants = each.config, each.namespaces, each.tenants

@@ -101,15 +101,24 @@ def test_what_was_delivered_before_and_quotas_on_what_is_there(tmp_path: Path) -
     assert summary_of(found, "small")["lost_delivered"] > 0
 
 
-def test_policies_of_a_namespace_as_pulsar_shows_them_on_what_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("must", [False, True], ids=["anything exists", "namespacesMustExist"])
+def test_policies_of_a_namespace_as_pulsar_shows_them_on_what_is_there(must: bool, tmp_path: Path) -> None:
     """In YAML they leave the others of the state as they are. A dump is all that the namespace has."""
-    body = {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/messageTTL", "body": 100}
-    live = live_after(tmp_path, [(0, None, body), subscribe(), *(publish(1, number) for number in range(3))])
+    calls: list[Record] = [
+        (0, None, {"command": "ADMIN", "method": method, "path": path, "body": body})
+        for method, path, body in [
+            ("PUT", "/tenants/a", {"allowedClusters": ["standalone"]}),
+            ("PUT", "/namespaces/a/b", None),
+            ("POST", "/namespaces/a/b/messageTTL", 100),
+        ]
+    ]
+    records = [*calls, subscribe(), *(publish(1, number) for number in range(3))]
+    live = state_after(tmp_path, table(records, namespacesMustExist=must))
     dump = tmp_path / "dump.json"
     dump.write_text('{"max_producers_per_topic": 5}')
     some = tmp_path / "some.yaml"
     some.write_text("namespaces:\n  a/b:\n    max_producers_per_topic: 5\n")
-    found = whatif(table([publish(1, 9), tick(500)]), [some, f"a/b={dump}"], live=live)
+    found = whatif(table([*calls[:2], publish(1, 9), tick(500)]), [some, f"a/b={dump}"], live=live)
     expired = {
         row["policies"]: row["expired"] for row in found.summary.to_pylist() if row["subscription"] == "s"
     }

@@ -18,7 +18,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.config import WITHOUT_EFFECT, NotSupported, ServiceConfiguration, configuration
 from streaming.broker.entries import NoEntries
 from streaming.broker.policies.admin_calls import POLICY_CALLS
-from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies.hierarchy import NO_POLICIES, Policies
 from streaming.broker.setting_names import RELEASED
 from streaming.cli.app import app
 from streaming.log.broker_settings import nearest_setting, sort_out
@@ -442,6 +442,40 @@ def test_a_namespace_that_the_log_creates_has_the_policies(method: str, file: An
     else:
         assert (found.messageTTL, found.dispatchRate) == (None, None)
         assert "destination_storage" not in found.backlogQuota
+
+
+CALLS = "\n".join(
+    map(json.dumps, [admin(f"{PATH}/messageTTL", 60), admin(f"{PATH}/maxProducersPerTopic", 3)])
+)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["", "again"])
+@pytest.mark.parametrize("created", [None, {}, {"message_ttl_in_seconds": 5, "max_consumers_per_topic": 6}])
+@pytest.mark.parametrize("content", [DUMP, YAML, CALLS], ids=["dump", "YAML", "calls"])
+def test_a_namespace_that_must_be_created_has_the_policies(
+    content: Any, created: Any, again: bool, file: Any
+) -> None:
+    """As in the log of a server, where nothing exists but what is created. The policies come before, and last if it is created again."""
+    name, about = {CALLS: ("p.jsonl", ""), YAML: ("p.yaml", "")}.get(
+        content if isinstance(content, str) else "", ("dump.json", f"{NAMESPACE}=")
+    )
+    source = f"{about}{file(content, name)}"
+    log = [
+        (None, {"command": "BROKER_CONFIG", "settings": {"namespacesMustExist": True}}),
+        (None, admin("/tenants/public", {"allowedClusters": ["standalone"]}, "PUT")),
+        (None, admin(PATH, created, "PUT")),
+        (None, admin(f"{PATH}/messageTTL", 7)),
+        (None, admin(f"{PATH}/maxConsumersPerSubscription", 8)),
+        *([(None, admin(PATH, None, "DELETE")), (None, admin(PATH, created, "PUT"))] if again else []),
+    ]
+    found, expected = namespace(source, *log), namespace(source)
+    for field in Policies.__struct_fields__:
+        if (value := getattr(expected, field)) != getattr(NO_POLICIES, field):
+            assert getattr(found, field) == value, field
+    # A dump has all that there is; the others leave the rest as the log has it.
+    others = found.maxConsumersPerTopic, found.maxConsumersPerSubscription
+    in_log = (created or {}).get("max_consumers_per_topic"), None if again else 8
+    assert others == ((None, None) if content is DUMP else in_log)
 
 
 def test_what_a_dump_has_that_can_not_be_applied(file: Any) -> None:

@@ -28,7 +28,7 @@ from streaming.broker.persistent.lifecycle import policies_changed, unload
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.admin_calls import get_policy, is_policy, set_policy
 from streaming.broker.policies.arguments import convert
-from streaming.broker.policies.hierarchy import Policies
+from streaming.broker.policies.hierarchy import Policies, overlay
 from streaming.broker.policies.kept import check_clusters
 
 _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>[^?]+))?(?:\?(?P<query>.*))?")
@@ -165,6 +165,11 @@ def call_namespace(
     try:
         if not is_namespace_name(namespace):
             raise AdminError(412, "Namespace name is not valid")
+        if command.lasting:
+            _keep(ctx, namespace, command, call)
+            if not exists(ctx, namespace):
+                respond(ctx, None, command, 204)
+                return None
         if not call:
             respond(ctx, None, command, *_call_whole(ctx, namespace, command, delete))
             return None
@@ -207,6 +212,16 @@ def call_namespace(
     return namespace, policies_changed
 
 
+def _keep(ctx: Context, namespace: str, command: Admin, call: str) -> None:
+    """Keep what a call sets, for whenever the namespace exists."""
+    kept = ctx.lasting.get(namespace) or Policies()
+    if call:
+        set_policy(kept, command, call, ctx.config)
+    elif command.method == "PUT":
+        kept = read(command.body, namespace)
+    ctx.lasting[namespace] = kept
+
+
 def _say(ctx: Context, command: Admin, call: str, status: int, response: Any) -> None:
     if command.method == "GET" and response is None:
         status = _unset(ctx.config, call, status)
@@ -241,12 +256,12 @@ def _get(ctx: Context, namespace: str, command: Admin, delete: Delete) -> AdminA
 
 def _create(ctx: Context, namespace: str, command: Admin, delete: Delete) -> AdminAnswer:
     """Create the namespace. The body may have its policies, as the answer to `GET` has."""
-    if ctx.config.namespacesMustExist:
+    if ctx.config.namespacesMustExist and not command.lasting:
         if tenant_of(namespace) not in ctx.tenants:
             raise AdminError(404, "Tenant does not exist")
         if exists(ctx, namespace):
             raise AdminError(409, "Namespace already exists")
-    policies = read(command.body, namespace)
+    policies = overlay(read(command.body, namespace), ctx.lasting.get(namespace))
     if namespace not in ctx.namespaces and (most := ctx.config.maxNamespacesPerTenant) > 0:
         tenant = tenant_of(namespace)
         # quirk: the one that is created is not counted

@@ -55,7 +55,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it. `generated_names`: how many
     producer names the broker has made up. `aside`: topics that an operator set aside, as they were; nothing looks into them.
     `closed_producers`: connection → producer id → until when the broker ignores what the client still sends for that producer, which
-    the broker closed (ms; mirrors `recentlyClosedProducers`). `lasting`: the policies that a topic has whenever it exists.
+    the broker closed (ms; mirrors `recentlyClosedProducers`). `lasting`: the policies that a topic or a namespace has whenever it exists.
     """
 
     partition: int
