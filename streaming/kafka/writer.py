@@ -93,15 +93,24 @@ class CommandWriter:
         self._last: dict[int, Any] = {}
         self._queue: queue.SimpleQueue[_ToAll | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="commands to all partitions", daemon=True)
-        self.partitions = self.count()
+        self.partitions = len(self._producer.partitions_for(url.topic) or ())
         most = largest_value(url, config)
         self.largest = most - min(_ROOM, most // 4)
         """The bytes of the largest command that the topic takes."""
         self._thread.start()
 
     def count(self) -> int:
-        """The number of the topic's partitions, as Kafka last said."""
-        return len(self._producer.partitions_for(self._url.topic) or ())
+        """The number of the topic's partitions, as Kafka last said. 0: it knows no such topic, for which `send` would wait."""
+        return len(self._producer._metadata.partitions_for_topic(self._url.topic) or ())
+
+    def wait_for_topic(self) -> None:
+        """Wait until Kafka knows the topic. Call it from any thread. Raises `NotWritten`."""
+        from kafka.errors import KafkaError
+
+        try:
+            self._producer.partitions_for(self._url.topic)
+        except KafkaError as error:
+            raise self._refused(error) from error
 
     def send(self, topic: str, value: bytes, timestamp: int, done: Callable[[], None] | None = None) -> None:
         """Write a command on a Pulsar topic. `timestamp`: in ms. `done` is called in another thread when it is written.

@@ -32,7 +32,8 @@ The data
 
 Threads
     `CommandWriter` and `ResponseReader` have threads of their own. These append to a deque and wake the loop (`_soon`),
-    once for all that comes until the loop takes it, or report a failure. Everything else runs on the loop.
+    once for all that comes until the loop takes it, or report a failure. Another thread waits if Kafka does not know the
+    ingress topic any more (`_write_later`). Everything else runs on the loop.
 
 In order
     Server ``s``, in the life that began at 1700, asks for the topics of a namespace, with two ingress partitions::
@@ -61,6 +62,7 @@ import asyncio
 import logging
 import re
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -93,7 +95,7 @@ from streaming.broker.parameters import flag
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
-from streaming.kafka.writer import CommandWriter
+from streaming.kafka.writer import CommandWriter, NotWritten
 from streaming.metrics.durations import Durations
 from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.quality.gate import judge
@@ -408,6 +410,12 @@ class QueryEngine:
         self._scheduled = False
         if self._stopped is not None or not self._pending:
             return
+        if not self._writer.count():
+            self._scheduled = True
+            threading.Thread(
+                target=self._write_later, name="waiting for the ingress topic", daemon=True
+            ).start()
+            return
         pending, self._pending = self._pending, []
         now = self.now()
         to_all: list[_Pending] = []
@@ -528,6 +536,15 @@ class QueryEngine:
         )
         return f"check that `magnetar run --ingress {ingress} --responses {responses}` runs"
 
+    def _write_later(self) -> None:
+        """Write when Kafka knows the topic. Its client waits for that, which would keep the loop."""
+        try:
+            self._writer.wait_for_topic()
+        except NotWritten as error:
+            self._fail_soon(error)
+        else:
+            self._soon(self._write)
+
     def _look_after(self) -> None:
         self._look = self._loop.call_later(_LOOK_SECONDS, self._look_after)
         since = self._unanswered_since
@@ -538,7 +555,7 @@ class QueryEngine:
                 SILENCE_SECONDS,
                 self._check,
             )
-        if (count := self._writer.count()) != self._writer.partitions:
+        if (count := self._writer.count()) not in (0, self._writer.partitions):
             self._fail(
                 TopicsChanged(
                     f"topic {self._ingress.topic!r} has {count} partitions, and had {self._writer.partitions} when the server "

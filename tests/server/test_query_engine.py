@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import InvalidProducerEpochError
+from kafka.errors import InvalidProducerEpochError, KafkaTimeoutError
 
 from schemas.commands import (
     Admin,
@@ -34,7 +35,7 @@ from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.topics import NoSuchTopic, ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
-from streaming.kafka.writer import CommandWriter
+from streaming.kafka.writer import CommandWriter, NotWritten
 from streaming.log.partition import ingress_partition
 from streaming.protocol.codec import encode
 from streaming.protocol.frames import topics_hash
@@ -170,6 +171,40 @@ class TestTheLog:
                 RunCheck,
                 ConnectionLost,
             ]
+
+    @pytest.mark.parametrize("comes_back", [True, False])
+    def test_the_loop_goes_on_while_kafka_does_not_know_the_topic(
+        self, comes_back: bool, topics: tuple[KafkaUrl, KafkaUrl]
+    ) -> None:
+        """Kafka's client would wait for it, for a minute."""
+        ended = threading.Event()
+
+        def wait(_: str) -> None:
+            ended.wait(60)
+            if not comes_back:
+                raise KafkaTimeoutError
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                producer = engine._writer._producer
+                with (
+                    patch.object(producer, "partitions_for", wait),
+                    patch.object(producer._metadata, "partitions_for_topic", return_value=None),
+                ):
+                    for number in range(3):
+                        engine.post("c", TOPIC, to_json(ConnectionLost(connection=f"{number}")))
+                        await asyncio.sleep(0)
+                    engine._look_after()
+                    assert not engine.failed.done()
+                    if not comes_back:
+                        ended.set()
+                        with pytest.raises(NotWritten, match="check that it is up and that the topic exists"):
+                            await asyncio.wait_for(engine.failed, 60)
+                ended.set()
+
+        asyncio.run(run())
+        written = [command.connection for records in committed(topics[0]) for key, command in records if key]
+        assert written == (["0", "1", "2"] if comes_back else [])
 
     def test_servers_beside_each_other_write_in_one_order(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
         errors: list[Exception] = []
