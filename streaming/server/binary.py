@@ -460,6 +460,8 @@ class Connection(asyncio.Protocol):
         self._ready = self._closing = self._known = False
         self._writable = self._reading = True
         self._heard, self._asked, self._overdue = True, False, False
+        self._unsent: int | None = None
+        """The bytes for a client with a full buffer that it had not read at the last look."""
         self._under_way = self._under_way_bytes = self._answers = 0
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
@@ -605,7 +607,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The client has read most of what was sent. The transport, which is writing, must not be written to before it is done."""
-        self._writable = True
+        self._writable, self._unsent = True, None
         self._drained.set()
         asyncio.get_running_loop().call_soon(self._resume)
 
@@ -632,7 +634,13 @@ class Connection(asyncio.Protocol):
         self._server.watchers.lost(self.name)
         for task in self._tasks:
             task.cancel()
-        if self._server.connections.pop(self.name, None) is not None and self._known:
+        if self._server.connections.pop(self.name, None) is not None:
+            self._leave()
+
+    def _leave(self) -> None:
+        """The connection's producers and consumers leave."""
+        if self._known:
+            self._known = False
             try:
                 self._engine.post(self.name, None, to_json(ConnectionLost(connection=self.name)))
             except EngineStopped:
@@ -651,6 +659,7 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._forget_waiting()
             self._transport.close()
+            self._leave()  # a client with TLS is given 30 s to end the connection, too
 
     def drop(self, why: str, limit: str | None = None) -> None:
         """Close the connection at once, whatever waits for the client. `limit`: as of `close`."""
@@ -676,12 +685,16 @@ class Connection(asyncio.Protocol):
         elif not self._ready:
             self.close("the query has not said its configuration" if self._greeting else "no CONNECT came")
         elif self._asked and not self._heard and self._reading:
-            self.close("PING was not answered")
+            self.drop("PING was not answered")
+        elif not self._writable and not self._heard and self._unsent == self.buffered:
+            self.drop("it has read nothing of what was sent to it")
         elif self._expires is not None and self._expires <= time.time():
             self._refresh()
         elif self._writable:
             self._heard, self._asked = False, True
             self._write(_PING)
+        else:
+            self._heard, self._unsent = False, self.buffered
 
     def _refresh(self) -> None:
         """The client's token has expired: ask for a new one, once."""

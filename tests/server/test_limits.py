@@ -436,6 +436,47 @@ def test_a_closed_connection_whose_client_does_not_read_ends() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("reads", [0, 1], ids=["nothing", "slowly"])
+def test_a_client_that_reads_nothing_for_an_interval_is_closed(reads: int) -> None:
+    """Nobody would know else that it is frozen: a PING would wait behind what it does not read."""
+
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        aborted: list[bool] = []
+        wire.abort = lambda: aborted.append(True)  # type: ignore[method-assign]
+        wire.protocol._write(bytes(2 * wire.high))
+        for _ in range(5):
+            wire.protocol.keep_alive()
+            del wire.written[:reads]
+        assert bool(aborted) is not bool(reads)
+
+    run(work)
+
+
+def test_the_consumers_of_a_closed_connection_leave_at_once() -> None:
+    """A client with TLS that is dead does not end its connection: asyncio waits 30 s for it."""
+
+    async def work(server: BinaryServer) -> None:
+        wire, other = await opened(server), await opened(server)
+        wire.close = lambda: None  # type: ignore[method-assign]
+        subscription = {
+            "topic": TOPIC,
+            "subscription": "x",
+            "subType": "Exclusive",
+            "consumer_id": 2,
+            "request_id": 2,
+        }
+        for each, answer in ((wire, "SUCCESS"), (other, "ERROR"), (other, "SUCCESS")):
+            each.protocol.data_received(encode("SUBSCRIBE", subscription))
+            await rest(server)
+            assert answer in [decode(frame).cmd for frame in FrameReader().feed(each.read())]
+            if answer == "ERROR":
+                wire.protocol.close("a test")
+        assert wire.protocol.name in server.connections
+
+    run(work)
+
+
 def test_no_connection_ends_the_keep_alive_of_others(caplog: pytest.LogCaptureFixture) -> None:
     async def work(server: BinaryServer) -> None:
         wires = [await opened(server) for _ in range(3)]
