@@ -32,6 +32,7 @@ from schemas.units import LATEST_TIME
 from sinks import segments
 from sinks.base import BEGUN, INGRESS, SEED
 from sinks.ledger_store import LedgerStore
+from sinks.outputs import is_checkpoint, local_path
 from sinks.storage import Damaged, Storage
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -194,7 +195,9 @@ class SeedWriter:
         """Whether an earlier attempt at the same move may have sent records, since `begin`."""
 
     def check_new(self) -> None:
-        """Raises `NotWhole` if a query has used the store, or if it has all its states, or something else."""
+        """Raises `NotWhole` if a query has used the store, or if it has all its states, or something else, or is a checkpoint."""
+        if (local := local_path(self._storage.url)) is not None and is_checkpoint(local):
+            raise NotWhole(f"{self._storage.url} is the checkpoint of a query: use a new folder")
         if self._storage.info(_WHOLE) is not None:
             raise NotWhole(f"{self._storage.url} has its states: start the query with this store")
         begun = self._storage.info(_BEGUN) is not None

@@ -207,3 +207,10 @@ def test_an_attempt_does_not_touch_the_store_of_a_query(tmp_path: Path) -> None:
     with pytest.raises(NotWhole, match="is the store of a query: use a new one"):
         SeedWriter(str(tmp_path)).begin(ORIGIN)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_checkpoint_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").touch()
+    with pytest.raises(NotWhole, match="is the checkpoint of a query: use a new folder"):
+        SeedWriter(str(tmp_path)).check_new()
