@@ -97,8 +97,10 @@ def lived(reads: list[tuple[int, bytes]]) -> Life:
                 connections[number].data_received(data)
                 await asyncio.sleep(0)  # the engine's round
                 await asyncio.sleep(0)  # what comes after it
-            state = engine.snapshot().state
             server.close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            state = engine.snapshot().state
         log = read_log(folder / "commands")
         columns = Records(*(log[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
         entries = RecentEntries()
