@@ -177,6 +177,36 @@ def test_force_deletes_a_tenant_and_its_namespaces_if_the_broker_allows_it() -> 
     assert call(run, "GET", "/namespaces/public") == (200, [])
 
 
+def test_policies_that_last_hold_whenever_the_namespace_exists() -> None:
+    path = "/namespaces/public/default"
+
+    def lasting(run: Run, method: Any, call_: str, body: Any = None) -> int:
+        command = Admin(method=method, path=f"{path}{call_}", body=body, lasting=True)
+        return one(run.do(command, None), AdminResponse).fields.status
+
+    run = Run(namespacesMustExist=True)
+    assert lasting(run, "PUT", "", {"max_producers_per_topic": 3}) == 204
+    assert lasting(run, "POST", "/messageTTL", 7) == 204
+    assert lasting(run, "POST", "/messageTTL", -1) == 412
+    for method, call_ in (("GET", ""), ("GET", "/messageTTL"), ("PUT", "/unload")):
+        assert lasting(run, method, call_) == status(run, method, f"{path}{call_}") == 404
+    assert {*run.broker.lasting} == {"public/default"}
+    assert reason(run, "PUT", path) == (404, "Tenant does not exist")
+    assert status(run, "PUT", "/tenants/public", INFO) == 204
+    for body in (None, {"message_ttl_in_seconds": 9, "max_consumers_per_topic": 4}):
+        assert status(run, "PUT", path, body) == 204
+        found = run.broker.namespace_policies["public/default"]
+        expected = 7, 3, (body or {}).get("max_consumers_per_topic")
+        assert (found.messageTTL, found.maxProducersPerTopic, found.maxConsumersPerTopic) == expected
+        assert status(run, "DELETE", path) == 204
+    assert status(run, "PUT", path) == 204
+    assert lasting(run, "POST", "/messageTTL", 8) == 204
+    assert run.broker.namespace_policies["public/default"].messageTTL == 8
+    assert lasting(run, "PUT", "", {"message_ttl_in_seconds": 6}) == 204  # nothing is in its way
+    found = run.broker.namespace_policies["public/default"]
+    assert (found.messageTTL, found.maxProducersPerTopic) == (6, None)
+
+
 def test_a_tenant_has_one_namespace_more_than_its_limit() -> None:
     """As in Pulsar, which does not count the one that is created."""
     run = Run(maxNamespacesPerTenant=2)

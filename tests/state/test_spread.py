@@ -308,3 +308,12 @@ def test_policies_of_a_namespace_are_in_every_partition() -> None:
     cluster.fold([publish(topic, 1, START) for topic in TOPICS])
     assert cluster.spread(4) == []
     assert all(broker.namespace_policies["public/default"].messageTTL == 5 for broker in cluster.brokers)
+
+
+def test_policies_that_last_go_where_their_topic_or_namespace_is() -> None:
+    of_namespace, of_topic = {"a/b": Policies(messageTTL=5)}, {"persistent://a/b/t1": Policies(messageTTL=6)}
+    states = state_of(0, "t0", lasting=of_namespace), state_of(1, "t1", lasting=of_namespace | of_topic)
+    spread = Spread(2, lambda topic: int(topic[-1]) % 2)
+    pieces = [piece for state in states for piece in spread.add(state).values()]
+    assert spread.joined(0, pieces[:1]).lasting == of_namespace
+    assert spread.joined(1, pieces[1:]).lasting == of_namespace | of_topic

@@ -165,11 +165,9 @@ def call_namespace(
     try:
         if not is_namespace_name(namespace):
             raise AdminError(412, "Namespace name is not valid")
-        if command.lasting:
-            _keep(ctx, namespace, command, call)
-            if not exists(ctx, namespace):
-                respond(ctx, None, command, 204)
-                return None
+        if command.lasting and _keeps(ctx, namespace, command, call) and not exists(ctx, namespace):
+            respond(ctx, None, command, 204)
+            return None
         if not call:
             respond(ctx, None, command, *_call_whole(ctx, namespace, command, delete))
             return None
@@ -212,14 +210,15 @@ def call_namespace(
     return namespace, policies_changed
 
 
-def _keep(ctx: Context, namespace: str, command: Admin, call: str) -> None:
-    """Keep what a call sets, for whenever the namespace exists."""
+def _keeps(ctx: Context, namespace: str, command: Admin, call: str) -> bool:
+    """Keep the policies that a call sets, for whenever the namespace exists. False: it sets none."""
     kept = ctx.lasting.get(namespace) or Policies()
-    if call:
-        set_policy(kept, command, call, ctx.config)
-    elif command.method == "PUT":
+    if (command.method, call) == ("PUT", ""):
         kept = read(command.body, namespace)
+    elif not is_policy(call) or command.method == "GET" or not set_policy(kept, command, call, ctx.config):
+        return False
     ctx.lasting[namespace] = kept
+    return True
 
 
 def _say(ctx: Context, command: Admin, call: str, status: int, response: Any) -> None:
