@@ -376,6 +376,51 @@ def test_trim_moves_to_next_ledger() -> None:
     assert older(log, managedLedgerMaxEntriesPerLedger=2) == ("2:-1", "2:1", "2:1")
 
 
+def cursor_of_reader(run: Run) -> tuple[str, str]:
+    found = response(run.admin("GET", "/internalStats"))["cursors"]["r"]
+    return found["markDeletePosition"], found["individuallyDeletedMessages"]
+
+
+@pytest.mark.feature("D4", "I2")
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_a_reader_whose_ledger_is_deleted_stays_behind_with_its_acks(type_: Any) -> None:
+    """A ledger is deleted before the next one has an entry. In 2.10, an ack behind it moves no position, and one in it counts, but not if no
+    deleted ledger had so many entries."""
+
+    run = Run(profile="2.10", managedLedgerMaxEntriesPerLedger=3)
+    run.subscribe("s", permits=10)
+    run.subscribe("r", type_, durable=False, permits=10)
+    run.fill(3, 100)
+    run.ack("r", (1, 1))
+    run.ack("s", (1, 2), cumulative=True)
+    assert [each.ledger_id for each in of(run.fill(1, 100, first=3), LedgerDeleted)] == [1]
+    found = [cursor_of_reader(run)]
+    for position in ((2, 0), (1, 3), (1, 2), (1, 0)):
+        run.ack("r", position)
+        found.append(cursor_of_reader(run))
+    assert found == [
+        ("1:-1", "[(1:0..1:1]]"),
+        ("1:-1", "[(1:0..1:1],(2:-1..2:0]]"),
+        ("1:-1", "[(1:0..1:1],(2:-1..2:0]]"),
+        ("1:-1", "[(1:0..1:2],(2:-1..2:0]]"),
+        ("2:0", "[]"),
+    ]
+
+
+@pytest.mark.feature("D4", "I2")
+def test_what_a_reader_held_of_a_deleted_ledger_is_not_sent_again() -> None:
+    """A consumer of a Shared reader holds an entry of a ledger that is deleted, and another one waits to be sent again."""
+    run = Run(profile="2.10", managedLedgerMaxEntriesPerLedger=2)
+    run.subscribe("s", permits=10)
+    run.subscribe("r", "Shared", connection="a", durable=False, permits=2)
+    run.fill(2, 100)
+    run.subscribe("r", "Shared", connection="b", id_=2, durable=False)
+    run.redeliver("a", (1, 1))
+    run.ack("s", (1, 1), cumulative=True)
+    assert [each.ledger_id for each in of(run.fill(1, 100, first=2), LedgerDeleted)] == [1]
+    assert received(run.lose("a") + run.flow("b", 10, id_=2)) == [(0, 0, 2)]
+
+
 @pytest.mark.feature("D4", "I2")
 def test_reads_on_in_closed_ledger() -> None:
     """Where a subscription reads that had acknowledged everything when the topic was loaded."""
