@@ -255,6 +255,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("A17",),
         (("2.10.5", "np_permits"),),
     ),
+    "nonPersistentKeepsPermits": ProfileRule(
+        "Consumers of Shared on a non-persistent topic get messages, or lose them, after another one has left with permits or below 0.",
+        ("B15",),
+        why="no recording shows it",
+    ),
     "nonPersistentSubscriptionsStay": ProfileRule(
         "A subscription of a non-persistent topic stays, with its counters, when its last consumer leaves, or goes.",
         ("A18", "D14"),

@@ -574,6 +574,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     does (3.0)."""
     nonPersistentSubscriptionsStay: bool = False
     """A durable non-persistent subscription stays when its last consumer leaves (3.0). If false, it goes with the last one (4.0)."""
+    nonPersistentKeepsPermits: bool = True
+    """Shared on non-persistent topics: the permits of a consumer that leaves stay in the total of all, while others remain (4.0). If false,
+    they go with it (4.2)."""
     retentionKeepsEmptyTopics: bool = False
     """An inactive topic is kept for its retention time even if it has no entries (3.0). If false, only while it has some (4.0)."""
     readsByLedgerSizes: bool = True
@@ -668,6 +671,7 @@ _FROM_4_2: dict[str, Any] = {
     "seekCountsConsumedAnew": True,
     "waitingReadsReturnEntries": True,
     "readsWithoutLedgers": True,
+    "nonPersistentKeepsPermits": False,
 }
 
 

@@ -168,6 +168,7 @@ SETTINGS: dict[str, list[Any]] = {
     "messageExpiryPassesClosedLedgers": [False],
     "nonPersistentCountsUnacked": [True],
     "nonPersistentSubscriptionsStay": [True],
+    "nonPersistentKeepsPermits": [False],
     "retentionKeepsEmptyTopics": [True],
     "dispatcherMaxReadBatchSize": [1, 2, 3, 5],
     "dispatcherMaxReadSizeBytes": [100, 200, 250],

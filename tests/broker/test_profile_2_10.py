@@ -485,6 +485,29 @@ def test_deduplication_replay_counts() -> None:
     assert older(log, brokerDeduplicationEntriesInterval=3) == (0, 2, 2)
 
 
+@pytest.mark.feature("A8", "I2")
+def test_a_non_persistent_subscription_that_stayed_goes_on_with_whose_turn_it_was() -> None:
+    """The first of two consumers got the last message. Both leave and come back. In 2.10 and 3.0, it is the second one's turn, unless one of
+    another type came in between."""
+
+    def log(run: Run) -> list[int]:
+        found = []
+        for between in ("Shared", "Exclusive"):
+            for id_ in (1, 2):
+                run.subscribe("s", "Shared", id_=id_, topic=NP, permits=2)
+            found += [each.consumer_id for each in of(run.publish(0, topic=NP), Message)]
+            run.lose("s")
+            run.subscribe("s", between, topic=NP)  # type: ignore[arg-type]
+            run.lose("s")
+            for id_ in (1, 2):
+                run.subscribe("s", "Shared", id_=id_, topic=NP, permits=2)
+            found += [each.consumer_id for each in of(run.publish(0, topic=NP), Message)]
+            run.lose("s")
+        return found
+
+    assert older(log) == ([1, 2, 1, 1], [1, 2, 1, 1], [1, 1, 1, 1])
+
+
 @pytest.mark.feature("B1", "I2")
 def test_message_expiry_passes_closed_ledgers() -> None:
     """A client's clock is a day ahead, and its ledger closed ten seconds ago."""
