@@ -497,7 +497,7 @@ def test_a_non_persistent_subscription_that_stayed_goes_on_with_whose_turn_it_wa
                 run.subscribe("s", "Shared", id_=id_, topic=NP, permits=2)
             found += [each.consumer_id for each in of(run.publish(0, topic=NP), Message)]
             run.lose("s")
-            run.subscribe("s", between, topic=NP)  # type: ignore[arg-type]
+            run.subscribe("s", between, topic=NP)
             run.lose("s")
             for id_ in (1, 2):
                 run.subscribe("s", "Shared", id_=id_, topic=NP, permits=2)

@@ -15,7 +15,7 @@ from streaming.jobs.replay import load
 from streaming.log.table import LogError
 from streaming.protocol.codec import CHECKSUM_BYTES, FrameError, encode, entry
 from streaming.traces.conform import compare_trace
-from streaming.traces.trace import read_trace
+from streaming.traces.trace import Trace, read_trace
 from tests.parity.admin import Admin
 from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers
@@ -25,6 +25,7 @@ from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
 from tests.parity.pulsar import Ports, has_zookeeper, settings
 from tests.parity.recorder import Recorder, read
+from tests.parity.scenario import hangs
 
 RECORDED = Path(__file__).with_name("recorded")
 """The first operations of some scenarios, and `ack_parts`: a log with acks of parts that nobody checks."""
@@ -205,6 +206,22 @@ def test_a_snapshot_waits_for_an_idle_topic(
         5 if "state" in said else 4 if busy else 2
     )  # a snapshot has the state, so two more agree on it
     assert [each["dir"] for each in recorder.records[-1:]] == ["stats"]
+
+
+@pytest.mark.parametrize(
+    ("after", "step"),
+    [
+        (["SEND", "SEND"], "1 publish"),
+        (["SEND"], None),  # one may only be late
+        (["SEND", "SEND", "SEND_RECEIPT"], None),
+        (["SEND", "SEND", "_TCP_CLOSE"], None),
+    ],
+)
+def test_a_broker_that_answers_no_message_any_more_hangs(after: list[str], step: str | None) -> None:
+    said: list[dict[str, Any]] = [{"dir": "out", "cmd": each} for each in ("SEND", "SEND_RECEIPT")]
+    said += [{"dir": "note", "step": "1 publish"}, *({"dir": "out", "cmd": each} for each in after)]
+    assert hangs(Trace({}, said)) == step
+    assert hangs(Trace({}, [*said, {"dir": "stats", "internal": {}}])) is None
 
 
 class Said:
