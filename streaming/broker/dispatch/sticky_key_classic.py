@@ -141,11 +141,16 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             self.dispatch(sub)
 
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
-        """Dispatch if an expiry lifts a restriction."""
+        """Dispatch if an expiry lifts a restriction, or the dispatcher retries anyway."""
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
             super().mark_delete_moved(sub, by_expiry=by_expiry)
-        elif by_expiry and self._admit(sub):
+        elif (by_expiry and self._admit(sub)) or self._retries(sub):
             self.dispatch(sub)
+
+    def _retries(self, sub: SubscriptionContext) -> bool:
+        """Before 3.0, while somebody could receive, but the first entries to send again wait for a consumer that joined recently."""
+        waits = self.joined and self.replay and not sub.ctx.config.keySharedPassesEntriesThatWait
+        return bool(waits) and self._read_size(sub) > 0
 
     def _admit(self, sub: SubscriptionContext) -> bool:
         """Lift the restriction of consumers for which everything older is acked. Returns True if there were any."""
