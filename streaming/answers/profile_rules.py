@@ -315,6 +315,16 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("B11",),
         why=_NOT_RECORDED,
     ),
+    "lastMessageIdOfTerminatedCloses": ProfileRule(
+        "A client that asks for the last message of a terminated topic that was loaded again loses its connection, or gets an error.",
+        ("A50",),
+        why=_NOT_RECORDED,
+    ),
+    "unsubscribeOfReaderFails": ProfileRule(
+        "A reader that unsubscribes gets an error, or none. It is gone all the same.",
+        ("A49",),
+        why=_NOT_RECORDED,
+    ),
     "refusedConsumerLeavesSubscription": ProfileRule(
         "A consumer that maxConsumersPerTopic refuses leaves its subscription behind, which keeps messages, or nothing.",
         ("A38",),

@@ -195,6 +195,23 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         ],
         "4.0", "4.2", {"other_stats": "msgOutCounter"},
     ),
+    "unsubscribeOfReaderFails": (
+        [
+            subscribe(durable=False),
+            (1, T, {"command": "UNSUBSCRIBE", "connection": "s", "consumer_id": 1, "request_id": 2}),
+        ],
+        "2.10", "3.0", {"open_loop_baseline": "ManagedCursor not found"},
+    ),
+    "lastMessageIdOfTerminatedCloses": (
+        [
+            publish(1, 0),
+            called(2, "terminate"),
+            called(3, "unload", "PUT"),
+            subscribe(4),
+            (5, T, {"command": "GET_LAST_MESSAGE_ID", "connection": "s", "consumer_id": 1, "request_id": 2}),
+        ],
+        "2.10", "3.0", {"open_loop_baseline": "CLOSE_CONNECTION"},
+    ),
     "refusedConsumerLeavesSubscription": (
         [
             (0, None, {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/maxConsumersPerTopic", "body": 1}),

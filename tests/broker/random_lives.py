@@ -135,6 +135,8 @@ SETTINGS: dict[str, list[Any]] = {
     "unblocksConsumerOneAckLate": [True],
     "passedEntriesStayPending": [True],
     "closesOnAckOfNoEntry": [True],
+    "unsubscribeOfReaderFails": [True],
+    "lastMessageIdOfTerminatedCloses": [True],
     "highestProtocolVersion": [19],
     "unsetNamespacePoliciesAre204": [True],
     "unsetAffinityIs204": [False],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from schemas.commands import Admin, MessageIdData, PartitionedMetadata
+from schemas.commands import Admin, GetLastMessageId, MessageIdData, PartitionedMetadata, Unsubscribe
 from schemas.effects import (
     ActiveConsumerChange,
     AdminResponse,
@@ -157,6 +157,37 @@ def test_without_an_open_ledger_a_skip_passes_the_last_one_and_searches_fail() -
 
     found = older(log, managedLedgerMaxEntriesPerLedger=50)
     assert found == (((1, 1), 500), ((1, 1), 500), ((1, -1), 500))
+
+
+@pytest.mark.feature("D4", "I2")
+def test_without_an_open_ledger_no_single_entry_can_be_read() -> None:
+    """The last message, by the protocol and by the admin API, a message by its id, the first one of the topic and of a backlog."""
+
+    def log(run: Run) -> tuple[str, set[int]]:
+        run.publish(0)
+        run.admin("POST", "/terminate")
+        run.unload()
+        run.subscribe("s")
+        asked = GetLastMessageId(connection="s", consumer_id=1, request_id=run.request())
+        (answer,) = run.do(asked)
+        calls = ("/lastMessageId", "/ledger/1/entry/0", "/examinemessage", "/subscription/s/position/1")
+        statuses = {one(run.admin("GET", call), AdminResponse).fields.status for call in calls}
+        return getattr(answer, "error", type(answer).__name__), statuses
+
+    first, second, (answer, _) = older(log)
+    assert (first, second) == (("CloseConnection", {500}), ("UnknownError", {500}))
+    assert answer == "GetLastMessageIdResponse"
+
+
+@pytest.mark.feature("D1", "I2")
+def test_unsubscribe_of_reader_fails() -> None:
+    def log(run: Run) -> tuple[str, list[str]]:
+        run.subscribe("r", durable=False)
+        unsubscribed = run.do(Unsubscribe(connection="r", consumer_id=1, request_id=run.request()))
+        errors = [each.error for each in of(unsubscribed, Error)]
+        return "".join(errors), sorted(run.topic.subscriptions)
+
+    assert older(log) == (("PersistenceError", []), ("", []), ("", []))
 
 
 @pytest.mark.feature("D5", "I2")
