@@ -76,12 +76,14 @@ def test_key_shared_remembers_hashes() -> None:
 
 
 @pytest.mark.feature("D1", "I2")
-def test_refused_consumer_leaves_subscription() -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_refused_consumer_leaves_subscription(durable: bool) -> None:
     def log(run: Run) -> tuple[bool, list[str]]:
         run.namespace("POST", "maxConsumersPerTopic", 1)
         run.subscribe("s")
-        refused = one(run.subscribe("t"), Error)
-        return "limit" in refused.cause or "maximum" in refused.cause, sorted(run.topic.subscriptions)
+        refused = one(run.subscribe("t", durable=durable), Error)
+        shown = response(run.admin("GET", "/stats"))["subscriptions"]
+        return "limit" in refused.cause or "maximum" in refused.cause, sorted(shown)
 
     assert older(log) == ((True, ["s", "t"]), (True, ["s"]), (True, ["s"]))
 

@@ -24,7 +24,9 @@ _MOST_RECORDINGS = 60
 """How often a scenario is recorded to shrink it."""
 
 _LATE, _HANGS = " (a delivery was due)", " (the broker hangs)"
-_RACES = re.compile(rf"totalMsgExpired|messagesConsumedCounter|{re.escape(_LATE)}$|{re.escape(_HANGS)}$")
+_RACES = re.compile(
+    rf"\.(totalMsgExpired|messagesConsumedCounter): |{re.escape(_LATE)}$|{re.escape(_HANGS)}$"
+)
 """Differences of which a broker is not sure. Two passes of one expiry count the same messages once or twice. A reset counts those
 of ledgers that a trim is deleting at the same time. For deliveries that are due, and a broker that hangs, see `compared`."""
 
