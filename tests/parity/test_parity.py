@@ -166,6 +166,16 @@ def test_a_recorder_says_whether_its_namespace_is_gone(
     assert left == []
 
 
+def test_a_recorder_does_not_wait_for_a_broker_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(_: Admin, method: str, *__: Any) -> dict[str, Any]:
+        if method == "DELETE":
+            raise TimeoutError
+        return {"status": 204}
+
+    monkeypatch.setattr(Admin, "call", call)
+    assert not Recorder(Ports(0, 0, 0), "x", {}).close()
+
+
 @pytest.mark.parametrize(
     ("said", "busy"),
     [
