@@ -255,6 +255,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("A17",),
         (("2.10.5", "np_permits"),),
     ),
+    "nonPersistentKeepsPermits": ProfileRule(
+        "Consumers of Shared on a non-persistent topic get messages, or lose them, after another one has left with permits or below 0.",
+        ("B15",),
+        why="no recording shows it",
+    ),
     "nonPersistentSubscriptionsStay": ProfileRule(
         "A subscription of a non-persistent topic stays, with its counters, when its last consumer leaves, or goes.",
         ("A18", "D14"),
@@ -308,6 +313,16 @@ PROFILE_RULES: dict[str, ProfileRule] = {
     "readsWithoutLedgers": ProfileRule(
         "Consumers of a terminated topic without messages are told that they have reached the end, or not.",
         ("B11",),
+        why=_NOT_RECORDED,
+    ),
+    "lastMessageIdOfTerminatedCloses": ProfileRule(
+        "A client that asks for the last message of a terminated topic that was loaded again loses its connection, or gets an error.",
+        ("A50",),
+        why=_NOT_RECORDED,
+    ),
+    "unsubscribeOfReaderFails": ProfileRule(
+        "A reader that unsubscribes gets an error, or none. It is gone all the same.",
+        ("A49",),
         why=_NOT_RECORDED,
     ),
     "refusedConsumerLeavesSubscription": ProfileRule(

@@ -491,6 +491,11 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     before (3.0)."""
     closesOnAckOfNoEntry: bool = False
     """An ACK of the message id `-1:-1` closes the connection (3.0). If false, it has no effect (4.0)."""
+    unsubscribeOfReaderFails: bool = False
+    """UNSUBSCRIBE of a reader, which goes with it, is answered by PersistenceError (2.10). If false, by Success (3.0)."""
+    lastMessageIdOfTerminatedCloses: bool = False
+    """GET_LAST_MESSAGE_ID on a terminated topic without an open ledger (opensLedgerOfTerminated) closes the connection (2.10). If false, it is
+    answered by UnknownError (3.0)."""
     unblocksConsumerOneAckLate: bool = False
     """maxUnackedMessagesPerConsumer: an ack unblocks a consumer that had at most half of the limit before it (3.0). If false,
     after it (4.0)."""
@@ -574,6 +579,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     does (3.0)."""
     nonPersistentSubscriptionsStay: bool = False
     """A durable non-persistent subscription stays when its last consumer leaves (3.0). If false, it goes with the last one (4.0)."""
+    nonPersistentKeepsPermits: bool = True
+    """Shared on non-persistent topics: the permits of a consumer that leaves stay in the total of all, while others remain (4.0). If false,
+    they go with it (4.2)."""
     retentionKeepsEmptyTopics: bool = False
     """An inactive topic is kept for its retention time even if it has no entries (3.0). If false, only while it has some (4.0)."""
     readsByLedgerSizes: bool = True
@@ -668,6 +676,7 @@ _FROM_4_2: dict[str, Any] = {
     "seekCountsConsumedAnew": True,
     "waitingReadsReturnEntries": True,
     "readsWithoutLedgers": True,
+    "nonPersistentKeepsPermits": False,
 }
 
 
@@ -704,6 +713,8 @@ _BEFORE_4_0: dict[str, Any] = {
 }
 
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
+    "unsubscribeOfReaderFails": True,
+    "lastMessageIdOfTerminatedCloses": True,
     "highestProtocolVersion": 19,
     "missingAdminCalls": ",".join((*_MISSING_IN_3_0, *_MISSING_IN_2_10)),
     "missingAdminFields": ",".join(_NO_FIELDS_IN_2_10),

@@ -481,6 +481,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         for name in self.open_names():
             topic, block = self.touch(name), self._state.topics[name]
             lifecycle.close(self._ctx, topic)
+            topic.access.stranded.clear()  # with the connections
             block.closed = True
             self.check_unacked(topic)
             self._leave_idle(name, block)
@@ -570,6 +571,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
                 self.delete(name, force=True)
             else:
                 non_persistent_commands.unload(self._ctx, topic, "unloaded")
+                topic.access.stranded.clear()  # with the connections
                 self._state.topics[name].closed = True
 
     def open(self, name: str) -> None:

@@ -47,6 +47,9 @@ from streaming.protocol.codec import (
 )
 from streaming.protocol.frames import (
     HAS_FEATURES,
+    KNOWS_ACTIVE_CONSUMER,
+    KNOWS_BATCHES,
+    KNOWS_CHECKSUMS,
     MINUS_ONE,
     connected,
     frame,
@@ -78,9 +81,6 @@ TRANSACTIONS = frozenset(
 _NOTHING = frozenset({"PONG"})
 
 _WATCHES = ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE")
-_KNOWS_BATCHES, _KNOWS_CHECKSUMS, _KNOWS_ACTIVE_CONSUMER = 4, 11, 12
-"""The first protocol version of clients that take a batch, of those that take a message with its checksum, and of those that take
-ACTIVE_CONSUMER_CHANGE."""
 
 _WRITE_AT_ONCE = 1 << 18
 
@@ -1221,7 +1221,7 @@ class Connection(asyncio.Protocol):
             effect = effect.answer
         if type(effect) is e.SendReceipt:
             return self._receipt(effect)
-        if type(effect) is e.ActiveConsumerChange and self._version < _KNOWS_ACTIVE_CONSUMER:
+        if type(effect) is e.ActiveConsumerChange and self._version < KNOWS_ACTIVE_CONSUMER:
             return b""
         if isinstance(effect, e.Message):
             return self._stored_message(effect)
@@ -1268,14 +1268,14 @@ class Connection(asyncio.Protocol):
         return self._message(effect, entry(metadata_fields(metadata), payload), _is_batch(metadata))
 
     def _message(self, effect: e.Message, tail: bytes, is_batch: bool) -> bytes:
-        if self._version < _KNOWS_BATCHES and is_batch:
+        if self._version < KNOWS_BATCHES and is_batch:
             log.info("connection %s is closed: its protocol version has no batches", self.name)
             self._closing = True
             return b""
         return encode(
             "MESSAGE",
             message_fields(effect),
-            tail[CHECKSUM_BYTES if self._version < _KNOWS_CHECKSUMS else 0 :],
+            tail[CHECKSUM_BYTES if self._version < KNOWS_CHECKSUMS else 0 :],
         )
 
 

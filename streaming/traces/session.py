@@ -19,11 +19,17 @@ from schemas.effects import AdminResponse, Quarantined, Row, SendReceipt, Unsupp
 from streaming.broker.admin.partitioned_topics import is_for_whole
 from streaming.broker.admin_requests import deletes_topic, topic_of, topic_path
 from streaming.broker.broker import Broker
-from streaming.broker.config import ServiceConfiguration, profile_of, stand_in
+from streaming.broker.config import PROTOCOL_VERSION, ServiceConfiguration, profile_of, stand_in
 from streaming.broker.entries import NoEntries
 from streaming.protocol.admin_calls import headers, on_partitions
 from streaming.protocol.codec import Frame
-from streaming.protocol.frames import connected, frame, topics_of_namespace, uncompressed
+from streaming.protocol.frames import (
+    KNOWS_ACTIVE_CONSUMER,
+    connected,
+    frame,
+    topics_of_namespace,
+    uncompressed,
+)
 from streaming.protocol.requests import LOOKUPS as REQUESTS
 from streaming.protocol.requests import OF_THE_GATEWAY, Requests
 from streaming.traces.normalise import Normaliser
@@ -71,6 +77,7 @@ class Session:
         self.step = "start"
         self._prefix = connection_prefix
         self._offset = -1
+        self._versions: dict[str, int] = {}
         self._topics: dict[Stream, str] = {}
         self._requests: dict[str, Requests] = defaultdict(Requests)
         self._owners: dict[tuple[str, int], Stream] = {}
@@ -129,7 +136,10 @@ class Session:
         elif isinstance(effect, Quarantined | Unsupported):
             self.differ(effect.cause)
         answer = frame(effect, lambda *position: self._stored[position])
-        if answer is not None and answer.connection:
+        if answer is None or not answer.connection:
+            return
+        version = self._versions.get(answer.connection, PROTOCOL_VERSION)
+        if answer.cmd != "ACTIVE_CONSUMER_CHANGE" or version >= KNOWS_ACTIVE_CONSUMER:
             self._answer(answer)
 
     def _answer(self, answer: Frame) -> None:
@@ -324,6 +334,7 @@ class Session:
     def _answer_as_gateway(self, connection: str, name: str, fields: dict[str, Any]) -> None:
         """Answer a frame that is not a command."""
         if name == "CONNECT":
+            self._versions[connection] = fields.get("protocol_version", 0)
             self._answer(
                 Frame(
                     connection,

@@ -108,6 +108,38 @@ TERMINATED = [
 ]
 """Its end is in a ledger without entries."""
 
+
+def send(second: int, sequence_id: int, **metadata: Any) -> Record:
+    """A SEND by the producer 1. `metadata` adds to its MessageMetadata."""
+    fields = {
+        "producer_name": "p",
+        "sequence_id": sequence_id,
+        "publish_time": START + 1000 * second,
+    } | metadata
+    return second, T, {"command": "SEND", "connection": "p", "producer_id": 1, "sequence_id": sequence_id, "metadata": fields,
+                       "num_messages": metadata.get("num_messages_in_batch", 1), "highest_sequence_id": metadata.get("highest_sequence_id"),
+                       "is_chunk": "chunk_id" in metadata, "payload": "x" * 40}  # fmt: skip
+
+
+def joined(name: str, permits: int) -> list[Record]:
+    """A consumer of Shared on a non-persistent topic, with its first FLOW."""
+    return [
+        (
+            1,
+            NP,
+            {
+                "command": "SUBSCRIBE",
+                "connection": name,
+                "consumer_id": 1,
+                "request_id": 1,
+                "subscription": "s",
+                "subType": "Shared",
+            },
+        ),
+        (1, NP, {"command": "FLOW", "connection": name, "consumer_id": 1, "messagePermits": permits}),
+    ]
+
+
 LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
     # A multiple of 512 ms, the largest power of two in a tick, comes before the third second, its time after it.
     "delayedDeliveryRoundsTimes": (
@@ -149,6 +181,36 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
             (1, NP, {"producer": "p", "sequence_id": 0, "payload": "x"}),
         ],
         "2.10", "3.0", {"other_stats": "unackedMessages"},
+    ),
+    # A batch of three leaves the first consumer at −2, one with 9 permits leaves, and the last one has 1.
+    "nonPersistentKeepsPermits": (
+        [
+            (0, NP, producer(0, "p", 1, "Shared")[2]),
+            *joined("a", 1),
+            (1, NP, send(1, 0, num_messages_in_batch=3)[2]),
+            *joined("b", 9),
+            *joined("c", 1),
+            (1, NP, {"command": "CLOSE_CONSUMER", "connection": "b", "consumer_id": 1, "request_id": 2}),
+            (2, NP, send(2, 3)[2]),
+        ],
+        "4.0", "4.2", {"other_stats": "msgOutCounter"},
+    ),
+    "unsubscribeOfReaderFails": (
+        [
+            subscribe(durable=False),
+            (1, T, {"command": "UNSUBSCRIBE", "connection": "s", "consumer_id": 1, "request_id": 2}),
+        ],
+        "2.10", "3.0", {"open_loop_baseline": "ManagedCursor not found"},
+    ),
+    "lastMessageIdOfTerminatedCloses": (
+        [
+            publish(1, 0),
+            called(2, "terminate"),
+            called(3, "unload", "PUT"),
+            subscribe(4),
+            (5, T, {"command": "GET_LAST_MESSAGE_ID", "connection": "s", "consumer_id": 1, "request_id": 2}),
+        ],
+        "2.10", "3.0", {"open_loop_baseline": "CLOSE_CONNECTION"},
     ),
     "refusedConsumerLeavesSubscription": (
         [
@@ -269,18 +331,6 @@ def fault(second: int, name: str) -> Record:
 
 def of_partitions(method: str, count: int) -> Record:
     return 1, None, {"command": "ADMIN", "method": method, "path": PARTITIONS, "body": count}
-
-
-def send(second: int, sequence_id: int, **metadata: Any) -> Record:
-    """A SEND by the producer 1. `metadata` adds to its MessageMetadata."""
-    fields = {
-        "producer_name": "p",
-        "sequence_id": sequence_id,
-        "publish_time": START + 1000 * second,
-    } | metadata
-    return second, T, {"command": "SEND", "connection": "p", "producer_id": 1, "sequence_id": sequence_id, "metadata": fields,
-                       "num_messages": metadata.get("num_messages_in_batch", 1), "highest_sequence_id": metadata.get("highest_sequence_id"),
-                       "is_chunk": "chunk_id" in metadata, "payload": "x" * 40}  # fmt: skip
 
 
 def batch(second: int, sequence_id: int) -> Record:

@@ -140,8 +140,9 @@ class Run:
             topic,
         )
 
-    def close_producer(self, id_: int = 1, connection: str = "client") -> list[Effect]:
-        return self.do(CloseProducer(connection=connection, producer_id=id_, request_id=self.request()))
+    def close_producer(self, id_: int = 1, connection: str = "client", topic: str = TOPIC) -> list[Effect]:
+        command = CloseProducer(connection=connection, producer_id=id_, request_id=self.request())
+        return self.do(command, topic)
 
     def send(
         self, sequence_id: int, highest: int | None = None, name: str = "p", id_: int = 1, connection: str = "client",

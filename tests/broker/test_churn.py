@@ -486,7 +486,7 @@ def test_many_that_wait_and_go_leave_room_for_those_that_stay() -> None:
         if number % 2:
             run.close_producer(1, name)
         else:
-            assert run.topic.access.has_waiting(name)
+            assert run.topic.access.holds(name)
     assert [each.producer.name for each in run.topic.access.waiting if not each.gone] == [
         f"w{number}" for number in range(0, 2 * MOST_GONE + 10, 2)
     ]

@@ -842,6 +842,25 @@ def test_classic_a_newcomer_waits_for_everything_older() -> None:
     assert sent(publish(run, [key], 3), 2) == [3]
 
 
+def test_classic_who_leaves_with_nothing_frees_the_newcomer_but_sends_it_nothing() -> None:
+    """The newcomer holds all that was sent before it joined. It gets the rest with the next occasion, here its FLOW."""
+    run, key = Run(profile="3.0"), key_of_newcomer()
+    join(run, 1, permits=2)
+    publish(run, [key] * 3)
+    run.redeliver("s")
+    join(run, 2)
+    assert [len(each.pending) for each in run.topic.subscriptions["s"].consumers] == [0, 2]
+    assert sent(run.close_consumer("s")) == []
+    assert sent(run.flow("s", 1, id_=2), 2) == [2]
+
+
+def key_of_newcomer() -> str:
+    """A key that is c2's when it has joined c1."""
+    run = classic()
+    join(run, 2)
+    return key_of_second(run)
+
+
 def test_classic_only_an_ack_that_moves_the_mark_delete_position_lets_a_newcomer_in() -> None:
     """A skip does so, too, but tells nobody. Neither does the ack of an entry that it has passed."""
     run = classic()

@@ -4,6 +4,7 @@ Every command is folded twice: by one broker, and by one that is encoded and dec
 state must be the same.
 """
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -354,8 +355,10 @@ def test_one_shared_consumer_far_below_zero_holds_up_the_others() -> None:
     run.flow("b", 5)
     assert taken(run.send(11)) == ["b"]
     assert taken(run.send(12)) == []
-    run.do(ConnectionLost(connection="a"), None)  # its −9 go with it
-    assert taken(run.send(13)) == ["b"]
+    run.do(ConnectionLost(connection="a"), None)  # its −9 stay
+    assert taken(run.send(13)) == []
+    run.flow("b", 1)
+    assert taken(run.send(14)) == ["b"]
 
 
 def test_filters_reject_and_markers_stay_inside() -> None:
@@ -804,6 +807,23 @@ def test_admin_calls(method: str, call: str, status: int) -> None:
     assert ("s" in run.here.subscriptions) == ("force" not in call)
 
 
+@pytest.mark.parametrize(("profile", "gets"), [("2.10", True), ("4.0", True), ("4.2", False), ("5.0", False)])
+def test_the_permits_of_a_consumer_that_left_stay_in_the_total(profile: Any, gets: bool) -> None:
+    """A batch leaves a consumer at −9. Another one has 20 permits, which make up for that, also when it has left up to 4.0."""
+    run = NonPersistent(profile=profile)
+    run.create_producer()
+    run.subscribe("s", "Shared", connection="a", permits=1)
+    run.send(0, 9)
+    run.subscribe("s", "Shared", connection="b", permits=20)
+    run.subscribe("s", "Shared", connection="c", permits=1)
+    run.do(ConnectionLost(connection="b"), None)
+    assert taken(run.send(10)) == (["c"] if gets else [])
+    for connection in "ac":
+        run.do(ConnectionLost(connection=connection), None)
+    run.subscribe("s", "Shared", connection="d", permits=1)
+    assert taken(run.send(11)) == ["d"]  # of the last one, nothing stays
+
+
 def test_no_initial_subscription() -> None:
     run = NonPersistent(allowAutoSubscriptionCreation=False)
     one(run.create_producer(initial_subscription_name="s"), ProducerSuccess)
@@ -843,6 +863,7 @@ def test_every_message_is_delivered_or_dropped_in_each_subscription(
     operations: list[tuple[Any, ...]],
 ) -> None:
     run = producing()
+    stays = Counter[str]()  # the permits of those that left, in the totals
     for operation in operations:
         match operation:
             case "subscribe", connection, type_, permits:
@@ -855,17 +876,24 @@ def test_every_message_is_delivered_or_dropped_in_each_subscription(
                 arrived = messages if receipts(effects) == [(0, 0, 0)] else 0
                 assert seen(run) == {name: count + arrived for name, count in before.items()}
             case "lost", connection:
+                for name, subscription in run.here.subscriptions.items():
+                    stays[name] += sum(
+                        each.permits for each in subscription.consumers if each.connection == connection
+                    )
                 run.do(ConnectionLost(connection=connection), None)
+                for name in stays.keys() - run.here.subscriptions.keys():
+                    del stays[name]
             case "fault", fault, count:
                 run.fault(fault, count)
             case _:
+                stays.clear()
                 run.call("PUT", "/unload")
                 run.create_producer()
         for subscription in run.here.subscriptions.values():
             assert subscription.consumers
             if isinstance(subscription.dispatcher, NonPersistentMultipleConsumers):
                 permits = sum(consumer.permits for consumer in subscription.consumers)
-                assert subscription.dispatcher.total_permits == permits
+                assert subscription.dispatcher.total_permits == permits + stays[subscription.name]
         handles = {c.handle for s in run.here.subscriptions.values() for c in s.consumers}
         assert handles == set(run.here.consumer_handles)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from schemas.commands import AccessMode, ConnectionLost, MessageMetadata, Send
+from schemas.commands import AccessMode, ConnectionLost, MessageMetadata, Restart, Send
 from schemas.effect_fields import ProducerSuccessFields
 from schemas.effects import (
     CloseConnection,
@@ -334,3 +334,27 @@ def test_producer_case_15_a_waiting_client_that_is_gone_uses_up_an_epoch() -> No
     assert run.queue == ["x", "y"]
     assert run.close("owner") == [("y", 6)]
     assert run.connected == ["y"]
+
+
+@pytest.mark.feature("B1")
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/t"])
+def test_the_id_of_a_producer_that_waited_when_its_topic_was_unloaded_stays_in_use(topic: str) -> None:
+    """The first one in the queue is refused, the others get no answer, as their connections never hear of it."""
+    run = Run()
+    run.create_producer("owner", connection="o", topic=topic, producer_access_mode="Exclusive")
+    for name in ("first", "second", "third", "lost"):
+        run.create_producer(name, connection=name, topic=topic, producer_access_mode="WaitForExclusive")
+    run.admin("PUT", "/unload", topic=topic)
+
+    def is_in_use(name: str) -> bool:
+        (answer,) = told(run.create_producer(name, connection=name, topic=topic)).values()
+        return bool(answer == "ServiceNotReady")
+
+    assert [is_in_use(name) for name in ("first", "second", "third")] == [False, True, True]
+    run.admin("PUT", "/unload", topic=topic)
+    assert is_in_use("second")
+    assert run.close_producer(1, "second", topic) == [Success(topic, "second", run.requests)]
+    run.lose("lost")
+    assert [is_in_use(name) for name in ("second", "lost", "third")] == [False, False, True]
+    run.do(Restart(), None)
+    assert not is_in_use("third")

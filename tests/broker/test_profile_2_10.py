@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from schemas.commands import Admin, MessageIdData, PartitionedMetadata
+from schemas.commands import Admin, GetLastMessageId, MessageIdData, PartitionedMetadata, Unsubscribe
 from schemas.effects import (
     ActiveConsumerChange,
     AdminResponse,
@@ -19,6 +19,7 @@ from schemas.effects import (
     Message,
     PartitionedMetadataResponse,
     ProducerSuccess,
+    ReachedEndOfTopic,
     SendReceipt,
 )
 from streaming.broker.admin_requests import topic_of
@@ -75,12 +76,14 @@ def test_key_shared_remembers_hashes() -> None:
 
 
 @pytest.mark.feature("D1", "I2")
-def test_refused_consumer_leaves_subscription() -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_refused_consumer_leaves_subscription(durable: bool) -> None:
     def log(run: Run) -> tuple[bool, list[str]]:
         run.namespace("POST", "maxConsumersPerTopic", 1)
         run.subscribe("s")
-        refused = one(run.subscribe("t"), Error)
-        return "limit" in refused.cause or "maximum" in refused.cause, sorted(run.topic.subscriptions)
+        refused = one(run.subscribe("t", durable=durable), Error)
+        shown = response(run.admin("GET", "/stats"))["subscriptions"]
+        return "limit" in refused.cause or "maximum" in refused.cause, sorted(shown)
 
     assert older(log) == ((True, ["s", "t"]), (True, ["s"]), (True, ["s"]))
 
@@ -158,6 +161,37 @@ def test_without_an_open_ledger_a_skip_passes_the_last_one_and_searches_fail() -
     assert found == (((1, 1), 500), ((1, 1), 500), ((1, -1), 500))
 
 
+@pytest.mark.feature("D4", "I2")
+def test_without_an_open_ledger_no_single_entry_can_be_read() -> None:
+    """The last message, by the protocol and by the admin API, a message by its id, the first one of the topic and of a backlog."""
+
+    def log(run: Run) -> tuple[str, set[int]]:
+        run.publish(0)
+        run.admin("POST", "/terminate")
+        run.unload()
+        run.subscribe("s")
+        asked = GetLastMessageId(connection="s", consumer_id=1, request_id=run.request())
+        (answer,) = run.do(asked)
+        calls = ("/lastMessageId", "/ledger/1/entry/0", "/examinemessage", "/subscription/s/position/1")
+        statuses = {one(run.admin("GET", call), AdminResponse).fields.status for call in calls}
+        return getattr(answer, "error", type(answer).__name__), statuses
+
+    first, second, (answer, _) = older(log)
+    assert (first, second) == (("CloseConnection", {500}), ("UnknownError", {500}))
+    assert answer == "GetLastMessageIdResponse"
+
+
+@pytest.mark.feature("D1", "I2")
+def test_unsubscribe_of_reader_fails() -> None:
+    def log(run: Run) -> tuple[str, list[str]]:
+        run.subscribe("r", durable=False)
+        unsubscribed = run.do(Unsubscribe(connection="r", consumer_id=1, request_id=run.request()))
+        errors = [each.error for each in of(unsubscribed, Error)]
+        return "".join(errors), sorted(run.topic.subscriptions)
+
+    assert older(log) == (("PersistenceError", []), ("", []), ("", []))
+
+
 @pytest.mark.feature("D5", "I2")
 def test_leaving_consumer_counts_redelivery() -> None:
     def log(run: Run) -> list[tuple[int, int, int]]:
@@ -207,6 +241,26 @@ def test_key_shared_passes_entries_that_wait() -> None:
     first, second, _ = older(log, subscriptionKeySharedUseClassicPersistentImplementation=True)
     assert first[1] == 0 < second[1]
     assert second[0] >= 0
+
+
+@pytest.mark.feature("D6", "I2")
+def test_a_key_shared_dispatcher_that_waits_for_a_newcomer_notices_a_skip() -> None:
+    """The older consumer has no permits, and the newcomer must wait for its acks. In 2.10, the dispatcher tries again and again, and so finds
+    the end of a terminated topic when all is skipped. In 3.0 it waits for the next ack."""
+
+    def log(run: Run) -> list[int]:
+        run.subscribe("s", "Key_Shared", id_=1, consumer_name="a", permits=20)
+        for number in range(20):
+            run.publish(number, key=str(number))
+        run.subscribe("s", "Key_Shared", id_=2, consumer_name="b", permits=5)
+        for number in range(20, 40):
+            run.publish(number, key=str(number))
+        run.admin("POST", "/terminate")
+        ended = of(run.admin("POST", "/subscription/s/skip_all"), ReachedEndOfTopic)
+        return sorted(each.consumer_id for each in ended)
+
+    first, second, _ = older(log, subscriptionKeySharedUseClassicPersistentImplementation=True)
+    assert (first, second) == ([1, 2], [])
 
 
 @pytest.mark.feature("D3", "I2")
@@ -376,6 +430,51 @@ def test_trim_moves_to_next_ledger() -> None:
     assert older(log, managedLedgerMaxEntriesPerLedger=2) == ("2:-1", "2:1", "2:1")
 
 
+def cursor_of_reader(run: Run) -> tuple[str, str]:
+    found = response(run.admin("GET", "/internalStats"))["cursors"]["r"]
+    return found["markDeletePosition"], found["individuallyDeletedMessages"]
+
+
+@pytest.mark.feature("D4", "I2")
+@pytest.mark.parametrize("type_", ["Exclusive", "Shared"])
+def test_a_reader_whose_ledger_is_deleted_stays_behind_with_its_acks(type_: Any) -> None:
+    """A ledger is deleted before the next one has an entry. In 2.10, an ack behind it moves no position, and one in it counts, but not if no
+    deleted ledger had so many entries."""
+
+    run = Run(profile="2.10", managedLedgerMaxEntriesPerLedger=3)
+    run.subscribe("s", permits=10)
+    run.subscribe("r", type_, durable=False, permits=10)
+    run.fill(3, 100)
+    run.ack("r", (1, 1))
+    run.ack("s", (1, 2), cumulative=True)
+    assert [each.ledger_id for each in of(run.fill(1, 100, first=3), LedgerDeleted)] == [1]
+    found = [cursor_of_reader(run)]
+    for position in ((2, 0), (1, 3), (1, 2), (1, 0)):
+        run.ack("r", position)
+        found.append(cursor_of_reader(run))
+    assert found == [
+        ("1:-1", "[(1:0..1:1]]"),
+        ("1:-1", "[(1:0..1:1],(2:-1..2:0]]"),
+        ("1:-1", "[(1:0..1:1],(2:-1..2:0]]"),
+        ("1:-1", "[(1:0..1:2],(2:-1..2:0]]"),
+        ("2:0", "[]"),
+    ]
+
+
+@pytest.mark.feature("D4", "I2")
+def test_what_a_reader_held_of_a_deleted_ledger_is_not_sent_again() -> None:
+    """A consumer of a Shared reader holds an entry of a ledger that is deleted, and another one waits to be sent again."""
+    run = Run(profile="2.10", managedLedgerMaxEntriesPerLedger=2)
+    run.subscribe("s", permits=10)
+    run.subscribe("r", "Shared", connection="a", durable=False, permits=2)
+    run.fill(2, 100)
+    run.subscribe("r", "Shared", connection="b", id_=2, durable=False)
+    run.redeliver("a", (1, 1))
+    run.ack("s", (1, 1), cumulative=True)
+    assert [each.ledger_id for each in of(run.fill(1, 100, first=2), LedgerDeleted)] == [1]
+    assert received(run.lose("a") + run.flow("b", 10, id_=2)) == [(0, 0, 2)]
+
+
 @pytest.mark.feature("D4", "I2")
 def test_reads_on_in_closed_ledger() -> None:
     """Where a subscription reads that had acknowledged everything when the topic was loaded."""
@@ -438,6 +537,29 @@ def test_deduplication_replay_counts() -> None:
         return run.topic.dedup.snapshot_counter
 
     assert older(log, brokerDeduplicationEntriesInterval=3) == (0, 2, 2)
+
+
+@pytest.mark.feature("A8", "I2")
+def test_a_non_persistent_subscription_that_stayed_goes_on_with_whose_turn_it_was() -> None:
+    """The first of two consumers got the last message. Both leave and come back. In 2.10 and 3.0, it is the second one's turn, unless one of
+    another type came in between."""
+
+    def log(run: Run) -> list[int]:
+        found = []
+        for between in ("Shared", "Exclusive"):
+            for id_ in (1, 2):
+                run.subscribe("s", "Shared", id_=id_, topic=NP, permits=2)
+            found += [each.consumer_id for each in of(run.publish(0, topic=NP), Message)]
+            run.lose("s")
+            run.subscribe("s", between, topic=NP)
+            run.lose("s")
+            for id_ in (1, 2):
+                run.subscribe("s", "Shared", id_=id_, topic=NP, permits=2)
+            found += [each.consumer_id for each in of(run.publish(0, topic=NP), Message)]
+            run.lose("s")
+        return found
+
+    assert older(log) == ([1, 2, 1, 1], [1, 2, 1, 1], [1, 1, 1, 1])
 
 
 @pytest.mark.feature("B1", "I2")

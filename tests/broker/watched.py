@@ -233,9 +233,10 @@ class Watched:
     def told(self, topic: PersistentTopic, account: Account, command: AnyCommand | Publish) -> None:
         """Apply permits, acks and redeliveries by their rules. A client that closes a queued producer no longer waits for it."""
         if isinstance(command, CloseProducer):
-            waiting = topic.access.find_waiting(command.connection, command.producer_id)
-            if waiting is not None:
-                del self.requests[waiting.request_id]
+            closed = (command.connection, command.producer_id)
+            for waiting in topic.access.waiting:
+                if (waiting.producer.connection, waiting.producer.producer_id) == closed and not waiting.gone:
+                    del self.requests[waiting.request_id]
         if not isinstance(command, Flow | Ack | RedeliverUnacknowledgedMessages):
             return
         handle = (command.connection, command.consumer_id)

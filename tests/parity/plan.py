@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from streaming.protocol.frames import KNOWS_BATCHES
+
 STEPS = 40
 """The steps of a scenario, not counting operations that had nothing to do."""
 
@@ -148,7 +150,11 @@ class Step(NamedTuple):
 
 def plan(kind: str, seed: int) -> Iterator[Step]:
     """An endless sequence of steps, always the same for the same kind and seed."""
-    dice, weights = random.Random(f"{kind} {seed}"), KINDS[kind].operations
+    dice, weights = random.Random(f"{kind} {seed}"), dict(KINDS[kind].operations)
+    if (
+        protocol(kind, seed) < KNOWS_BATCHES
+    ):  # the broker would close the connection of a client that gets a batch
+        weights.pop("batch", None)
     while True:
         (operation,) = dice.choices([*weights], [*weights.values()])
         yield Step(operation, dice.getrandbits(32))

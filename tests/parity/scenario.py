@@ -23,10 +23,12 @@ _PATIENCE = 3
 _MOST_RECORDINGS = 60
 """How often a scenario is recorded to shrink it."""
 
-_LATE = " (a delivery was due)"
-_RACES = re.compile(rf"totalMsgExpired|messagesConsumedCounter|{re.escape(_LATE)}$")
+_LATE, _HANGS = " (a delivery was due)", " (the broker hangs)"
+_RACES = re.compile(
+    rf"\.(totalMsgExpired|messagesConsumedCounter): |{re.escape(_LATE)}$|{re.escape(_HANGS)}$"
+)
 """Differences of which a broker is not sure. Two passes of one expiry count the same messages once or twice. A reset counts those
-of ledgers that a trim is deleting at the same time. For deliveries that are due, see `compared`."""
+of ledgers that a trim is deleting at the same time. For deliveries that are due, and a broker that hangs, see `compared`."""
 
 _EARLIER = re.compile(r"msgOutCounter: recorded (\d+), ours (\d+)|ours MESSAGE .*, recorded has none$")
 
@@ -196,8 +198,17 @@ def compared(trace: Trace) -> TraceComparison:
     the earliest, and then at the next tick of a wheel, whose phase nobody knows. So a step that ends within two ticks after
     a message was due may have the delivery or not. Slow recordings may agree on it, because a scenario takes about the same
     time again.
+
+    Nor what follows after a broker hangs: on a non-persistent topic, the search for the next consumer of Shared may never end
+    (docs/rules/producers.md §15).
     """
     verdict = compare_trace(trace)
+    if (hung := hangs(trace)) is not None:
+        steps = [each["step"] for each in trace.records if "step" in each]
+        after = {*steps[steps.index(hung) :]}
+        for index, (step, text) in enumerate(verdict.differences):
+            if step in after:
+                return verdict._replace(differences=[*verdict.differences[:index], (step, text + _HANGS)])
     due = [each["metadata"]["deliver_at_time"] for each in trace.records
            if each.get("cmd") == "SEND" and "deliver_at_time" in each["metadata"]]  # fmt: skip
     ends, name = dict[str, float](), "start"
@@ -211,6 +222,20 @@ def compared(trace: Trace) -> TraceComparison:
         if earlier and any(0 <= ends[step] - at < within for at in due):
             return verdict._replace(differences=[*verdict.differences[:index], (step, text + _LATE)])
     return verdict
+
+
+def hangs(trace: Trace) -> str | None:
+    """The step after which a broker answered none of several messages to a non-persistent topic, without closing the connection."""
+    step, first, unanswered = "start", None, 0
+    for each in trace.records:
+        step = each.get("step", step)
+        command = each.get("cmd")
+        if command == "SEND":
+            first, unanswered = first or step, unanswered + 1
+        elif command in ("SEND_RECEIPT", "SEND_ERROR") or (command == "_TCP_CLOSE" and each["dir"] == "out"):
+            first, unanswered = None, 0
+    has_store = any("internal" in each for each in trace.records)
+    return first if unanswered > 1 and not has_store else None
 
 
 def held_to(verdict: TraceComparison) -> list[tuple[str, str]]:

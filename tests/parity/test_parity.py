@@ -14,8 +14,8 @@ from streaming.broker.config import configuration
 from streaming.jobs.replay import load
 from streaming.log.table import LogError
 from streaming.protocol.codec import CHECKSUM_BYTES, FrameError, encode, entry
-from streaming.traces.conform import compare_trace
-from streaming.traces.trace import read_trace
+from streaming.traces.conform import TraceComparison, compare_trace
+from streaming.traces.trace import Trace, read_trace
 from tests.parity.admin import Admin
 from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers
@@ -25,6 +25,7 @@ from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
 from tests.parity.pulsar import Ports, has_zookeeper, settings
 from tests.parity.recorder import Recorder, read
+from tests.parity.scenario import hangs, held_to
 
 RECORDED = Path(__file__).with_name("recorded")
 """The first operations of some scenarios, and `ack_parts`: a log with acks of parts that nobody checks."""
@@ -165,6 +166,16 @@ def test_a_recorder_says_whether_its_namespace_is_gone(
     assert left == []
 
 
+def test_a_recorder_does_not_wait_for_a_broker_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(_: Admin, method: str, *__: Any) -> dict[str, Any]:
+        if method == "DELETE":
+            raise TimeoutError
+        return {"status": 204}
+
+    monkeypatch.setattr(Admin, "call", call)
+    assert not Recorder(Ports(0, 0, 0), "x", {}).close()
+
+
 @pytest.mark.parametrize(
     ("said", "busy"),
     [
@@ -205,6 +216,28 @@ def test_a_snapshot_waits_for_an_idle_topic(
         5 if "state" in said else 4 if busy else 2
     )  # a snapshot has the state, so two more agree on it
     assert [each["dir"] for each in recorder.records[-1:]] == ["stats"]
+
+
+@pytest.mark.parametrize(
+    ("after", "step"),
+    [
+        (["SEND", "SEND"], "1 publish"),
+        (["SEND"], None),  # one may only be late
+        (["SEND", "SEND", "SEND_RECEIPT"], None),
+        (["SEND", "SEND", "_TCP_CLOSE"], None),
+    ],
+)
+def test_a_broker_that_answers_no_message_any_more_hangs(after: list[str], step: str | None) -> None:
+    said: list[dict[str, Any]] = [{"dir": "out", "cmd": each} for each in ("SEND", "SEND_RECEIPT")]
+    said += [{"dir": "note", "step": "1 publish"}, *({"dir": "out", "cmd": each} for each in after)]
+    assert hangs(Trace({}, said)) == step
+    assert hangs(Trace({}, [*said, {"dir": "stats", "internal": {}}])) is None
+
+
+def test_a_field_that_no_broker_is_sure_of_excuses_no_other_difference() -> None:
+    unsure = ("1", "stats.subscriptions.s.totalMsgExpired: recorded 1, ours 2")
+    missing = ("1", "stats.subscriptions.s: recorded {'totalMsgExpired': 0}, ours has none")
+    assert held_to(TraceComparison("x", 1, 1, [unsure, missing])) == [missing]
 
 
 class Said:

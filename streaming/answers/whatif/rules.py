@@ -75,13 +75,14 @@ def rules_met(
     def all_but(names: Sequence[str]) -> dict[str, Any]:
         return {"profile": profile, "settings": {name: settings[name][0] for name in names}}
 
-    tried = settings if topics else ()
+    tried = list(settings) if topics else []
     for name, answer, differ in _single(tried, fold, only, _topics):
         met.append(_rule(answer, name, settings[name], differ))
         causes.suffices(name, _of(answer.differences, name))
     if causes.open():
-        for name, _, rows in _single(tried, fold, all_but, causes.gone):
-            causes.are_of(name, rows, " and ")
+        rows_of = {name: rows for name, _, rows in _single(tried, fold, all_but, causes.gone)}
+        for name in [name for name in tried if name in rows_of]:
+            causes.are_of(name, rows_of[name], " and ")
     found.differences = causes.filled()
     met.sort(key=lambda each: (-each.messages, each.setting))
     return Rules(profile, policies, len(settings), met, causes.together())

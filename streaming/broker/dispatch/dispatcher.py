@@ -153,6 +153,9 @@ class Dispatcher(msgspec.Struct, array_like=True):
         """The broker moved the mark-delete position, which was at `before`. `mark_delete_moved` may follow."""
         cursor.forget_batches(ledger, before)
 
+    def entries_deleted(self, last: Position) -> None:
+        """The entries up to `last` were deleted, but the mark-delete position did not move."""
+
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
         """The broker moved the mark-delete position. Forget the entries it passed.
 

@@ -416,6 +416,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         """Note from where on entries that the mark-delete passes may be pending."""
         self.passed_from = before if self.passed_from is None else min(before, self.passed_from)
 
+    def entries_deleted(self, last: Position) -> None:
+        """Forget those that wait to be sent again. quirk: Pulsar fails for ever to read them, and sends nothing else. Not here."""
+        self.forget_to(last)
+
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
         """After 4.0, drop entries up to the mark-delete position from the pending acks (docs/rules/shared.md §8)."""
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
@@ -623,8 +627,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         hashes: dict[Position, int] = NO_HASHES,
     ) -> None:
         """Add positions to the replay set. Only the Key_Shared dispatcher uses `hashes`."""
-        mark_delete = sub.cursor.mark_delete
-        self.remember([position for position in positions if position > mark_delete])
+        passed = sub.passed_to
+        self.remember([position for position in positions if position > passed])
 
     # -- dispatch (docs/rules/shared.md §3–§5) --------------------------------------------------------------------
 

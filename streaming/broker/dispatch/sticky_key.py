@@ -361,11 +361,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         positions: Iterable[Position],
         hashes: dict[Position, int] = NO_HASHES,
     ) -> None:
-        mark_delete = sub.cursor.mark_delete
+        passed = sub.passed_to
         if len(hashes) > self.replay.length:  # the queues are made anew for less, when somebody asks
             self.__dict__.pop("_queues", None)
         for position, hash_ in hashes.items():
-            if position > mark_delete:
+            if position > passed:
                 self._hold(position, hash_)
         super()._replay_all(sub, positions, hashes)
         self.stuck = False

@@ -77,19 +77,24 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         `consumers_left`.
 
         quirk: of consumers that leave together, the first one's leaving chooses what `consumers_left` sends first. It heeds
-        the restriction that ends, and who owns the hashes then.
+        the restriction that ends, and who owns the hashes then. And if nobody was free of it, nothing waits to be sent again, and no other
+        restriction ends, nobody gets anything before the next occasion.
         """
         reads = "_chosen" in self.__dict__ and (self._chosen or self._reads_ahead(sub))
-        super().remove_consumer(sub, consumer)
+        reads_on = super().remove_consumer(sub, consumer)
         if not sub.consumers:
             if reads:  # what the leaving of another one made it read finds nobody, so the cursor is rewound
                 sub.cursor.rewind(sub.ledger)
             return True
         self._choose(sub)
+        self.__dict__.pop("_older", None)
+        reads_on = reads_on or self._anyone(sub)
         self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
         if len(sub.consumers) == 1:
             self.joined.clear()
         self.__dict__.pop("_older", None)
+        if reads_on or self._admit(sub) or self.replay:
+            self.__dict__["_reads_on"] = True
         self._choose(sub)
         return True
 
@@ -119,16 +124,17 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         return []
 
     def consumers_left(self, sub: SubscriptionContext) -> None:
-        """Send what was chosen when the first of them left, then as much as possible."""
+        """Send what was chosen when the first of them left, then as much as possible, unless none of them made the dispatcher read on."""
         if chosen := self._unacked_replays(sub, self.__dict__.pop("_chosen", [])):
             self._deal_out(sub, chosen, from_replay=True)
-        self.dispatch(sub)
+        if self.__dict__.pop("_reads_on", False) or chosen:
+            self.dispatch(sub)
 
     def forget_all(self) -> None:
         """Forget the replay set and the restrictions of consumers that joined."""
         super().forget_all()
         self.joined.clear()
-        for derived in ("_chosen", "_older"):
+        for derived in ("_chosen", "_older", "_reads_on"):
             self.__dict__.pop(derived, None)
 
     def after_acks(
@@ -142,11 +148,16 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             self.dispatch(sub)
 
     def mark_delete_moved(self, sub: SubscriptionContext, *, by_expiry: bool) -> None:
-        """Dispatch if an expiry lifts a restriction."""
+        """Dispatch if an expiry lifts a restriction, or the dispatcher retries anyway."""
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
             super().mark_delete_moved(sub, by_expiry=by_expiry)
-        elif by_expiry and self._admit(sub):
+        elif (by_expiry and self._admit(sub)) or self._retries(sub):
             self.dispatch(sub)
+
+    def _retries(self, sub: SubscriptionContext) -> bool:
+        """Before 3.0, while somebody could receive, but the first entries to send again wait for a consumer that joined recently."""
+        waits = self.joined and self.replay and not sub.ctx.config.keySharedPassesEntriesThatWait
+        return bool(waits) and self._read_size(sub) > 0
 
     def _admit(self, sub: SubscriptionContext) -> bool:
         """Lift the restriction of consumers for which everything older is acked. Returns True if there were any."""

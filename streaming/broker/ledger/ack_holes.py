@@ -67,6 +67,11 @@ class AckHoles:
         """A copy that changes independently."""
         return AckHoles(dict(self.ledgers))
 
+    def first(self) -> Position:
+        """The lowest position. There must be one."""
+        bits = self.ledgers[self._ids[0]]
+        return Position(self._ids[0], (bits & -bits).bit_length() - 1)
+
     def add(self, position: Position) -> None:
         """Mark an entry as acked."""
         bits = self.ledgers.get(position.ledger)

@@ -32,7 +32,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     `whole_ledgers`: the setting backlogSizeWholeLedgers at the time of the last entry. `counts_deleted`: the setting
     countsEntriesOfDeletedLedgers when the last ledger opened, as `reads_on` is readsOnInClosedLedger. `closed`: the last ledger is full,
     and the next one opens with the next entry. `without_open`: the topic is terminated and no ledger is open (opensLedgerOfTerminated);
-    no ledger has the id `current` then.
+    no ledger has the id `current` then. `largest_deleted`: the most entries of a deleted ledger, for cursors that were left behind in
+    one (trimMovesToNextLedger).
     """
 
     ledgers: dict[int, LedgerInfo] = {}
@@ -53,6 +54,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     reads_on: bool = False
     closed: bool = False
     without_open: bool = False
+    largest_deleted: int = 0
 
     @classmethod
     def create(cls, now: int, after: int = 0) -> "ManagedLedger":
@@ -209,6 +211,15 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         if ledger == self.current:
             return entry == 0 or (ledger == last_ledger and entry <= last_entry + 1)
         return entry <= last_entry if ledger == last_ledger else entry < self.ledgers[ledger].entries
+
+    def may_have_had(self, position: Position) -> bool:
+        """Whether a deleted ledger may have had the entry: one that had so many entries is gone, but maybe not that one."""
+        ledger, entry = position
+        return (
+            0 <= entry < self.largest_deleted
+            and ledger < self.last_confirmed.ledger
+            and ledger not in self.ledgers
+        )
 
     def next_valid(self, position: Position) -> Position:
         """The next position to read after `position`. It may be one past the last confirmed entry."""

@@ -19,6 +19,7 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic, deliver, n
 from streaming.broker.parameters import flag
 from streaming.broker.persistent import admin_operations
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies, overlay
+from streaming.broker.producer.access_mode import ProducerAccess
 from streaming.broker.rates.rate import Rate, end_of_interval
 from streaming.broker.schema import schema_registry
 from streaming.broker.topic import creation, registration
@@ -325,7 +326,7 @@ def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:
     for subscription in list(topic.subscriptions.values()):
         consumers.disconnect_all(ctx, topic, subscription, "topic unloaded")
     fresh = NonPersistentTopic(
-        topic.name, policies=topic.policies,
+        topic.name, policies=topic.policies, access=ProducerAccess(stranded=topic.access.stranded),
         last_active=ctx.clock, rates_until=topic.rates_until,
     )  # fmt: skip
     for field in topic.__struct_fields__:

@@ -77,7 +77,8 @@ def _attach(ctx: Context, topic: NonPersistentTopic, command: Subscribe) -> None
     name = command.subscription
     subscription = topic.subscriptions.get(name)
     if subscription is None or not subscription.consumers:
-        dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
+        former = None if subscription is None else subscription.dispatcher
+        dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config, former)
     else:
         dispatcher = subscription.dispatcher
     consumer = Consumer(
@@ -114,7 +115,7 @@ def detach(
     if subscription.consumers:
         subscription.dispatcher.consumers_removed(ctx, topic.name, subscription.consumers, consumers)
     elif ctx.config.nonPersistentSubscriptionsStay and subscription.durable:
-        subscription.dispatcher = new_dispatcher(subscription.type, None, ctx.config)
+        subscription.dispatcher = new_dispatcher(subscription.type, None, ctx.config, subscription.dispatcher)
     else:
         delete(ctx, topic, subscription, "its last consumer left")
 

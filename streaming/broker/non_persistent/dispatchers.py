@@ -124,8 +124,9 @@ class NonPersistentMultipleConsumers(NonPersistentDispatcher, tag="multiple"):
     def consumers_removed(
         self, ctx: Context, topic: str, consumers: list[Consumer], gone: Sequence[Consumer]
     ) -> None:
-        """Subtract their permits from the total."""
-        self.total_permits -= sum(consumer.permits for consumer in gone)
+        """quirk: their permits stay in the total (nonPersistentKeepsPermits)."""
+        if not ctx.config.nonPersistentKeepsPermits:
+            self.total_permits -= sum(consumer.permits for consumer in gone)
 
     def permits_changed(self, permits: int) -> None:
         """Add to the total of permits, in messages. Negative when messages are sent."""
@@ -224,12 +225,17 @@ AnyNonPersistentDispatcher = (
 
 
 def new_dispatcher(
-    type_: SubType, meta: KeySharedMeta | None, config: ServiceConfiguration
+    type_: SubType,
+    meta: KeySharedMeta | None,
+    config: ServiceConfiguration,
+    former: AnyNonPersistentDispatcher | None = None,
 ) -> AnyNonPersistentDispatcher:
-    """A dispatcher without consumers; `meta`: what the first consumer asks for on Key_Shared."""
+    """A dispatcher without consumers; `meta`: what the first consumer asks for on Key_Shared. `former`: the one before it, of a
+    subscription that stayed without consumers. In Pulsar, one of the same type is used again."""
     match type_:
         case "Shared":
-            return NonPersistentMultipleConsumers()
+            turn = former.round_robin if isinstance(former, NonPersistentMultipleConsumers) else 0
+            return NonPersistentMultipleConsumers(turn)
         case "Key_Shared":
             mode, out_of_order = key_shared(meta)
             classic = config.subscriptionKeySharedUseClassicPersistentImplementation

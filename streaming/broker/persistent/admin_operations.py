@@ -215,7 +215,14 @@ def _entry(topic: PersistentTopic, position: Position | None) -> AdminAnswer:
     """The response that stands for an entry is its position: whoever answers the client reads the entry."""
     if position is None or not _is_stored(topic, position):
         raise AdminError(404, "Message not found")
+    _check_readable(topic)
     return 200, position
+
+
+def _check_readable(topic: PersistentTopic) -> None:
+    """Raises `AdminError` if Pulsar fails to read any single entry."""
+    if topic.ledger.without_open:
+        raise AdminError(500, seeking.NO_OPEN_LEDGER)
 
 
 def _is_stored(topic: PersistentTopic, position: Position) -> bool:
@@ -270,6 +277,7 @@ def _last_message_id(ctx: Context, topic: PersistentTopic, command: Admin, names
         return 200, _message_id(ctx, partition_index(topic.name), last)
     if last.ledger not in topic.ledger.ledgers:
         return 200, _message_id(ctx, -1, EARLIEST)
+    _check_readable(topic)
     messages = ctx.entries.get(topic.name, last).metadata.num_messages_in_batch
     batch_index = -1 if messages is None else messages - 1
     return 200, _message_id(ctx, partition_index(topic.name), last, batch_index)

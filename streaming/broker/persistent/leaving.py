@@ -133,4 +133,8 @@ def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> N
         subscription.consumers.remove(caller)
         _forget(ctx, topic, subscription, caller)
     delete(ctx, topic, subscription, "unsubscribed")
+    if ctx.config.unsubscribeOfReaderFails and not subscription.durable:
+        cause = f"ManagedCursor not found: {subscription.name}"
+        ctx.emit(Error(topic.name, command.connection, command.request_id, "PersistenceError", cause))
+        return
     ctx.emit(Success(topic.name, command.connection, command.request_id))

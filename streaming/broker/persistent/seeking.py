@@ -20,6 +20,9 @@ from streaming.broker.position import Position, from_wire
 UNREADABLE = "org.apache.bookkeeper.mledger.ManagedLedgerException: Incorrect parameter input error code: -14"
 """The error of a read of entry −1."""
 
+NO_OPEN_LEDGER = "a single entry was to be read, and no ledger is open"
+"""Why Pulsar fails on a terminated topic that was loaded again (opensLedgerOfTerminated)."""
+
 
 def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
     """SEEK: close the consumers (Exclusive and Failover: only the active one), reset the cursor, then send SUCCESS."""
@@ -105,6 +108,13 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
         return
     ledger, position, batch_index = topic.ledger, topic.ledger.last_confirmed, -1
+    if ledger.without_open and position.entry >= 0:
+        if ctx.config.lastMessageIdOfTerminatedCloses:
+            ctx.close_connection(topic.name, command.connection, NO_OPEN_LEDGER)
+        else:
+            cause = "Failed to recover Transaction Buffer."
+            _error(ctx, topic, command, "UnknownError", cause)
+        return
     if position.entry < 0 and topic.counters.messages_in:
         # quirk: the end of a terminated topic may lie in an empty ledger, but what was published since the topic was
         # loaded is remembered (recorded)

@@ -95,7 +95,9 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         if (target := position_at(ctx, topic, time)) is not None:
             reset(ctx, topic, subscription, target, "start_message_rollback_duration")
     if ctx.config.refusedConsumerLeavesSubscription:
+        subscription.refused = True
         check_max_consumers(ctx, topic)
+        subscription.refused = False
     if not subscription.consumers and mismatch(subscription, command) is not None:
         part_remembered(ctx, topic, subscription)
         subscription.type = command.subType

@@ -21,12 +21,20 @@ AckedEntry = tuple[Position, int | None]
 class PersistentSubscription(Subscription):
     """`dispatcher` is None until the first consumer joins. It outlives the consumers. `throttle`: what a dispatch rate needs
     to remember, None if none ever limited this dispatcher. `caught_up`: whether no dispatch rate limits it, if such rates are
-    only for those that lag behind (mirrors `ManagedCursor.isActive`).
+    only for those that lag behind (mirrors `ManagedCursor.isActive`). `refused`: whether the first consumer of a reader was refused
+    (refusedConsumerLeavesSubscription).
     """
 
     dispatcher: AnyDispatcher | None = None
     throttle: ReadThrottle | None = None
     caught_up: bool = False
+    refused: bool = False
+
+    @property
+    def awaits_its_reader(self) -> bool:
+        """Whether a seek closed the reader of this non-durable subscription. In Pulsar only its cursor exists until the
+        reader reconnects."""
+        return not self.durable and not self.consumers and not self.refused
 
     @property
     def due(self) -> int:

@@ -89,14 +89,24 @@ class WaitingProducer(msgspec.Struct, array_like=True):
 
 
 class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
-    """`owner`: the name of the producer with exclusive access. `epoch`: the topic epoch, None if there was no owner yet.
+    """`owner`: the name of the producer with exclusive access. `epoch`: the topic epoch, None if there was no owner yet. `stranded`:
+    connection → ids of the producers that waited when the topic closed.
 
-    Only the epoch survives when the topic is loaded again: Pulsar stores it with the ledgers.
+    When the topic is loaded again, the epoch survives, since Pulsar stores it with the ledgers, and `stranded`, since
+    the connections do not hear of the end of the queue.
     """
 
     owner: str | None = None
     epoch: int | None = None
     waiting: list[WaitingProducer] = []
+    stranded: dict[str, list[int]] = {}
+
+    def closed(self) -> "ProducerAccess":
+        """What is left of it when the topic closes."""
+        stranded = {connection: list(ids) for connection, ids in self.stranded.items()}
+        for connection, waiting in self._present.items():
+            stranded.setdefault(connection, []).extend(id_ for id_ in waiting if id_ is not None)
+        return ProducerAccess(epoch=self.epoch, stranded=stranded)
 
     def ask(self, producer: Producer, *, others: bool) -> AccessVerdict:
         """A producer comes to the gate. `others`: the topic has producers. Raises `BrokerError`."""
@@ -149,24 +159,31 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
         self._present.setdefault(producer.connection, {})[producer.producer_id] = waiting
         self.waiting.append(waiting)
 
-    def find_waiting(self, connection: str, producer_id: int) -> WaitingProducer | None:
-        """The producer in the queue with this id on this connection, unless its client is gone."""
-        return self._present.get(connection, {}).get(producer_id)
+    def awaits_answer(self, connection: str, producer_id: int) -> bool:
+        """Does the producer with this id on this connection wait in the queue, or did it when the topic closed?"""
+        return producer_id in self._present.get(connection, ()) or producer_id in self.stranded.get(
+            connection, ()
+        )
 
-    def has_waiting(self, connection: str) -> bool:
-        """Does a client on this connection wait in the queue?"""
-        return connection in self._present
+    def holds(self, connection: str) -> bool:
+        """Does any producer on this connection?"""
+        return connection in self._present or connection in self.stranded
 
     def leave(self, connection: str, producer_id: int) -> None:
         """A client closes a producer in the queue, if it is there."""
-        if (waiting := self.find_waiting(connection, producer_id)) is not None:
+        if (waiting := self._present.get(connection, {}).get(producer_id)) is not None:
             self._gone += 1  # first, since this counts them if nobody has
             waiting.gone = True
             self._forget(waiting)
             self._drop_gone()
+        elif producer_id in (ids := self.stranded.get(connection, [])):
+            ids.remove(producer_id)
+            if not ids:
+                del self.stranded[connection]
 
     def connection_lost(self, connection: str) -> None:
         """The client of these producers is gone."""
+        self.stranded.pop(connection, None)
         for waiting in self._present.pop(connection, {}).values():
             self._gone += 1  # first, since this counts them if nobody has
             waiting.gone = True

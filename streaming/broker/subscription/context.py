@@ -9,6 +9,7 @@ from streaming.broker.context import Context
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
+from streaming.broker.position import Position
 from streaming.broker.rates.dispatch_rate_limiter import (
     BACKOFF,
     DispatchRateLimiter,
@@ -48,6 +49,12 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
         """The precision of delivery times by the policies of the topic (ms). None: that of the broker."""
         policy, level = self.policies.delayedDelivery
         return None if level == "broker" else policy.tickTime
+
+    @property
+    def passed_to(self) -> Position:
+        """Entries up to here are not sent any more: the mark-delete position is behind them, or their ledgers are deleted."""
+        first = next(iter(self.ledger.ledgers), self.ledger.current)
+        return max(self.cursor.mark_delete, Position(first, -1))
 
     @property
     def is_backlogged(self) -> bool:

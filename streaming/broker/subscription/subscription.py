@@ -90,9 +90,3 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     @abstractmethod
     def put_off(self, now: int, until: int) -> int:
         """The dispatcher reads nothing before `until` (ms). Returns when the first of the subscription's own timers fires (ms), or −1."""
-
-    @property
-    def awaits_its_reader(self) -> bool:
-        """Whether a seek closed the reader of this non-durable subscription. In Pulsar only its cursor exists until the
-        reader reconnects."""
-        return not self.durable and not self.consumers

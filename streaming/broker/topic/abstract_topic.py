@@ -94,7 +94,7 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
         return (
             connection in self.producer_handles
             or connection in self.consumer_handles
-            or self.access.has_waiting(connection)
+            or self.access.holds(connection)
         )
 
     # -- groups of producers ------------------------------------------------------------------------------------------

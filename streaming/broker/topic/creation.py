@@ -40,7 +40,7 @@ def _answer_known_id(ctx: Context, topic: AbstractTopic, command: ProducerComman
         # quirk: this answer does not carry the last sequence id
         fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
         ctx.emit(ProducerSuccess(topic.name, connection, command.request_id, id_, name, fields))
-    elif topic.access.find_waiting(connection, id_) is not None:
+    elif topic.access.awaits_answer(connection, id_):
         cause = "Producer is already present on the connection"
         ctx.emit(Error(topic.name, connection, command.request_id, "ServiceNotReady", cause))
     else:

@@ -8,7 +8,7 @@ from schemas.effect_fields import ProducerSuccessFields, TopicEventFields
 from schemas.effects import CloseProducer, Error, ProducerSuccess, Success, TopicEvent
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
-from streaming.broker.producer.access_mode import ProducerAccess, WaitingProducer
+from streaming.broker.producer.access_mode import WaitingProducer
 from streaming.broker.producer.producer import Producer
 from streaming.broker.topic.abstract_topic import AbstractTopic
 
@@ -153,13 +153,13 @@ def disconnect_all(ctx: Context, topic: AbstractTopic, cause: str) -> None:
     """The topic closes, and is fenced by now: disconnect every producer, and keep only the topic epoch.
 
     The first waiting producer, which owns the access by then, is refused. The others get no answer, as recorded from
-    4.0.7.
+    4.0.7. quirk: their ids stay in use on their connections until their clients close them.
     """
     for producer in list(topic.producers.values()):
         disconnect(ctx, topic, producer, cause)
     for waiting in topic.access.waiting:
         ctx.part(waiting.producer.connection, topic.name)
-    topic.access = ProducerAccess(epoch=topic.access.epoch)
+    topic.access = topic.access.closed()
 
 
 def _unregister(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:

@@ -13,7 +13,6 @@ from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
 from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.policies.hierarchy import Effective, RetentionPolicies
 from streaming.broker.position import Position
-from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 
 P = ParamSpec("P")
 
@@ -198,16 +197,22 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
     reason = Reason(CursorMoved, "ledger trimmed", policy)
     follows = to <= ledger.last_confirmed
     for cursor in topic.cursors.values():
-        target, subscription = to if follows else end, topic.subscriptions.get(cursor.name)
-        if not cursor.mark_delete < target <= ledger.last_confirmed:
+        if not cursor.mark_delete < (to if follows else end) <= ledger.last_confirmed:
             continue
-        # Pulsar leaves a cursor behind that nothing follows. A Shared reader then fails for ever to send again what is deleted: not here.
-        if follows or (subscription is not None and subscription.type in INDIVIDUAL_TYPES):
-            topic.record_move(ctx, cursor, reason, cursor.move, ledger, target, None)
-        elif lost := cursor.live(ledger, cursor.mark_delete, end):
+        if follows:
+            topic.record_move(ctx, cursor, reason, cursor.move, ledger, to, None)
+            continue
+        if lost := cursor.live(ledger, cursor.mark_delete, end):
             ctx.emit(
                 CursorMoved(topic.name, cursor.name, *cursor.mark_delete, *end, lost, reason.cause, policy)
             )
+        subscription = topic.subscriptions.get(cursor.name)
+        if subscription is not None and subscription.dispatcher is not None:
+            subscription.dispatcher.entries_deleted(end)
+    if ctx.config.trimMovesToNextLedger:
+        ledger.largest_deleted = max(
+            ledger.largest_deleted, *(ledger.ledgers[id_].entries for id_, _ in doomed)
+        )
     for id_, cause in doomed:
         info = ledger.ledgers.pop(id_)
         ledger.number_of_entries -= info.entries
