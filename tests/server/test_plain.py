@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,6 +159,12 @@ def test_a_server_answers_as_if_it_took_one_frame_after_the_other(given: list[tu
     with mock.patch.object(binary, "plain_command", return_value=None):
         one_by_one = lived(given)
     assert lived(given) == one_by_one
+
+
+@pytest.fixture(autouse=True)
+def turns_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast the machine is makes no difference."""
+    monkeypatch.setattr(binary, "_TURNS", 1e9)
 
 
 def together(work: Callable[[EmbeddedEngine, Any, Wire], None]) -> list[int]:
