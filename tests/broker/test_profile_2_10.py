@@ -163,9 +163,10 @@ def test_without_an_open_ledger_a_skip_passes_the_last_one_and_searches_fail() -
 
 @pytest.mark.feature("D4", "I2")
 def test_without_an_open_ledger_no_single_entry_can_be_read() -> None:
-    """The last message, by the protocol and by the admin API, a message by its id, the first one of the topic and of a backlog."""
+    """The last message, by the protocol and by the admin API, a message by its id, the first one of the topic and of a backlog, and the one
+    to seek to."""
 
-    def log(run: Run) -> tuple[str, set[int]]:
+    def log(run: Run) -> tuple[str, set[int], str]:
         run.publish(0)
         run.admin("POST", "/terminate")
         run.unload()
@@ -174,11 +175,14 @@ def test_without_an_open_ledger_no_single_entry_can_be_read() -> None:
         (answer,) = run.do(asked)
         calls = ("/lastMessageId", "/ledger/1/entry/0", "/examinemessage", "/subscription/s/position/1")
         statuses = {one(run.admin("GET", call), AdminResponse).fields.status for call in calls}
-        return getattr(answer, "error", type(answer).__name__), statuses
+        run.subscribe("t")
+        sought = run.seek("t", time=run.now)[0]
+        return getattr(answer, "error", type(answer).__name__), statuses, type(sought).__name__
 
-    first, second, (answer, _) = older(log)
-    assert (first, second) == (("CloseConnection", {500}), ("UnknownError", {500}))
-    assert answer == "GetLastMessageIdResponse"
+    first, second, (answer, _, sought) = older(log)
+    assert first == ("CloseConnection", {500}, "CloseConnection")
+    assert second == ("UnknownError", {500}, "CloseConnection")
+    assert (answer, sought) == ("GetLastMessageIdResponse", "CloseConsumer")
 
 
 @pytest.mark.feature("D1", "I2")
