@@ -267,6 +267,24 @@ def test_a_key_shared_dispatcher_that_waits_for_a_newcomer_notices_a_skip() -> N
     assert (first, second) == ([1, 2], [])
 
 
+@pytest.mark.feature("D6", "I2")
+def test_a_key_shared_dispatcher_that_waits_for_a_newcomer_notices_another_one() -> None:
+    """Consumers of one name share their keys. One has no permits, the second one has, and a third one changes whose the keys are. So the second
+    one gets some that waited for the first, in 2.10. In 3.0, the third one only takes keys."""
+
+    def log(run: Run) -> set[int]:
+        run.subscribe("s", "Key_Shared", id_=1, consumer_name="c", permits=20)
+        for number in range(20):
+            run.publish(number, key=str(number))
+        run.redeliver("s")
+        run.subscribe("s", "Key_Shared", id_=2, consumer_name="c", permits=1000)
+        joined = run.subscribe("s", "Key_Shared", id_=3, consumer_name="c")
+        return {consumer for *_, consumer in received(joined)}
+
+    first, second, _ = older(log, subscriptionKeySharedUseClassicPersistentImplementation=True)
+    assert (first, second) == ({2}, set())
+
+
 @pytest.mark.feature("D3", "I2")
 def test_keeps_chunks_together() -> None:
     def log(run: Run) -> list[int]:
