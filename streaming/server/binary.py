@@ -47,7 +47,7 @@ from streaming.protocol.codec import (
 )
 from streaming.protocol.frames import (
     HAS_FEATURES,
-    KNOWS_ACTIVE_CONSUMER,
+    KNOWN_SINCE,
     KNOWS_BATCHES,
     KNOWS_CHECKSUMS,
     MINUS_ONE,
@@ -1208,14 +1208,12 @@ class Connection(asyncio.Protocol):
             effect = effect.answer
         if type(effect) is e.SendReceipt:
             return self._receipt(effect)
-        if type(effect) is e.ActiveConsumerChange and self._version < KNOWS_ACTIVE_CONSUMER:
-            return b""
         if isinstance(effect, e.Message):
             return self._stored_message(effect)
         if isinstance(effect, e.ProducerSuccess):
             self._server.clients.named(effect)
         found = frame(effect, _no_entries)
-        if found is None:
+        if found is None or self._version < KNOWN_SINCE.get(found.cmd, 0):
             return b""
         if found.cmd == "_TCP_CLOSE":
             assert isinstance(effect, e.CloseConnection)

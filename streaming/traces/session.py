@@ -23,13 +23,7 @@ from streaming.broker.config import PROTOCOL_VERSION, ServiceConfiguration, prof
 from streaming.broker.entries import NoEntries
 from streaming.protocol.admin_calls import headers, on_partitions
 from streaming.protocol.codec import Frame
-from streaming.protocol.frames import (
-    KNOWS_ACTIVE_CONSUMER,
-    connected,
-    frame,
-    topics_of_namespace,
-    uncompressed,
-)
+from streaming.protocol.frames import KNOWN_SINCE, connected, frame, topics_of_namespace, uncompressed
 from streaming.protocol.requests import LOOKUPS as REQUESTS
 from streaming.protocol.requests import OF_THE_GATEWAY, Requests
 from streaming.traces.normalise import Normaliser
@@ -139,7 +133,7 @@ class Session:
         if answer is None or not answer.connection:
             return
         version = self._versions.get(answer.connection, PROTOCOL_VERSION)
-        if answer.cmd != "ACTIVE_CONSUMER_CHANGE" or version >= KNOWS_ACTIVE_CONSUMER:
+        if version >= KNOWN_SINCE.get(answer.cmd, 0):
             self._answer(answer)
 
     def _answer(self, answer: Frame) -> None:
