@@ -46,6 +46,7 @@ from streaming.protocol.codec import (
     send_receipt,
 )
 from streaming.protocol.frames import (
+    CLOSES_OTHERS,
     HAS_FEATURES,
     KNOWN_SINCE,
     KNOWS_BATCHES,
@@ -1214,6 +1215,10 @@ class Connection(asyncio.Protocol):
             self._server.clients.named(effect)
         found = frame(effect, _no_entries)
         if found is None or self._version < KNOWN_SINCE.get(found.cmd, 0):
+            return b""
+        if self._version < CLOSES_OTHERS.get(found.cmd, 0):
+            self._say_closed(f"its protocol version has no {found.cmd}", None)
+            self._closing = True
             return b""
         if found.cmd == "_TCP_CLOSE":
             assert isinstance(effect, e.CloseConnection)
