@@ -22,9 +22,14 @@ PARTITION = re.compile(r"-partition-\d+$")
 HAS_FEATURES = 20
 """From this protocol version on, brokers say which features they have."""
 
-KNOWS_BATCHES, KNOWS_CHECKSUMS, KNOWS_ACTIVE_CONSUMER = 4, 11, 12
-"""The first protocol version of clients that take a batch, of those that take a message with its checksum, and of those that take
-ACTIVE_CONSUMER_CHANGE."""
+KNOWS_BATCHES, KNOWS_CHECKSUMS = 4, 11
+"""The first protocol version of clients that take a batch, and of those that take a message with its checksum."""
+
+CLOSES_OTHERS = {"CLOSE_PRODUCER": 5, "CLOSE_CONSUMER": 5}
+"""Frames of the broker that close a client's connection instead if its protocol version is lower."""
+
+KNOWN_SINCE = {"REACHED_END_OF_TOPIC": 9, "ACTIVE_CONSUMER_CHANGE": 12}
+"""The first protocol version of clients that are sent a frame."""
 
 MINUS_ONE = 2**64 - 1
 """−1 in an unsigned field."""

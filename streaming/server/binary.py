@@ -46,8 +46,9 @@ from streaming.protocol.codec import (
     send_receipt,
 )
 from streaming.protocol.frames import (
+    CLOSES_OTHERS,
     HAS_FEATURES,
-    KNOWS_ACTIVE_CONSUMER,
+    KNOWN_SINCE,
     KNOWS_BATCHES,
     KNOWS_CHECKSUMS,
     MINUS_ONE,
@@ -1221,14 +1222,16 @@ class Connection(asyncio.Protocol):
             effect = effect.answer
         if type(effect) is e.SendReceipt:
             return self._receipt(effect)
-        if type(effect) is e.ActiveConsumerChange and self._version < KNOWS_ACTIVE_CONSUMER:
-            return b""
         if isinstance(effect, e.Message):
             return self._stored_message(effect)
         if isinstance(effect, e.ProducerSuccess):
             self._server.clients.named(effect)
         found = frame(effect, _no_entries)
-        if found is None:
+        if found is None or self._version < KNOWN_SINCE.get(found.cmd, 0):
+            return b""
+        if self._version < CLOSES_OTHERS.get(found.cmd, 0):
+            self._say_closed(f"its protocol version has no {found.cmd}", None)
+            self._closing = True
             return b""
         if found.cmd == "_TCP_CLOSE":
             assert isinstance(effect, e.CloseConnection)

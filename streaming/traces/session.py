@@ -24,7 +24,8 @@ from streaming.broker.entries import NoEntries
 from streaming.protocol.admin_calls import headers, on_partitions
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import (
-    KNOWS_ACTIVE_CONSUMER,
+    CLOSES_OTHERS,
+    KNOWN_SINCE,
     connected,
     frame,
     topics_of_namespace,
@@ -78,6 +79,7 @@ class Session:
         self._prefix = connection_prefix
         self._offset = -1
         self._versions: dict[str, int] = {}
+        self._outdated: list[str] = []  # of clients that are too old to be told why
         self._topics: dict[Stream, str] = {}
         self._requests: dict[str, Requests] = defaultdict(Requests)
         self._owners: dict[tuple[str, int], Stream] = {}
@@ -120,8 +122,12 @@ class Session:
         value = msgspec.json.encode(command.value)
         decoded = decode_or_refuse(value)
         self.broker.apply(self._offset, command.timestamp, command.topic, decoded, value)
+        known = len(self._outdated)
         for row in self.broker.take():
             self._take(row, record)
+        for connection in self._outdated[known:]:
+            lost = {"command": "CONNECTION_LOST", "connection": connection}
+            self._feed(SessionRecord(command.timestamp, None, lost), record)
         return command
 
     def _take(self, row: Row, record: dict[str, Any]) -> None:
@@ -139,7 +145,11 @@ class Session:
         if answer is None or not answer.connection:
             return
         version = self._versions.get(answer.connection, PROTOCOL_VERSION)
-        if answer.cmd != "ACTIVE_CONSUMER_CHANGE" or version >= KNOWS_ACTIVE_CONSUMER:
+        if version < CLOSES_OTHERS.get(answer.cmd, 0):
+            if answer.connection not in self._outdated:
+                self._outdated.append(answer.connection)
+                self._answer(Frame(answer.connection, "_TCP_CLOSE", {}))
+        elif version >= KNOWN_SINCE.get(answer.cmd, 0) and answer.connection not in self._outdated:
             self._answer(answer)
 
     def _answer(self, answer: Frame) -> None:

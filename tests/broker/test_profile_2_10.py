@@ -163,9 +163,10 @@ def test_without_an_open_ledger_a_skip_passes_the_last_one_and_searches_fail() -
 
 @pytest.mark.feature("D4", "I2")
 def test_without_an_open_ledger_no_single_entry_can_be_read() -> None:
-    """The last message, by the protocol and by the admin API, a message by its id, the first one of the topic and of a backlog."""
+    """The last message, by the protocol and by the admin API, a message by its id, the first one of the topic and of a backlog, and the one
+    to seek to."""
 
-    def log(run: Run) -> tuple[str, set[int]]:
+    def log(run: Run) -> tuple[str, set[int], str]:
         run.publish(0)
         run.admin("POST", "/terminate")
         run.unload()
@@ -174,11 +175,14 @@ def test_without_an_open_ledger_no_single_entry_can_be_read() -> None:
         (answer,) = run.do(asked)
         calls = ("/lastMessageId", "/ledger/1/entry/0", "/examinemessage", "/subscription/s/position/1")
         statuses = {one(run.admin("GET", call), AdminResponse).fields.status for call in calls}
-        return getattr(answer, "error", type(answer).__name__), statuses
+        run.subscribe("t")
+        sought = run.seek("t", time=run.now)[0]
+        return getattr(answer, "error", type(answer).__name__), statuses, type(sought).__name__
 
-    first, second, (answer, _) = older(log)
-    assert (first, second) == (("CloseConnection", {500}), ("UnknownError", {500}))
-    assert answer == "GetLastMessageIdResponse"
+    first, second, (answer, _, sought) = older(log)
+    assert first == ("CloseConnection", {500}, "CloseConnection")
+    assert second == ("UnknownError", {500}, "CloseConnection")
+    assert (answer, sought) == ("GetLastMessageIdResponse", "CloseConsumer")
 
 
 @pytest.mark.feature("D1", "I2")
@@ -261,6 +265,24 @@ def test_a_key_shared_dispatcher_that_waits_for_a_newcomer_notices_a_skip() -> N
 
     first, second, _ = older(log, subscriptionKeySharedUseClassicPersistentImplementation=True)
     assert (first, second) == ([1, 2], [])
+
+
+@pytest.mark.feature("D6", "I2")
+def test_a_key_shared_dispatcher_that_waits_for_a_newcomer_notices_another_one() -> None:
+    """Consumers of one name share their keys. One has no permits, the second one has, and a third one changes whose the keys are. So the second
+    one gets some that waited for the first, in 2.10. In 3.0, the third one only takes keys."""
+
+    def log(run: Run) -> set[int]:
+        run.subscribe("s", "Key_Shared", id_=1, consumer_name="c", permits=20)
+        for number in range(20):
+            run.publish(number, key=str(number))
+        run.redeliver("s")
+        run.subscribe("s", "Key_Shared", id_=2, consumer_name="c", permits=1000)
+        joined = run.subscribe("s", "Key_Shared", id_=3, consumer_name="c")
+        return {consumer for *_, consumer in received(joined)}
+
+    first, second, _ = older(log, subscriptionKeySharedUseClassicPersistentImplementation=True)
+    assert (first, second) == ({2}, set())
 
 
 @pytest.mark.feature("D3", "I2")

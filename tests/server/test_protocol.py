@@ -81,6 +81,24 @@ def test_a_client_before_version_4_loses_its_connection_to_a_batch(version: int)
     run(work)
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_client_before_version_5_loses_its_connection_instead_of_a_consumer(version: int) -> None:
+    """A seek closes the consumers of its subscription."""
+    earliest = {"ledgerId": 2**64 - 1, "entryId": 2**64 - 1}
+    seek = encode("SEEK", {"consumer_id": 1, "request_id": 10, "message_id": earliest})
+
+    async def work(scene: Scene) -> None:
+        peer = await scene.peer(connect(version) + subscribe("Shared") + seek)
+        await peer.until("SUCCESS")
+        if version >= 5:
+            assert (await peer.until("CLOSE_CONSUMER")).fields["consumer_id"] == 1
+        else:
+            while (frame := await peer.next()) is not None:
+                assert frame.cmd != "CLOSE_CONSUMER"
+
+    run(work)
+
+
 # -- watchers of topics -----------------------------------------------------------------------------------------------
 
 

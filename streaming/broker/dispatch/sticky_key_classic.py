@@ -71,6 +71,8 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             insort(self.joined, (consumer.handle, cursor.read_position), key=_position)
         elif self._older is not None:
             self._older.append(consumer)
+        if self._retries(sub):  # keys have new owners
+            self.dispatch(sub)
 
     def remove_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> bool:
         """Remove the consumer. Its restriction ends, and the other's if one is left. The caller must always call

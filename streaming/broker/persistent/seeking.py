@@ -38,6 +38,9 @@ def seek(ctx: Context, topic: PersistentTopic, command: Seek) -> None:
             batch = from_words(wire.ack_set) or None
     elif command.message_publish_time is not None:
         found = position_at(ctx, topic, command.message_publish_time)
+        if found is None and topic.ledger.without_open:
+            ctx.close_connection(topic.name, command.connection, NO_OPEN_LEDGER)
+            return
         if found is None:
             cause = f"Reset subscription to publish time error: {UNREADABLE}"
             _error(ctx, topic, command, "UnknownError", cause)
