@@ -658,9 +658,12 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             self._say_closed(why, limit)
             self._closing = True
-            self._forget_waiting()
-            self._transport.close()
-            self._leave()  # a client with TLS is given 30 s to end the connection, too
+            self._end()
+
+    def _end(self) -> None:
+        self._forget_waiting()
+        self._transport.close()
+        self._leave()  # a client with TLS is given 30 s to end the connection, too
 
     def drop(self, why: str, limit: str | None = None) -> None:
         """Close the connection at once, whatever waits for the client. `limit`: as of `close`."""
@@ -1202,8 +1205,7 @@ class Connection(asyncio.Protocol):
                 if self._transport.is_closing():  # nobody reads any more: its loss is about to be told
                     self._closing = True
         if self._closing:
-            self._forget_waiting()
-            self._transport.close()
+            self._end()
             return
         self._new = min(self._new, len(waiting))
         if self._new and not self._writable:
