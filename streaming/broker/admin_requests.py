@@ -52,6 +52,13 @@ def topic_path(topic: str, call: str = "") -> str:
     return f"/{domain}/{tenant}/{namespace}/{quote(name, safe='')}{call}"
 
 
+def path_on(topic: str, path: str) -> str:
+    """The path of the same call, with its query string, on another topic. `path` must be that of a call on a topic."""
+    match = _TOPIC.fullmatch(path)
+    assert match is not None
+    return topic_path(topic, path[match.end("topic") :])
+
+
 def may_have_secrets(path: str) -> bool:
     """Is a call, or its answer, a policy of a namespace or topic that may have passwords?"""
     names = [unquote(name) for name in path.partition("?")[0].split("/") if name]

@@ -7,6 +7,7 @@ A policy that can't take effect would leave the result unchanged, as if that wer
 them first. What the broker would refuse it asks the broker, by folding the pinned commands as a replay will.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -70,24 +71,26 @@ def read_policies(
     topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
     problems: list[tuple[int, str]] = []
     earlier: dict[Any, PolicyCommand] = {}
-    policies: dict[int, PolicyCommand] = {}
+    policies: list[tuple[int, PolicyCommand]] = []
     for row, (place, topic, value, command) in enumerate(
         zip(places, topics, values, judge(topics, values), strict=True)
     ):
         if isinstance(command, Admin | BrokerConfig):
-            policy = PolicyCommand(place, topic, command, fields_of(value), whole[row])
-            found = list(_mistakes(policy, known))
-            if not found:
-                policies[row] = policy
-            found += _repeats(policy, earlier)
+            found = []
+            for of_topic, one in _on_partitions(topic, command, known):
+                policy = PolicyCommand(place, of_topic, one, fields_of(value), whole[row])
+                if not (mistakes := list(_mistakes(policy, known))):
+                    policies.append((row, policy))
+                found += [*mistakes, *_repeats(policy, earlier)]
         else:
             found = [command.cause if isinstance(command, Refused) else _OTHER]
-        problems += [(row, f"{place}: {problem}") for problem in found]
+        problems += [(row, f"{place}: {problem}") for problem in dict.fromkeys(found)]
         if len(problems) > SHOWN:
             break
-    rows, pins = list(policies), list(policies.values())
+    rows, pins = [row for row, _ in policies], [policy for _, policy in policies]
     if len(problems) <= SHOWN:
-        problems += [(rows[i], f"{pins[i].place}: {text}") for i, text in _refusals(records, pins).items()]
+        refused = {(rows[i], f"{pins[i].place}: {text}") for i, text in _refusals(records, pins).items()}
+        problems += refused
     if not len(table):
         problems.append((0, "it has no policies: write one ADMIN or BROKER_CONFIG command per line"))
     elif not problems and not any(map(_has_effect, pins)):
@@ -159,7 +162,7 @@ def in_force(source: str | Path, topic: str | None) -> InForce:
     named = topic or next((about for about in abouts if not is_namespace_name(about)), None)
     base = None if named is None else base_of(full_topic(named))
     namespace = next(iter(abouts), _ANY) if base is None else namespace_of(base)
-    found = _read(source, _Log(set(), {namespace}))
+    found = _read(source, _Log(set(), {namespace}, {}))
     broker, told, config = Broker(0, NoEntries()), InForce(None, None, None), dict[str, Any]()
     commands: list[tuple[str, Decoded]] = []
     for place, value in zip(found.places, found.commands["value"].to_pylist(), strict=True):
@@ -243,12 +246,31 @@ class _Log(NamedTuple):
 
     topics: set[str]
     namespaces: set[str]
+    partitions: dict[str, list[str]]
+    """By partitioned topic those of its partitions that the log has."""
 
     @classmethod
     def of(cls, records: pa.Table) -> Self:
         """What the records have."""
         topics: set[str] = set(records["topic"].unique().drop_null().to_pylist())
-        return cls(topics, {namespace_of(topic) for topic in topics})
+        partitions = defaultdict[str, list[str]](list)
+        for topic in sorted(topics):
+            if (whole := base_of(topic)) != topic:
+                partitions[whole].append(topic)
+        return cls(topics, {namespace_of(topic) for topic in topics}, partitions)
+
+
+def _on_partitions(
+    topic: str | None, command: Admin | BrokerConfig, log: _Log
+) -> Iterator[tuple[str | None, Admin | BrokerConfig]]:
+    """A command, and the same on each partition of the partitioned topic that it is about. That topic itself need not be in the log: clients
+    ask about it, or not."""
+    parts = log.partitions.get(topic or "", []) if isinstance(command, Admin) else []
+    if not parts or topic in log.topics:
+        yield topic, command
+    if isinstance(command, Admin) and topic == admin_requests.topic_of(command.path):
+        for part in parts:
+            yield part, msgspec.structs.replace(command, path=admin_requests.path_on(part, command.path))
 
 
 def _mistakes(policy: PolicyCommand, log: _Log) -> Iterator[str]:
@@ -263,7 +285,7 @@ def _mistakes(policy: PolicyCommand, log: _Log) -> Iterator[str]:
     elif topic is not None and policy.topic is None:
         yield f'the command is about a topic, but its record has none: add "topic": "{topic}"'
     elif policy.topic is not None and policy.topic not in log.topics:
-        yield _no_topic(policy.topic, log.topics)
+        yield f"the log has no records of {_unknown('the topic', policy.topic, log.topics)}"
     elif namespace is not None and namespace[0] not in log.namespaces:
         yield f"the log has no topic in {_unknown('the namespace', namespace[0], log.namespaces)}"
     elif namespace is None and topic is None:
@@ -278,14 +300,6 @@ def _mistakes(policy: PolicyCommand, log: _Log) -> Iterator[str]:
         yield _no_policy(call)
     elif policy_of(call, path) is not None and (fields := unknown_fields(call, command.body)):
         yield f"unknown field `{fields[0]}`, which a broker ignores: it has no effect"
-
-
-def _no_topic(topic: str, topics: set[str]) -> str:
-    parts = sorted(each for each in topics if each.startswith(f"{topic}-partition-"))
-    if parts:
-        more = f" to {parts[-1]}" if len(parts) > 1 else ""
-        return f"the log has {topic} as a partitioned topic: set the policy on each of {parts[0]}{more}"
-    return f"the log has no records of {_unknown('the topic', topic, topics)}"
 
 
 def _no_policy(call: str) -> str:

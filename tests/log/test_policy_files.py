@@ -527,6 +527,48 @@ def test_the_policies_of_a_topic_are_those_of_its_partitions(file: Any) -> None:
     assert of_topic(f"t={file(TOPIC)}", topic=part).messageTTL == 3
 
 
+OF_TOPIC = "\n".join(
+    json.dumps({"topic": T, **admin(f"/persistent/{NAMESPACE}/t/{call}", body)})
+    for call, body in [
+        ("messageTTL", 3),
+        ("backlogQuota?backlogQuotaType=message_age", {"limitTime": 9, "policy": "producer_exception"}),
+    ]
+)
+IN_YAML = f"topics: {{'{T}': {{messageTTL: 3, backlogQuota: {{message_age: {{limitTime: 9, policy: producer_exception}}}}}}}}"
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["", "asked about"])
+@pytest.mark.parametrize("kind", ["dump", "YAML", "calls"])
+def test_policies_of_a_partitioned_topic_are_those_of_its_partitions(
+    kind: str, asked: bool, file: Any
+) -> None:
+    """Whether or not a client has asked how many there are, which is a record of the whole topic. What the log sets on it is overridden."""
+    name, content = {"dump": ("dump", TOPIC), "YAML": ("p.yaml", IN_YAML), "calls": ("p.jsonl", OF_TOPIC)}[
+        kind
+    ]
+    source = f"{'t=' if kind == 'dump' else ''}{file(content, name)}"
+    parts = [f"{T}-partition-{index}" for index in range(2)]
+    path = f"/persistent/{NAMESPACE}/t"
+    log: list[tuple[str | None, dict[str, Any]]] = [
+        (parts[0], admin(f"/persistent/{NAMESPACE}/t-partition-0/messageTTL", 99)),
+        (parts[0], admin(f"/persistent/{NAMESPACE}/t-partition-0/maxProducers", 98)),
+    ]
+    if asked:
+        log += [
+            (T, admin(f"{path}/partitions", 2, "PUT")),
+            (T, {"command": "PARTITIONED_METADATA", "connection": "c", "topic": T, "request_id": 1}),
+            (T, admin(f"{path}/messageTTL", 97)),
+        ]
+    broker = folded(recorded(*log, topics=tuple(parts)), source)
+    for number, part in enumerate(parts):
+        found = broker.topic(part).policies
+        assert found.messageTTL == 3
+        if kind != "dump":
+            assert found.backlogQuota["message_age"].limitTime == 9
+        own = 98 if number == 0 else None
+        assert found.maxProducersPerTopic == (4 if kind == "dump" else own)
+
+
 def test_a_topic_without_policies_has_none(file: Any) -> None:
     path = file({"isGlobal": True, "backLogQuotaMap": {}, "messageTTLInSeconds": None})
     logged = (T, admin(f"/persistent/{NAMESPACE}/t/maxConsumers", 5))
