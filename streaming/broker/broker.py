@@ -907,6 +907,10 @@ class Broker:
         """The policies that topics and namespaces have whenever they exist, by name."""
         return self._state.lasting
 
+    def former_ledger(self, topic: str) -> int:
+        """The last ledger id of the deleted topic of a name, which the next one goes on from. 0: it stored nothing."""
+        return self._ctx.deleted.former(topic)
+
     def topic_names(self) -> list[str]:
         """The full names of all topics, sorted."""
         return sorted(self._state.topics)

@@ -1,10 +1,13 @@
 """Where a mirror's log goes on in the ledgers of a state."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas import commands as c
+from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.shadow_positions import ShadowPositions
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -40,12 +43,15 @@ def at(ledger: int, number: int, **fields: Any) -> c.MirroredSubscription:
     return c.MirroredSubscription(mark_delete=(ledger, number), **fields)
 
 
-def moving(*commands: Any) -> tuple[ShadowPositions, list[Any]]:
-    """A log on a state that has entries 7:0 to 7:2 and subscriptions `s` and `u`."""
+PATH = f"/{T.replace('://', '/')}"
+CREATE = c.Admin(method="PUT", path=PATH, body={SHADOW_SOURCE: T})
+
+
+def moving(*commands: Any, before: Sequence[Any] = ()) -> tuple[ShadowPositions, list[Any]]:
+    """A log on a state that has entries 7:0 to 7:2 and subscriptions `s` and `u`, or that comes of `before`."""
     broker = Broker(0, NoEntries())
-    path = f"/{T.replace('://', '/')}"
-    before: list[Any] = [
-        c.Admin(method="PUT", path=path, body={SHADOW_SOURCE: T}),
+    before = before or [
+        CREATE,
         *(entry(7, number) for number in range(3)),
         look(7, 2, s=at(7, -1), u=at(7, -1)),
     ]
@@ -55,7 +61,11 @@ def moving(*commands: Any) -> tuple[ShadowPositions, list[Any]]:
     for command in commands:
         positions.note(T, command)
     return positions, [
-        positions.send(T, command) if isinstance(command, c.Send) else positions.mirror(T, command)
+        positions.send(T, command)
+        if isinstance(command, c.Send)
+        else positions.mirror(T, command)
+        if isinstance(command, c.Mirror)
+        else command
         for command in commands
     ]
 
@@ -91,6 +101,28 @@ def test_a_subscription_that_comes_again_or_is_reset_is_a_new_one() -> None:
     _, (_, *shown) = moving(entry(4, 0), reset, u, look(4, 0), look(4, 0, u=at(4, 1), s=at(4, 2)))
     assert [each.subscriptions["s"].mark_delete for each in (shown[0], shown[3])] == [(8, 0), (8, 2)]
     assert [each.subscriptions["u"].mark_delete for each in (shown[1], shown[3])] == [(-1, -1), (8, 1)]
+
+
+def test_a_topic_that_the_state_has_no_more_goes_on_after_its_ledgers() -> None:
+    deleted = [CREATE, entry(7, 0), c.Admin(method="DELETE", path=PATH)]
+    _, (first, shown) = moving(entry(4, 0), look(4, 0, s=at(4, -1)), before=deleted)
+    assert (first.message_id.ledgerId, first.message_id.entryId) == (8, 0)
+    assert shown.subscriptions["s"].mark_delete == (8, -1)
+    assert moving(entry(9, 0), before=deleted)[1] == [entry(9, 0)]
+
+
+def test_traffic_that_the_topics_of_the_state_can_not_take_is_refused() -> None:
+    publish = c.Publish(producer="p", sequence_id=1)
+    for command in (publish, msgspec.structs.replace(entry(0, 0), message_id=None)):
+        with pytest.raises(
+            NotFound, match="is mirrored in the state, and takes the entries of its source only"
+        ):
+            moving(command)
+    for mirrored in (entry(4, 0), look(4, 0)):
+        with pytest.raises(NotFound, match="is not mirrored in the state, and the log is of a mirror"):
+            moving(mirrored, before=[publish])
+    policies = c.Admin(method="POST", path=f"{PATH}/messageTTL", body=7)  # there is nothing but these
+    assert moving(CREATE, entry(4, 0), before=[policies])[1] == [CREATE, entry(4, 0)]
 
 
 def test_no_ledger_is_higher_than_the_highest() -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from schemas import commands as c
 from schemas.commands import Decoded
+from streaming.answers.history.folders import NotFound
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.position import EARLIEST, MAX, Position, from_wire
@@ -24,9 +25,9 @@ class _Shadow(msgspec.Struct):
     @property
     def shift(self) -> int:
         """How much higher the ledgers of the log are now. 0: the log goes on after what the state has."""
-        return (
-            0 if self.first is None or self.first >= self.free else self.free.ledger + 1 - self.first.ledger
-        )
+        if self.first is None or self.first >= self.free:
+            return 0
+        return self.free.ledger + (self.free.entry > 0) - self.first.ledger
 
 
 class ShadowPositions:
@@ -37,26 +38,41 @@ class ShadowPositions:
     """
 
     def __init__(self, broker: Broker) -> None:
-        self._shadows: dict[str, _Shadow] = {}
+        self._broker, self._shadows, self._ordinary = broker, dict[str, _Shadow](), set[str]()
         for name in broker.topic_names():
-            if is_non_persistent(name) or not (topic := broker.topic(name)).is_shadow:
+            if is_non_persistent(name):
                 continue
-            free = Position(topic.ledger.current, topic.ledger.current_entries)
-            durable = {each.name for each in topic.subscriptions.values() if each.durable}
-            self._shadows[name] = _Shadow(free, durable)
+            topic = broker.topic(name)
+            if topic.is_shadow:
+                free = Position(topic.ledger.current, topic.ledger.current_entries)
+                durable = {each.name for each in topic.subscriptions.values() if each.durable}
+                self._shadows[name] = _Shadow(free, durable)
+            elif not topic.is_new:
+                self._ordinary.add(name)
+        self._of_state = frozenset(self._shadows)
 
     def note(self, topic: str | None, command: Decoded) -> None:
-        """A command of the log. Note all of them before the first is moved."""
-        shadow = self._shadows.get(topic or "")
-        if shadow is None:
-            return
+        """A command of the log. Note all of them before the first is moved. Raises `NotFound` for traffic that its topic can't take."""
+        topic = topic or ""
         if isinstance(command, c.Send) and command.message_id is not None:
             first = from_wire(command.message_id.ledgerId, command.message_id.entryId)
         elif isinstance(command, c.Mirror) and command.ledger_id >= 0:
             last = Position(*command.last_confirmed)
             first = last.next() if last.ledger == command.ledger_id else Position(command.ledger_id, 0)
+        elif isinstance(command, c.Publish | c.Send) and topic in self._of_state:
+            raise NotFound(
+                f"{topic} is mirrored in the state, and takes the entries of its source only: give the log of a mirror, or the state of a query "
+                "whose clients publish there"
+            )
         else:
             return
+        if topic in self._ordinary:
+            raise NotFound(
+                f"{topic} is not mirrored in the state, and the log is of a mirror: give the state of the query that folds the mirror's log"
+            )
+        if (shadow := self._shadows.get(topic)) is None:
+            free = Position(self._broker.former_ledger(topic) + 1, 0)
+            shadow = self._shadows[topic] = _Shadow(free, set())
         shadow.first = first if shadow.first is None else min(first, shadow.first)
 
     def send(self, topic: str | None, command: c.Send) -> c.Send:
