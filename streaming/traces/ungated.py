@@ -30,6 +30,7 @@ from schemas.commands import Admin
 from schemas.effects import AdminResponse, Row, SendReceipt, Unsupported
 from streaming.broker.admin_requests import call_of, topic_of
 from streaming.broker.names import base_of
+from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import MINUS_ONE
 from streaming.protocol.requests import OF_THE_BROKER, OF_THE_GATEWAY
@@ -265,7 +266,10 @@ class UngatedSession(Session):
         fields = record.get("fields", {})
         if record["cmd"] != "MESSAGE":
             return self._identity(stream, fields) or (stream, record["cmd"])
-        position = self._position_of(self._topics.get(stream, ""), fields["message_id"], record["metadata"])
+        topic = self._topics.get(stream, "")
+        if is_non_persistent(topic):
+            return "MESSAGE", self._subscriptions.get(stream, stream), *_identity_of(record["metadata"])
+        position = self._position_of(topic, fields["message_id"], record["metadata"])
         if position is None and _identity_of(record["metadata"]) in self._sent:
             return "MESSAGE", stream, record["t"], "not stored here"  # which nothing matches
         return None if position is None else ("MESSAGE", self._subscriptions.get(stream, stream), *position)
@@ -293,8 +297,9 @@ class UngatedSession(Session):
         """The same of Magnetar's frame."""
         if answer.cmd != "MESSAGE":
             return self._identity(stream, answer.fields) or (stream, answer.cmd)
-        position = answer.fields["message_id"]
-        subscription = self._subscriptions.get(stream, stream)
+        subscription, position = self._subscriptions.get(stream, stream), answer.fields["message_id"]
+        if is_non_persistent(self._topics.get(stream, "")) and answer.metadata is not None:
+            return "MESSAGE", subscription, *_identity_of(answer.metadata)
         return "MESSAGE", subscription, position["ledgerId"], position["entryId"]
 
     @staticmethod
