@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from sinks.replayed import check_whole
+from streaming.log.files import has_lines
 from streaming.quality.data_docs import SuitePage
 from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
@@ -76,7 +77,7 @@ def check(path: Path, progress: Callable[[str], None] = lambda _: None) -> Repor
             if subject.suite.kind == "QUARANTINED":
                 counts = subject.table["rule"].value_counts().to_pylist()
                 quarantined = {str(each["values"]): int(each["counts"]) for each in counts}
-    elif path.is_dir() and not any(path.rglob("*.parquet")):
+    elif path.is_dir() and not has_lines(path) and not any(path.rglob("*.parquet")):
         raise NothingToCheck(
             f"{path}: expected a command log, or a folder with tables/ (of a replay or a run)"
         )

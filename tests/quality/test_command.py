@@ -88,11 +88,13 @@ def test_a_column_of_integers_without_values(tmp_path: Path, caplog: pytest.LogC
     assert "ERROR" not in told  # what it could not render
 
 
-def test_a_log(tmp_path: Path) -> None:
-    log, docs = tmp_path / "log.jsonl", tmp_path / "docs"
+@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+def test_a_log(folder: bool, tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    log, docs = tmp_path / "log" / "1.jsonl", tmp_path / "docs"
     bad = [value("PUBLISH", producer=""), value("PUBLISH", sequence_id=-5), value("PUBLISH"), b"rubbish"]
     write_log(log, log_of(*((START, TOPIC, each) for each in bad)))
-    ran = quality(log, "--docs", docs)
+    ran = quality(log.parent if folder else log, "--docs", docs)
     assert ran.exit_code == 1
     for text in ("input.PUBLISH/producer_length: 1 time", "input.PUBLISH/sequence_id_range: 1 time", "record 1:",
                  "sequence_id is -5", "1 record malformed", "rules are broken"):  # fmt: skip
