@@ -88,7 +88,7 @@ def test_what_the_log_says_of_a_pinned_setting_is_left_out() -> None:
         assert offsets == sorted(set(offsets))
         assert commands[:2] == [
             BrokerConfig(profile="2.x", settings={SIZE: 1, PRODUCERS: 9}),
-            Admin(method="POST", path=TTL, body=7),
+            Admin(method="POST", path=TTL, body=7, lasting=True),
         ]
         assert own["timestamp"].to_pylist()[:3] == [10, 10, 12]
         assert [each.path for each in commands if isinstance(each, Admin)] == [TTL, QUOTA, TTL]
@@ -209,8 +209,10 @@ def test_a_mistake_is_found_by_the_settings_that_the_log_itself_has() -> None:
 @pytest.mark.feature("I1")
 def test_a_partitioned_topic_has_its_policies_on_its_partitions() -> None:
     log = partition_log(PARTITIONED, 2)
-    [found] = problems((TOPIC, OF_TOPIC), log=log)
-    assert found.endswith(f"set the policy on each of {TOPIC}-partition-0 to {TOPIC}-partition-1")
+    pinned = under(log, (TOPIC, OF_TOPIC)).records.to_pylist()
+    assert {row["topic"] for row in pinned if b"messageTTL" in row["value"]} == {
+        f"{TOPIC}-partition-{index}" for index in range(2)
+    }
     of_partition = admin("/persistent/public/default/t-partition-1/messageTTL", 7)
     assert len(under(log, (f"{TOPIC}-partition-1", of_partition)).records) == 3
 
