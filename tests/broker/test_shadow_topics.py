@@ -305,6 +305,16 @@ def test_a_partitioned_topic_is_a_shadow_topic_from_the_beginning_and_for_good()
 
 
 @pytest.mark.feature("K4")
+def test_a_topic_that_is_made_again_goes_on_after_its_ledgers() -> None:
+    run = shadow()
+    assert run.broker.former_ledger(TOPIC) == 0
+    store(run, 10, 0)
+    run.admin("DELETE", "?force=true")
+    assert run.broker.former_ledger(TOPIC) == 10
+    run.admin("PUT", "", {SHADOW_SOURCE: TOPIC})
+    assert run.topic.ledger.current == 11
+
+
 def test_a_subscription_that_is_made_again_has_not_expired_what_the_former_one_had() -> None:
     """Between two looks, an operator deletes it and makes it anew at the first message."""
     run = shadow(shadowTopicFollowsSource=False)

@@ -106,7 +106,12 @@ def main() -> None:
         default=math.inf,
         help="for all mutants, after the tests without: what is not judged by then is left out",
     )
-    arguments.add_argument("--floor", type=float, default=0, help="fail if fewer percent are noticed")
+    arguments.add_argument(
+        "--floor",
+        type=float,
+        default=0,
+        help="fail if fewer percent are noticed, even if all that are not judged would be",
+    )
     arguments.add_argument(
         "--coverage", type=float, help="measure the branch coverage, too, and fail if it is less, in percent"
     )
@@ -130,7 +135,8 @@ def main() -> None:
         sys.exit("no mutant was judged: give them more --minutes")
     share = 100 * (1 - len(survivors) / judged)
     print(f"noticed: {judged - len(survivors)} of {judged}, {share:.1f} %")
-    if share < options.floor:
+    # Of few that were judged, one survivor says little: those that were not may be noticed.
+    if 100 * len(survivors) > (100 - options.floor) * len(mutants):
         sys.exit(f"fewer than {options.floor:g} %")
 
 
