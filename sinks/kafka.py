@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
@@ -474,7 +474,8 @@ def read_records(
 ) -> Iterator[Any]:
     """The Kafka records of a sink's topic from its start, without repeats.
 
-    Ends after `timeout` seconds without a new record, or never if None.
+    Ends after `timeout` seconds without a new record, or never if None. What the topic has is read in any case, however
+    slow the broker is.
     """
     consumer = KafkaConsumer(
         topic,
@@ -486,6 +487,17 @@ def read_records(
         **_client(config),
     )
     try:
-        yield from drop_repeats(consumer)
+        yield from drop_repeats(_until_silence(consumer, topic))
     finally:
         consumer.close()
+
+
+def _until_silence(consumer: Any, topic: str) -> Iterator[Any]:
+    """The client's own timeout counts while it still connects, and while a busy broker has not answered yet."""
+    while True:
+        yield from consumer
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        ends = consumer.end_offsets(partitions) if partitions else {}
+        assigned = consumer.assignment()
+        if all(each in assigned and (consumer.position(each) or 0) >= end for each, end in ends.items()):
+            return

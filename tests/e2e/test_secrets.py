@@ -77,7 +77,7 @@ def test_the_password_is_nowhere_but_in_its_file(
     finally:
         query.close()
 
-    answers = list(read_responses(bootstrap, f"out-{name}", timeout=2, config=config))
+    answers = list(read_responses(bootstrap, f"out-{name}", timeout=0.01, config=config))
     assert [answer["kind"] for answer in answers] == ["PRODUCER_SUCCESS", *["SEND_RECEIPT"] * MESSAGES]
 
     # Check that the search covers the right places.

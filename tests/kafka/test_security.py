@@ -77,7 +77,7 @@ def test_commands_and_answers_with_a_password(
     sink = KafkaResponses(bootstrap, f"{topic}-answers", config)
     sink.begin(0)
     sink.write(0, 0, output([Success(TOPIC, "c", n) for n in range(5)]))
-    answers = read_responses(bootstrap, f"{topic}-answers", timeout=2, config=config)
+    answers = read_responses(bootstrap, f"{topic}-answers", timeout=0.01, config=config)
     assert [answer["request_id"] for answer in answers] == list(range(5))
     assert password not in caplog.text
     assert repr(password)[1:-1] not in caplog.text
@@ -168,4 +168,4 @@ def test_a_changed_password_stops_a_sink_with_a_sentence_and_a_repaired_file_let
     assert WRONG not in str(raised.value)
     secured.file("rotated", {})
     sink.write(0, 0, rows)
-    assert len(list(read_records(bootstrap, topic, timeout=2, config=config))) == 1
+    assert len(list(read_records(bootstrap, topic, timeout=0.01, config=config))) == 1

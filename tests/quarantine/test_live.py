@@ -132,7 +132,7 @@ def test_out_of_quarantine_and_through_the_query(
     )  # fmt: skip
     assert begun <= last.timestamp <= int(time.time() * 1000)
 
-    letters = list(read_dead_letters(kafka.bootstrap, f"{name}-dead", timeout=1))
+    letters = list(read_dead_letters(kafka.bootstrap, f"{name}-dead", timeout=0.01))
     quarantined = read_quarantine(str(store)).to_pylist()
     assert len(letters) == len(quarantined) == 5
     assert sorted((each.key, each.value) for each in letters if each.key) == sorted(

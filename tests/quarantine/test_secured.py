@@ -32,7 +32,7 @@ def test_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         sink = KafkaDeadLetters(bootstrap, "dead", config)
         sink.begin(0)
         sink.write(0, 0, rows)
-        assert [each.value for each in read_dead_letters(bootstrap, "dead", timeout=1, config=config)] == [
+        assert [each.value for each in read_dead_letters(bootstrap, "dead", timeout=0.01, config=config)] == [
             b"{}"
         ]
 

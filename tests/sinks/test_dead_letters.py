@@ -21,10 +21,11 @@ def make_topic(kafka: LocalKafka, partitions: int = 3, **config: str) -> str:
 
 
 def letters(kafka: LocalKafka, topic: str) -> list[tuple[bytes | None, bytes, dict[str, str]]]:
-    """Key, value and headers of all letters, by ingress partition and offset."""
+    """Key, value and headers of all letters, by ingress partition and offset. A slow broker takes longer than any timeout
+    to answer, and is still read to its end."""
     found = [
         (each.key, each.value, {name.removeprefix("magnetar."): text.decode() for name, text in each.headers})
-        for each in read_dead_letters(kafka.bootstrap, topic, timeout=1.0)
+        for each in read_dead_letters(kafka.bootstrap, topic, timeout=0.01)
     ]
     return sorted(found, key=lambda letter: [int(letter[2][name]) for name in ("partition", "offset")])
 

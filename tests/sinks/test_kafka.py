@@ -80,7 +80,7 @@ def topic(kafka: LocalKafka) -> str:
 
 def read(kafka: LocalKafka, topic: str, count: int) -> list[dict[str, Any]]:
     """The first `count` responses, and that there are no more."""
-    found = list(read_responses(kafka.bootstrap, topic, timeout=1.5))
+    found = list(read_responses(kafka.bootstrap, topic, timeout=0.01))
     assert len(found) == count
     return sorted(found, key=lambda value: value["offset"])
 
@@ -165,7 +165,7 @@ def test_the_documented_consumer(kafka: LocalKafka, topic: str, tmp_path: Path) 
         for connection, entry in (("c1", 0), ("c2", 1))
     ]
     assert sorted(done.stdout.splitlines()) == printed
-    kinds = [answer["kind"] for answer in read_responses(kafka.bootstrap, topic, timeout=1.5)]
+    kinds = [answer["kind"] for answer in read_responses(kafka.bootstrap, topic, timeout=0.01)]
     assert sorted(kinds) == ["MESSAGE", "MESSAGE", "SEND_RECEIPT", "SUCCESS"]
 
 

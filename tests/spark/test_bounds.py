@@ -49,7 +49,7 @@ def test_the_largest_messages_a_few_at_a_time(
         spark=spark, stop=stop, on_batch=watch,
     )  # fmt: skip
     assert len([rows for rows in batches if rows]) > 2
-    answers = list(read_responses(kafka.bootstrap, "large-responses", timeout=1))
+    answers = list(read_responses(kafka.bootstrap, "large-responses", timeout=0.01))
     delivered = [answer["payload"] for answer in answers if answer["kind"] == "MESSAGE"]
     assert delivered == [texts[0].encode(), texts[2].encode()]
     refused = [answer["sequence_id"] for answer in answers if answer["kind"] == "SEND_ERROR"]
