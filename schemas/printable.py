@@ -26,12 +26,12 @@ def quoted(name: str) -> str:
 
 
 def counted(number: int, noun: str, verb: str = "") -> str:
-    """A number with its noun: 1 record, 2,000 entries, 3 micro-batches. With a verb: 1 entry waits, 2 ranges are."""
+    """A number with its noun: 1 record, 2,000 entries, 3 micro-batches. With a verb: 1 entry waits."""
     one = number == 1
     if not one:
         noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}{'es' if noun.endswith('ch') else 's'}"
     if verb:
-        verb = f" {verb}" if not one else " is" if verb == "are" else f" {verb}s"
+        verb = f" {verb}" if not one else f" {verb}s"
     return f"{number:,} {noun}{verb}"
 
 

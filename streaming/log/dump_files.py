@@ -20,6 +20,7 @@ from streaming.broker.admin import namespace_policies
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import is_known
 from streaming.broker.errors import AdminError
+from streaming.broker.names import base_of
 from streaming.broker.policies import topic_policies
 from streaming.log.broker_settings import sort_out
 from streaming.log.properties import SETTING, Property
@@ -156,8 +157,7 @@ def translate_documents(
                 )
             if "://" not in about and about.count("/") == 1:
                 raise LogError(f"it has the policies of a topic, and {about} is a namespace")
-            topic = full_topic(about)
-            return topic_settings(document, _targets(topic, set(topics)), {}, whole=True)
+            return topic_settings(document, full_topic(about), {}, whole=True)
 
 
 def _only(namespaces: Iterable[str]) -> str:
@@ -174,13 +174,6 @@ def _only(namespaces: Iterable[str]) -> str:
 def full_topic(name: str) -> str:
     """The name of a topic with what may be left out."""
     return name if "://" in name else f"persistent://{name if '/' in name else f'public/default/{name}'}"
-
-
-def _targets(topic: str, topics: set[str]) -> list[str]:
-    """A topic, or the partitions that the log has of it."""
-    if topic in topics:
-        return [topic]
-    return sorted(each for each in topics if each.startswith(f"{topic}-partition-")) or [topic]
 
 
 # ---- settings
@@ -272,23 +265,22 @@ def namespace_settings(
 
 
 def topic_settings(
-    policies: Mapping[str, Any], topics: Iterable[str], places: Mapping[str, str], *, whole: bool
+    policies: Mapping[str, Any], topic: str, places: Mapping[str, str], *, whole: bool
 ) -> DumpCommands:
-    """The policies of a topic, or of the partitions of one, as commands."""
+    """The policies of a topic as commands."""
     taken = topic_policies.take(
         {name: value for name, value in policies.items() if not (whole and value is None)}
     )
+    base = topic_path(topic, "/")
     settings = []
-    for topic in topics:
-        base = topic_path(topic, "/")
-        for name, call, body in taken.calls:
-            command: dict[str, Any] = {"command": "ADMIN", "method": "DELETE", "path": base + call}
-            if body is not None:
-                command |= {"method": "POST", "body": body}
-            settings.append(Setting(places.get(name, name), topic, command, whole))
-        if whole and not taken.calls:  # what the log sets on it does not hold
-            nothing = {"command": "ADMIN", "method": "DELETE", "path": f"{base}messageTTL"}
-            settings.append(Setting(topic, topic, nothing, whole))
+    for name, call, body in taken.calls:
+        command: dict[str, Any] = {"command": "ADMIN", "method": "DELETE", "path": base + call}
+        if body is not None:
+            command |= {"method": "POST", "body": body}
+        settings.append(Setting(places.get(name, name), topic, command, whole))
+    if whole and not taken.calls:  # what the log sets on it does not hold
+        nothing = {"command": "ADMIN", "method": "DELETE", "path": f"{base}messageTTL"}
+        settings.append(Setting(topic, topic, nothing, whole))
     notes = _policy_notes(
         sum(each.body is not None for each in taken.calls),
         taken.without_effect,
@@ -319,11 +311,11 @@ def _events(documents: list[Document], topics: set[str]) -> DumpCommands:
         topic = "{}://{}/{}/{}".format(*names)
         latest[topic] = policies
     found = DumpCommands([], [], [])
+    known = topics.union(map(base_of, topics))
     for topic, policies in latest.items():
-        targets = _targets(topic, topics)
-        if topics and not topics.issuperset(targets):
+        if known and topic not in known:
             continue
-        part = topic_settings(policies, targets, {}, whole=True)
+        part = topic_settings(policies, topic, {}, whole=True)
         found.settings.extend(each._replace(place=f"{topic}: {each.place}") for each in part.settings)
         found.notes.extend(f"{topic}: {note}" for note in part.notes[1:])
     if topics and not found.settings:

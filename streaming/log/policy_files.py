@@ -276,7 +276,7 @@ def _of(
         translated = (
             namespace_settings(shown, name, places, whole=False)
             if topic is None
-            else topic_settings(shown, [topic], places, whole=False)
+            else topic_settings(shown, topic, places, whole=False)
         )
         mistakes.extend(translated.mistakes)
         if len(translated.notes) > 1 or NOTHING_ELSE not in translated.notes[0]:
