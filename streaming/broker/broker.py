@@ -682,7 +682,7 @@ class Broker:
     def _on_namespace(self, namespace: str, action: namespaces.OnTopic) -> None:
         for topic in self._touch_all(namespace):
             action(self._ctx, topic)
-            self._persistent.check_unacked(topic)
+            self._persistent.check_effects(topic)
         self._non_persistent.policies_changed(namespaces.topics_in(namespace, self._non_persistent.names()))
 
     def _touch_all(self, namespace: str) -> list[PersistentTopic]:
@@ -764,7 +764,7 @@ class Broker:
         )
 
     def is_closed(self, name: str) -> bool:
-        """Whether nothing has used a topic since the broker restarted."""
+        """Whether nothing has used a topic since it was unloaded, or since the broker restarted."""
         return name in self._state.topics and self._state.topics[name].closed
 
     def fan_out(self, name: str) -> int:
@@ -850,7 +850,8 @@ class Broker:
             unchecked = "no record has a time yet"
         elif self.is_closed(name):
             unchecked = (
-                "nothing has used the topic since the broker restarted: it is not loaded, and not checked"
+                "nothing has used the topic since it was unloaded, or since the broker restarted: it is not loaded, "
+                "and not checked"
             )
         return self._persistent.next_round(check), unchecked
 

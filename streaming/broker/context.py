@@ -124,6 +124,7 @@ class Context:
         "spent_at",
         "tenants",
         "timers",
+        "unloaded",
         "until",
     )
 
@@ -145,6 +146,7 @@ class Context:
         self.connections: dict[str, dict[str, None]] = {}
         self.closed_producers: dict[str, dict[int, int]] = {}
         self.lasting: dict[str, Policies] = {}
+        self.unloaded: list[str] = []
         self.partitioned: dict[str, int] = {}
         self.partitions = 0  # the sum of `partitioned`, which changes by `set_partitions` alone
         self.deleted = DeletedTopics({}, {}, 0, self.partitioned)

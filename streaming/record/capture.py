@@ -325,9 +325,10 @@ class _Log:
                     )
 
     def end_ledger(self, topic: str, ledgers: list[_Ledger]) -> None:
-        """End the ledger of the last entry, if the topic has begun a new one since."""
+        """End the ledger of the last entry, if the topic has begun a new one since. The topic is in use."""
         if topic in self._ledgers and ledgers and ledgers[-1].ledgerId != self._ledgers[topic]:
             self._unload(topic)
+            self.call(topic, PolicyCall("GET", f"{topic_path(topic)}/stats"))
 
     def _unload(self, topic: str) -> None:
         """Unload a topic, which ends its ledger and closes its producers."""

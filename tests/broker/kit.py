@@ -240,7 +240,8 @@ class Run:
         return self.do(Admin(method=method, path=path, body=body), None)  # type: ignore[arg-type]
 
     def unload(self) -> list[Effect]:
-        return self.admin("PUT", "/unload")
+        """Unload the topic, and load it again by looking at it."""
+        return self.admin("PUT", "/unload") + self.admin("GET", "/stats")
 
     # -- state ----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.commands import GetLastMessageId, MessageIdData
-from schemas.effects import AdminResponse, GetLastMessageIdResponse
+from schemas.effects import AdminResponse, Error, Expired, GetLastMessageIdResponse, ProducerSuccess
 from tests.broker.kit import Run, one, response, sent
 
 
@@ -206,5 +206,33 @@ def test_a_topic_with_a_policy_of_its_own_expires_messages_when_it_is_loaded(own
         run.admin("POST", "/maxConsumers", body=5)
     run.fill(2)
     run.wait(20)
-    run.admin("PUT", "/unload")
+    run.unload()
     assert run.backlog("s") == (0 if own else 2)
+
+
+@pytest.mark.feature("F1")
+def test_nothing_expires_on_an_unloaded_topic_until_something_uses_it() -> None:
+    run = Run(ttlDurationDefaultInSeconds=10, messageExpiryCheckIntervalInMinutes=5)
+    run.subscribe("s")
+    run.fill(2)
+    run.admin("PUT", "/unload")
+    assert run.wait(86_400) == []
+    run.admin("GET", "/stats")
+    assert run.backlog("s") == 2  # no policy of its own: the next check does it
+    assert one(run.wait(300), Expired).entries == 2
+
+
+@pytest.mark.feature("F1")
+@pytest.mark.parametrize("quota", ["producer_request_hold", "producer_exception"])
+def test_a_producer_that_loads_a_topic_is_judged_before_messages_expire(quota: str) -> None:
+    run = Run()
+    run.subscribe("s")
+    run.admin("POST", "/messageTTL", body=10)
+    run.admin("POST", "/backlogQuota", body={"limitSize": 1, "policy": quota})
+    run.fill(2)
+    run.wait(20)
+    run.admin("PUT", "/unload")
+    refused = run.create_producer("p", 1)
+    assert one(refused, Error).error.startswith("ProducerBlockedQuotaExceeded")
+    assert one(refused, Expired).entries == 2
+    assert one(run.create_producer("p", 1), ProducerSuccess)

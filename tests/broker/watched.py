@@ -194,7 +194,11 @@ class Watched:
             if not everywhere and topic_name not in touched:
                 continue
             topic = self.broker.topic(topic_name)
-            self.rests(topic, self.accounts.setdefault(topic_name, Account()))
+            account = self.accounts.setdefault(topic_name, Account())
+            if self.broker.is_closed(topic_name):
+                account.consumers.clear()  # and the rest is as it was, until something loads it
+            else:
+                self.rests(topic, account)
             self.every_publish_is_answered_once(topic, command, effects, pending.get(topic_name, 0), name)
 
     def located(self, name: str, command: AnyCommand | Publish) -> AnyCommand | Publish:
@@ -435,9 +439,10 @@ class Watched:
         before: int,
         name: str | None,
     ) -> None:
-        """With a receipt or an error, now or when its write is done. An unload sends no responses: all clients are gone."""
+        """With a receipt or an error, now or when its write is done. An unload and a termination send no responses: all producers are
+        gone."""
         answers = [e for e in effects if isinstance(e, SendReceipt | SendError) and e.topic == topic.name]
-        if TopicEvent(topic.name, "unloaded") in effects:
+        if any(TopicEvent(topic.name, cause) in effects for cause in ("unloaded", "terminated")):
             assert not topic.pending
             return
         published = isinstance(command, Publish | Send) and name == topic.name

@@ -44,6 +44,11 @@ CORRECTED: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {
 """What a release did otherwise than Pulsar, by release and life: what follows on its states now."""
 
 
+LOADED_LATER: dict[tuple[str, str], int] = {("0.1.0", "corners"): 73}
+"""The number of the row that says what a release deleted when it unloaded a topic, because it loaded it again at once: it belongs to the
+next command that uses the topic."""
+
+
 RECOUNTED: dict[tuple[str, str], tuple[dict[int, int], dict[int, int]]] = {
     ("0.1.0", "traffic"): ({120: 0}, {8: 10, 9: 10})
 }
@@ -76,6 +81,11 @@ def test_the_states_of_a_release_are_read_and_go_on(folder: Path) -> None:
         broker = golden.restored(life)
         assert within(life.stats, broker.stats()), name
         rows, rows_of_stats, topics = golden.go_on(broker, life.after)
+        if (number := LOADED_LATER.get((folder.name, name))) is not None:
+            deleted, unloaded, used = life.rows[number : number + 3]
+            life.rows[number : number + 3] = [
+                (*deleted[:2], *unloaded[2:]), (used[0], 0, *deleted[2:]), (used[0], 1, *used[2:]),
+            ]  # fmt: skip
         entries, backlogs = RECOUNTED.get((folder.name, name), ({}, {}))
         for number, value in entries.items():
             life.rows[number][-1]["entries"] = value

@@ -447,7 +447,7 @@ def _in_bundle(bundle: str, action: OnTopic) -> OnTopic:
 
 
 def _unload(subscription: str, topics: Callable[[], Iterable[PersistentTopic]]) -> OnTopic:
-    """Close the topics and load them again."""
+    """Close the topics until something uses them."""
     return unload
 
 

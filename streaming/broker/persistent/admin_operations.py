@@ -439,7 +439,7 @@ def _truncate(ctx: Context, topic: PersistentTopic, command: Admin, names: Names
 
 
 def _unload(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
-    """Close the topic and load it again. Its clients are disconnected."""
+    """Close the topic until something uses it. Its clients are disconnected."""
     ctx.emit(TopicEvent(topic.name, "unloaded by an administrator"))
     unload(ctx, topic)
     return 204, None

@@ -180,9 +180,9 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
 
 
 def unload(ctx: Context, topic: PersistentTopic) -> None:
-    """Close the topic cleanly, and load it again."""
+    """Close the topic cleanly. It is loaded again when something uses it."""
     close(ctx, topic)
-    reopen(ctx, topic)
+    ctx.unloaded.append(topic.name)
 
 
 def close(ctx: Context, topic: PersistentTopic) -> None:
@@ -263,5 +263,9 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
         or min(keys) < min(cursor.key for cursor in topic.cursors.values())
     ):
         trim(ctx, topic)
-    if ctx.own_policies_of(topic) != NO_POLICIES:  # loading applies them as a change of them does (recorded)
+
+
+def expire_when_loaded(ctx: Context, topic: PersistentTopic) -> None:
+    """Loading a topic applies its own policies as a change of them does, so it expires messages (docs/rules/ttl.md §1)."""
+    if ctx.own_policies_of(topic) != NO_POLICIES:
         message_expiry.check(ctx, topic)
