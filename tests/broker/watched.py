@@ -235,7 +235,11 @@ class Watched:
         return (command.connection, command.consumer_id) not in self.accounts[name].consumers
 
     def told(self, topic: PersistentTopic, account: Account, command: AnyCommand | Publish) -> None:
-        """Apply permits, acks and redeliveries by their rules. A client that closes a queued producer no longer waits for it."""
+        """Apply permits, acks and redeliveries by their rules. A client that closes a queued producer no longer waits for it, and one
+        whose topic is unloaded waits in vain."""
+        if isinstance(command, Admin) and command.path.endswith("/unload"):
+            for waiting in topic.access.waiting:
+                self.requests.pop(waiting.request_id, None)
         if isinstance(command, CloseProducer):
             closed = (command.connection, command.producer_id)
             for waiting in topic.access.waiting:
@@ -356,6 +360,8 @@ class Watched:
                     group.acked.difference_update(gone)
                 for cursor in self.broker.topic(topic).cursors.values():
                     assert not cursor.durable or cursor.key >= gone[-1]
+                    if cursor.key < gone[-1] and cursor.name in account.groups:  # see trimMovesToNextLedger
+                        account.groups[cursor.name].phantoms = True
             case SubscriptionEvent():
                 self.subscription_event(account, effect, command)
             case CursorMoved() | Expired() | Evicted() if effect.subscription in account.groups:
@@ -368,6 +374,8 @@ class Watched:
                     group.reset(after, before, account.stored, durable=durable)
                     if before.ledger not in there.ledger.ledgers:
                         group.phantoms = True
+                    if self.broker.config.seekCountsConsumedAnew and not effect.cause.startswith("created"):
+                        group.drift, group.phantoms = 0, False
                     group.mark_delete = after
                     by_index = self.broker._ctx.config.acknowledgmentAtBatchIndexLevelEnabled
                     if isinstance(command, Seek) and command.message_id is not None and by_index:
