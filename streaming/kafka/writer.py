@@ -151,7 +151,7 @@ class CommandWriter:
         """Write what is pending, in `seconds` at most, and close the connections."""
         self._queue.put(None)
         self._thread.join(seconds)
-        self._producer.close(timeout=seconds)
+        _close(self._producer, seconds)
 
     def _not_written(self, error: Exception) -> NotWritten:
         return KafkaFailed(
@@ -166,6 +166,12 @@ class CommandWriter:
         return self._not_written(error)
 
     def _run(self) -> None:
+        try:
+            self._write_to_all()
+        except Exception as error:  # or else what comes would wait for ever
+            self._failed(self._not_written(error))
+
+    def _write_to_all(self) -> None:
         from kafka.errors import KafkaError
 
         producer: KafkaProducer | None = None
@@ -187,14 +193,14 @@ class CommandWriter:
                     # Another server took its turn, which is usual, or Kafka is away.
                     log.debug("a transaction is repeated: %r", error)
                     if producer is not None:
-                        producer.close(timeout=0)
+                        _close(producer, 0)
                         producer = None
                     if time.monotonic() > deadline:
                         self._failed(self._not_written(error))
                         return
                     time.sleep(random.uniform(0, 0.3))
         if producer is not None:
-            producer.close(timeout=PATIENCE_SECONDS)
+            _close(producer, PATIENCE_SECONDS)
 
     def _transactional(self) -> KafkaProducer:
         from kafka import KafkaProducer
@@ -209,7 +215,7 @@ class CommandWriter:
         try:
             producer.init_transactions()
         except BaseException:
-            producer.close(timeout=0)
+            _close(producer, 0)
             raise
         return producer
 
@@ -225,6 +231,19 @@ class CommandWriter:
         for each in sent:
             each.get(PATIENCE_SECONDS)
         producer.commit_transaction()
+
+
+def _close(producer: KafkaProducer, seconds: float) -> None:
+    """Write what is pending, in `seconds` at most, and close the connections. What is pending then is not written.
+
+    Kafka's client gives up instead if something is pending, and goes on sending.
+    """
+    from kafka.errors import KafkaError
+
+    try:
+        producer.close(timeout=seconds)
+    except KafkaError:
+        producer._sender.force_close()
 
 
 class ToSend(NamedTuple):

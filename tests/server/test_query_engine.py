@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import queue
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +34,7 @@ from sinks.kafka import KafkaResponses
 from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.kafka import writer as writer_module
 from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.topics import NoSuchTopic, ensure_topic, holds_records
@@ -226,6 +230,27 @@ class TestTheLog:
         for number in range(3):
             own = [each for each in connections if each.startswith(f"{number}.")]
             assert own == sorted(own)
+
+    def test_kafka_stands_still_within_a_transaction(
+        self, topics: tuple[KafkaUrl, KafkaUrl], kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server is told, and ends. Kafka's client does not close then, and goes on sending, unless it is forced to."""
+        errors: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+        writer = CommandWriter(topics[0], PLAIN, errors.put)
+        writer.send_to_all([to_json(ConnectionLost(connection="1"))], 1_700_000_000_000).result(60)
+        monkeypatch.setattr(writer_module, "PATIENCE_SECONDS", 1.0)
+        running = kafka.status()
+        assert running is not None
+        os.kill(running.pid, signal.SIGSTOP)
+        try:
+            writer.send_to_all([to_json(ConnectionLost(connection="2"))], 1_700_000_000_000)
+            assert isinstance(errors.get(timeout=60), NotWritten)
+            writer.close(0.1)
+        finally:
+            os.kill(running.pid, signal.SIGCONT)
+        assert [[command.connection for _, command in each] for each in committed(topics[0])] == [
+            ["1"]
+        ] * PARTITIONS
 
     def test_a_transaction_that_lost_its_records_is_repeated(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
         class Fenced:
