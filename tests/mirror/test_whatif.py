@@ -13,6 +13,7 @@ import pytest
 from schemas.commands import decode_or_refuse
 from schemas.effects import AdminResponse, Message, SendReceipt
 from schemas.records import RECORD
+from streaming.answers.check.minimize import FoldedLog, minimize
 from streaming.answers.whatif.answer import BASELINE
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.compare import PolicySet, compared, whatif
@@ -275,6 +276,18 @@ def test_a_mirrors_log_goes_on_where_the_state_of_its_twin_ends(seed: int, tmp_p
     assert on["backlog"] == followed["backlog"]
 
 
+@pytest.mark.parametrize("begun", [0, 300])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_twin_violates_nothing_and_minimizes_as_other_logs_do(seed: int, begun: int) -> None:
+    """What the source's clients acknowledged is acked, whenever the mirror began. A mirror's entries have no producers."""
+    draw = Random(seed)
+    expiring: dict[str, Any] = draw.choice([{}, {"ttlDurationDefaultInSeconds": 120}])
+    small: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": draw.choice([3, 50000])}
+    _, mirrored = live(draw, "st", begun=begun, **small, **expiring).tables()
+    found = minimize(mirrored, _stores_two_and_violates_nothing)
+    assert (found.after, found.complete) == (3, True)  # the topic, and its entries
+
+
 def kept(log: pa.Table, policies: pa.Table) -> list[tuple[int, int]]:
     """The entries that were trimmed, and the bytes that are left."""
     found = whatif(log, [PolicySet("other", policies)], partitions=1).summary.to_pylist()
@@ -306,6 +319,11 @@ def test_a_mirrors_log_has_no_clients_to_model() -> None:
     whatif(log, [PolicySet("short", ttl(60))], clients=ClientSettings())
     with pytest.raises(LogError, match="a mirror wrote it, which can't see what clients send"):
         whatif(mirrored, [PolicySet("short", ttl(60))], clients=ClientSettings())
+
+
+def _stores_two_and_violates_nothing(found: FoldedLog) -> bool:
+    assert found.violations == []
+    return sum(isinstance(effect, SendReceipt) and effect.ledger_id > 0 for effect in found.effects) >= 2
 
 
 def _numbered(log: pa.Table) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from schemas.commands import (
     Flow,
     MessageIdData,
     MessageMetadata,
+    Mirror,
     RedeliverUnacknowledgedMessages,
     Restart,
     SubType,
@@ -174,6 +175,11 @@ class Monitor:
             else:
                 ids = {from_wire(each.ledgerId, each.entryId) for each in command.message_ids}
                 consumer.held = [each for each in consumer.held if ids and each not in ids]
+        elif isinstance(command, Mirror) and topic is not None:
+            for row in rows:  # the source may have acknowledged since what it has sent since
+                if isinstance(row.effect, e.Message):
+                    found += self._deliver(row.effect)
+            self._mirrored(topic, broker)
         reset: set[tuple[str, str]] = set()
         touched = {} if topic is None else {topic: None}
         for row in rows:
@@ -181,7 +187,7 @@ class Monitor:
             if effect.topic is not None:
                 touched[effect.topic] = None
             match effect:
-                case e.Message():
+                case e.Message() if not isinstance(command, Mirror):
                     found += self._deliver(effect)
                 case e.SendReceipt() if effect.ledger_id > 0:
                     self._store(effect)
@@ -244,6 +250,19 @@ class Monitor:
         for other in account.consumers.values():
             if (other.topic, other.subscription) == (consumer.topic, consumer.subscription):
                 other.held = [each for each in other.held if each not in subscription.acked]
+
+    def _mirrored(self, name: str, broker: Broker) -> None:
+        """What a topic's source has acknowledged is acked, and nothing else: its clients did that, whom nobody watches here."""
+        if name not in broker.topic_names():
+            return
+        account, cursors = self._account, broker.topic(name).cursors
+        for each, subscription in account.subscriptions.get(name, {}).items():
+            if (cursor := cursors.get(each)) is not None:
+                subscription.acked = {
+                    entry.position
+                    for entry in account.entries.get(name, ())
+                    if entry.position <= cursor.mark_delete or entry.position in cursor.acked
+                }
 
     def _store(self, receipt: e.SendReceipt) -> None:
         assert receipt.size is not None
@@ -330,7 +349,9 @@ class Monitor:
                     taken={
                         entry.position
                         for entry in entries
-                        if entry.gone or entry.position <= cursor.mark_delete
+                        if entry.gone
+                        or entry.position <= cursor.mark_delete
+                        or entry.position in cursor.acked
                     },
                 )
             found.type = subscription.type
