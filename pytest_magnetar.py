@@ -312,7 +312,7 @@ def _urls(process: subprocess.Popen[str]) -> Sequence[str]:
     raise BrokerError("the broker did not start: " + "".join(said).strip())
 
 
-_REPORTS = pytest.StashKey[list[bool]]()
+_BROKER = pytest.StashKey[PulsarBroker]()
 
 
 @pytest.fixture
@@ -322,20 +322,19 @@ def pulsar_broker(
     """A fresh broker whose clock stands still. If the test fails, its log is kept, and the report says where."""
     broker = _pulsar_broker_process
     broker.reset()
-    failed = request.node.stash.setdefault(_REPORTS, [])
+    request.node.stash[_BROKER] = broker
     yield broker
-    if failed:
-        kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / "commands.jsonl"
-        shutil.copyfile(broker.log, kept)
-        request.node.add_report_section(
-            "teardown", "Pulsar broker", f"log of the broker: {kept}\nask it: magnetar explain {kept} TOPIC"
-        )
+    del request.node.stash[_BROKER]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Note that a test failed, and show in the report where its log is."""
+    """Keep the log of the broker if a test fails, or what a fixture sets up with it, and say in the report where it is."""
     report: Any = yield
-    if report.when == "call" and report.failed:
-        item.stash.setdefault(_REPORTS, []).append(True)
+    broker = item.stash.get(_BROKER, None)
+    if report.failed and broker is not None:
+        kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / "commands.jsonl"
+        shutil.copyfile(broker.log, kept)
+        text = f"log of the broker: {kept}\nask it: magnetar explain {kept} TOPIC"
+        report.sections.append(("Pulsar broker", text))
     return report

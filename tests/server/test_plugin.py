@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -226,6 +227,9 @@ def test_that_fails(pulsar_broker):
     assert False
 """
 
+FAILS_IN_SETUP = FAILS.replace("def test_that_fails", "@pytest.fixture\ndef orders")
+FAILS_IN_SETUP = f"import pytest\n{FAILS_IN_SETUP}\n\ndef test_with_orders(orders): ...\n"
+
 
 def pytest_in(folder: Path, *files: tuple[str, str]) -> subprocess.CompletedProcess[str]:
     """Run pytest in a project that has `files`."""
@@ -257,8 +261,9 @@ def test_a_shop_tests_its_application(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_log_of_a_failed_test_is_kept_and_replays(tmp_path: Path) -> None:
-    done = pytest_in(tmp_path, ("test_fails.py", FAILS))
+@pytest.mark.parametrize("fails", [FAILS, FAILS_IN_SETUP], ids=["test", "setup"])
+def test_the_log_of_a_failed_test_is_kept_and_replays(tmp_path: Path, fails: str) -> None:
+    done = pytest_in(tmp_path, ("test_fails.py", fails))
     assert done.returncode == 1, done.stdout + done.stderr
     (kept,) = [line for line in done.stdout.splitlines() if line.startswith("log of the broker: ")]
     log = Path(kept.removeprefix("log of the broker: "))
