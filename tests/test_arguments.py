@@ -201,6 +201,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         Wrong(("whatif", "{w}/nope.jsonl", "--profile", "2.x"), NO_LOG),
         Wrong(("whatif", "{w}/log.txt", "--profile", "2.x"), NO_NAME),
         Wrong(("whatif", "{w}/log.jsonl"), "give --policies or --profile"),
+        Wrong(("whatif", "kafka://h:1/t", "--profile", "2.x"), "kafka://h:1/t is a URL"),
     ],
     ("whatif", "policies"): others(
         ("whatif", "{w}/log.jsonl"), "--policies", ("{w}/nope.yaml", NO_POLICIES), ("{w}/nope.jsonl", NO_POLICIES)
@@ -376,7 +377,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("kafka up", "directory"): others(
         ("kafka", "up", "--port", "0"), "--dir", ("{w}/file", NO_FOLDER), ("/proc/x", "can't be written")
     ),
-    ("quality", "path"): [Wrong(("quality", "{w}/nope"), "no such log or folder"), Wrong(("quality", "{w}/log.txt"), NO_NAME)],
+    ("quality", "path"): [Wrong(("quality", "{w}/nope"), "no such log or folder"), Wrong(("quality", "{w}/log.txt"), NO_NAME),
+                          Wrong(("quality", "s3://b/store"), "s3://b/store is a URL, and this takes a path on this machine")],
     ("quality", "docs"): others(("quality", "{w}/log.jsonl"), "--docs", ("{w}/file/below", "it is not a folder")),
     ("quarantine list", "store"): [Wrong(("quarantine", "list", "{w}/nope"), "no such folder"),
                                    Wrong(("quarantine", "list", "ftp://h/x"), "can't be opened")],

@@ -138,6 +138,9 @@ _OPERATE = (
 USES |= {(each, "log"): Use.LOG for each in _OPERATE}
 
 
+_SCHEME = re.compile(r"[a-z][a-z0-9]+:")
+
+
 def use(command: str, name: str) -> Use | None:
     """What a command does with an argument. None: nobody has said so."""
     if (found := USES.get((command, name))) is not None:
@@ -164,6 +167,7 @@ class CheckedCommand(TyperCommand):
         given = {each: value for each, value in ctx.params.items() if value is not None}
         for value in given.values():
             _check_text(value)
+            _check_local(value)
         if any(use(name, each) in _CHECKED for each in given):
             _check(name, given)
         folders = [Path(given[each]) for each in given if use(name, each) is Use.FOLDER]
@@ -202,6 +206,14 @@ def _check_paths(ctx: Any, params: Iterable[Any], typed: Mapping[str, Any]) -> N
                 param.opts[0] if param.param_type_name == "option" else param.metavar or param.name.upper()
             )
             raise typer.BadParameter("the path is empty: is a variable not set?", ctx=ctx, param_hint=where)
+
+
+def _check_local(value: Any) -> None:
+    """Raises `typer.BadParameter` for the URL of a Kafka topic or a bucket where only a path on this machine can be."""
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(each, Path) and each.parts and _SCHEME.fullmatch(each.parts[0]) and not each.exists():
+            url = str(each).replace(":/", "://", 1)
+            raise typer.BadParameter(f"{url} is a URL, and this takes a path on this machine")
 
 
 def _check_text(value: Any) -> None:
