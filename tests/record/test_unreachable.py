@@ -74,7 +74,7 @@ def redirecting(url: Callable[[str], str]) -> Callable[[Any], list[bytes]]:
 def test_a_silent_broker_is_connected_once(first_is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections, and does not answer. A later reader knows, until it is time to try again."""
     clock = Clock(monkeypatch)
-    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 1.0)
     silent = Scripted(lambda _: [])
     first = silent if first_is_silent else Scripted(redirecting(lambda _: silent.url))
     known = Unreachable()
@@ -135,7 +135,7 @@ def falling_silent(at: str, *, pongs: bool = False) -> Scripted:
 def test_a_broker_that_says_nothing_any_more_is_asked_once(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After it was connected. Again as one that can't be reached: after a time that doubles, although it takes connections."""
     clock, known, broker = Clock(monkeypatch), Unreachable(), falling_silent(at)
-    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 1.0)
     for tries, seconds in (
         (1, FIRST_PAUSE_SECONDS),
         (2, FIRST_PAUSE_SECONDS),
@@ -260,7 +260,7 @@ def answering(
 def test_calls_that_are_redirected_to_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that other brokers answer go on."""
     clock, asked = Clock(monkeypatch), list[str]()
-    monkeypatch.setattr(rest, "_SECONDS", 0.1)
+    monkeypatch.setattr(rest, "_SECONDS", 1.0)
 
     def silent(path: str) -> None:
         asked.append(path)
@@ -330,8 +330,8 @@ def test_a_broker_of_the_url_that_says_nothing(
     is_silent: bool, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even to something else: another one is asked. If it is a single call that it does not answer, others go on."""
-    monkeypatch.setattr(rest, "_SECONDS", 0.3)
-    monkeypatch.setattr(rest, "_CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(rest, "_SECONDS", 1.0)
+    monkeypatch.setattr(rest, "_CONNECT_SECONDS", 1.0)
 
     def first(path: str) -> tuple[int, dict[str, str], bytes] | None:
         return None if is_silent or "slow" in path else (200, {}, b"{}")
@@ -372,7 +372,7 @@ def test_what_a_broker_may_have_done_is_not_asked_of_another(method: str, both: 
 @pytest.mark.parametrize("kind", ["refuses", "is silent", "closes"])
 def test_lookups_go_to_a_broker_that_can_be_reached(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a URL with several. The others are not tried by each reader."""
-    monkeypatch.setattr(client, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "_CONNECT_SECONDS", 1.0)
     owner, known, asked = refusing("pulsar"), Unreachable(), list[str]()
 
     def closing(_: Any) -> list[bytes]:
