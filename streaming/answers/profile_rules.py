@@ -169,6 +169,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("A7", "A8", "D4", "D5"),
         (("2.10.5", "sub_keyshared_sticky"),),
     ),
+    "keySharedLooksAheadAtEnd": ProfileRule(
+        "On a Key_Shared subscription, messages that wait to be sent again go to the new consumer of their key with the next message, or later.",
+        ("B16",),
+        why=_NOT_RECORDED,
+    ),
     "keySharedPassesEntriesThatWait": ProfileRule(
         "On a Key_Shared subscription, a message that waits for a newcomer holds up all others, or not.",
         ("A6",),

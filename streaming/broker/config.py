@@ -542,6 +542,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Key_Shared, classic: entries that no consumer can take are left out when the dispatcher looks for what to send again, and it reads on
     if a consumer that did not join recently has permits (3.0). If false, nothing is read while the first entries to send again wait for
     a consumer that joined recently (2.10)."""
+    keySharedLooksAheadAtEnd: bool = True
+    """Key_Shared: if nobody can take any entry of a read, the next round may leave out what waits to be sent again even if there is nothing
+    more to read (4.0, 5.0). If false, only if there is, or if delivery may be out of order (4.2)."""
     keySharedRemembersHashes: bool = False
     """Key_Shared, classic: the entries that a consumer held keep the hashes of their keys when it leaves or asks for all of them again (3.0).
     If false, they have a hash that no key has, so that newer entries of their keys may overtake them (4.0)."""
@@ -750,7 +753,7 @@ PROFILES: dict[Profile, dict[str, Any]] = {
     "2.10": _beyond_defaults(_BEFORE_3_0),
     "3.0": _BEFORE_4_0,
     "4.0": {},
-    "4.2": _FROM_4_2,
+    "4.2": _FROM_4_2 | {"keySharedLooksAheadAtEnd": False},
     "5.0": _FROM_4_2
     | {
         "missingAdminFields": ",".join(_NO_FIELDS_IN_4_0[:2]),

@@ -156,6 +156,17 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
     "ackOfAnyEntryLowersUnacked": ([subscribe(), publish(1, 0), acked(2, 0)], "2.10", "3.0", {"other_stats": "unackedMessages"}),
     # One consumer has all of the ring: from 0, or from 1.
     "keySharedRangesByPoint": ([subscribe(type_="Key_Shared")], "3.0", "4.0", {"other_stats": "keyHashRanges"}),
+    # A consumer leaves without permits, and what waits for it could go to the other one.
+    "keySharedLooksAheadAtEnd": (
+        [
+            *member(1, "a", 100),
+            *member(2, "b", 0),
+            publish(1, 0, key="5"),
+            (2, T, {"command": "CLOSE_CONSUMER", "connection": "s", "consumer_id": 2, "request_id": 2}),
+            publish(3, 1, key="5"),
+        ],
+        "4.2", "5.0", {"open_loop_baseline": "sent to s"},
+    ),
     # A consumer leaves with what it has got. Beside it, and of what comes back, each has one permit.
     "keySharedRemembersHashes": (
         [
@@ -511,7 +522,7 @@ def look_ahead(waiting: int, consumers: int) -> list[Record]:
 
 
 def loaded_again(holes: int) -> list[Record]:
-    """Every second message is acked, and the topic is loaded again."""
+    """Every second message is acked, and the topic is unloaded, and loaded again by the next call."""
     acked = [{"ledgerId": 1, "entryId": entry} for entry in range(1, 2 * holes, 2)]
     return [
         subscribe(),
@@ -528,6 +539,7 @@ def loaded_again(holes: int) -> list[Record]:
             },
         ),
         called(3, "unload", "PUT"),
+        called(4, "subscriptions", "GET"),
     ]
 
 

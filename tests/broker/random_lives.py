@@ -163,6 +163,7 @@ SETTINGS: dict[str, list[Any]] = {
     "trimMovesToNextLedger": [True],
     "readsOnInClosedLedger": [True],
     "waitingReadsReturnEntries": [True],
+    "keySharedLooksAheadAtEnd": [False],
     "readerStartsAtItsPosition": [True],
     "readsByLedgerSizes": [False],
     "readsWithoutLedgers": [True],

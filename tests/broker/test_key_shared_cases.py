@@ -664,6 +664,19 @@ def test_an_ack_that_moves_the_mark_delete_position_gives_up_a_waiting_read_in_4
     assert run.cursor("s").read_position == Position(1, 1 + len(replays))
 
 
+@pytest.mark.parametrize(("profile", "gets"), [("4.0", [1, 2]), ("4.2", [1, 2]), ("5.0", [])])
+def test_nothing_is_looked_for_beyond_the_end_in_4_2(profile: Profile, gets: list[int]) -> None:
+    """c2 leaves without what waits for it, which c1 could take. Recorded from 4.2.4: c1 gets it with the next entry. In 5.0.0-M1, the round
+    after that entry looks ahead. In 4.0.7, the read that waits returns nothing, so that no round looks ahead."""
+    run = Run(profile=profile)
+    join(run, 1, permits=10)
+    publish(run, ["k0"])
+    join(run, 2, permits=0)
+    assert sent(publish(run, [MOVES], 1)) == []
+    run.close_consumer("s", id_=2)
+    assert (sent(publish(run, [MOVES], 2)), replay(run)) == (gets, [] if gets else [1, 2])
+
+
 def test_any_order_replays_whatever_comes_first() -> None:
     """Recorded from 4.0.7: the consumer of an entry is not selected before the entry is read."""
     run = with_nacked(keySharedMeta=KeySharedMeta("AUTO_SPLIT", allowOutOfOrderDelivery=True))

@@ -670,13 +670,18 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 self.stuck = not any(
                     budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer, _ in receivers
                 )
-        elif self._look_ahead(sub) > self.replay.length:
+        elif self._look_ahead(sub) > self.replay.length and self._looks_ahead(sub):
             self.skip_replay = any(
                 budgets[consumer.handle] > 0
                 and (consumer.handle not in seen or (consumer.handle in blocked_by_hash and not from_replay))
                 for consumer in sub.consumers
             )
         return left
+
+    def _looks_ahead(self, sub: SubscriptionContext) -> bool:
+        """Whether the next round may look ahead, see `keySharedLooksAheadAtEnd`."""
+        at_end = sub.cursor.read_position > sub.ledger.last_confirmed
+        return sub.ctx.config.keySharedLooksAheadAtEnd or self.out_of_order or not at_end
 
     def _slot(self, sub: SubscriptionContext, position: Position, metadata: MessageMetadata) -> int:
         if (known := self.hashes.get(position)) is not None:
