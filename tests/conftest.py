@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -124,6 +125,12 @@ def kafka_clients_are_closed() -> Iterator[None]:
         if each not in before and each.name.startswith("kafka-io-")
     ]
     assert left == []
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is imported stays: the garbage collector need not look through it again and again."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(scope="session")
