@@ -221,6 +221,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("A28",),
         why=_SOURCES,
     ),
+    "messageExpiryOnEachPolicyUpdate": ProfileRule(
+        "After a change of another policy than the TTL, messages that are too old go at once, or at the next check.",
+        ("B17",),
+        why=_NOT_RECORDED,
+    ),
     "messageExpirySharedPosition": ProfileRule(
         "With a TTL, all subscriptions expire up to one position, or each by itself: then one with a consumer and a backlog below 1,000 entries "
         "waits until its oldest message is 1.5 times as old as the TTL.",

@@ -596,6 +596,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     trimMovesToNextLedger: bool = False
     """A cursor in a ledger that is trimmed moves to before the first entry of the next one, if that has entries or when the topic is
     loaded (2.10). If false, to the last entry of the ledgers that are trimmed (3.0)."""
+    messageExpiryOnEachPolicyUpdate: bool = True
+    """A change of any policy of a topic or its namespace expires messages at once (4.0, 5.0). If false, only one that changes the TTL in force
+    to another positive one (4.2)."""
     messageExpiryPassesClosedLedgers: bool = True
     """Expiry by age, through each subscription's cursor, first passes the ledgers that closed before the time (3.0). If false, it only
     searches (2.10)."""
@@ -753,7 +756,7 @@ PROFILES: dict[Profile, dict[str, Any]] = {
     "2.10": _beyond_defaults(_BEFORE_3_0),
     "3.0": _BEFORE_4_0,
     "4.0": {},
-    "4.2": _FROM_4_2 | {"keySharedLooksAheadAtEnd": False},
+    "4.2": _FROM_4_2 | {"keySharedLooksAheadAtEnd": False, "messageExpiryOnEachPolicyUpdate": False},
     "5.0": _FROM_4_2
     | {
         "missingAdminFields": ",".join(_NO_FIELDS_IN_4_0[:2]),

@@ -394,6 +394,17 @@ CASES: dict[str, Case] = {
     ),
     # A client's clock is a day ahead. Its first two messages fill a ledger, which has been closed for longer than the TTL.
     # Nobody consumes: a connected consumer's few messages would be left alone.
+    "messageExpiryOnEachPolicyUpdate": Case(
+        "4.2", "5.0",
+        [
+            (0, T, {"command": "ADMIN", "method": "POST", "path": "/persistent/a/b/t/messageTTL", "body": 100}),
+            subscribe(),
+            publish(200, 0, publish_time=START),
+            (201, T, {"command": "ADMIN", "method": "POST", "path": "/persistent/a/b/t/maxConsumers", "body": 5}),
+        ],
+        NO_CHECKS, {"lost newly": 1}, {("s", "expired"): (0, 1), ("s", "lost_undelivered"): (0, 1), ("s", "oldest"): (201_000, 0),
+         ("s", "peak_oldest"): (201_000, 200_000), ("s", "backlog"): (1, 0), (None, "backlog"): (1, 0)},
+    ),
     "messageExpiryPassesClosedLedgers": Case(
         "2.10", "3.0",
         [

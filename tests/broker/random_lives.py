@@ -218,6 +218,7 @@ SETTINGS: dict[str, list[Any]] = {
     "ttlDurationDefaultInSeconds": [1, 5, 60],
     "messageExpiryCheckIntervalInMinutes": [0, 0.05, 1],
     "messageExpirySharedPosition": [False],
+    "messageExpiryOnEachPolicyUpdate": [False],
     "messageExpiryStopsAtOpenLedger": [False],
     "backlogQuotaCheckEnabled": [False],
     "backlogQuotaCheckIntervalInSeconds": [0, 1, 10],

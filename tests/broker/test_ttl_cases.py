@@ -81,6 +81,31 @@ def test_ttl_case_04_each_policy_update_checks_once() -> None:
     assert run.backlog("s") == 0
 
 
+@pytest.mark.feature("F1")
+def test_in_4_2_a_policy_update_checks_if_it_changes_the_ttl() -> None:
+    """Since the topic was loaded: `make parity PULSAR=4.2.4 KIND=partitions SEED=7006`."""
+    run = Run(profile="4.2", ttlDurationDefaultInSeconds=10)
+    run.subscribe("s")
+
+    def expired(method: str, call: str, body: Any = None) -> bool:
+        run.publish(run.request(), publish_time=run.now - 100_000)
+        return bool(of(run.admin(method, call, body), Expired))
+
+    assert expired("POST", "/maxConsumers", 5)
+    assert not expired("POST", "/maxConsumers", 6)
+    assert not expired("POST", "/messageTTL", 10)
+    assert expired("POST", "/messageTTL", 20)
+    assert not expired("POST", "/messageTTL", 0)
+    assert not expired("POST", "/maxConsumers", 7)
+    assert expired("DELETE", "/messageTTL")
+    assert not expired("DELETE", "/messageTTL")
+    run.unload()
+    assert run.backlog("s") == 0  # it has policies of its own
+    assert not expired("DELETE", "/maxConsumers")
+    run.unload()
+    assert expired("POST", "/maxConsumers", 5)
+
+
 @pytest.mark.feature("F2")
 def test_ttl_case_05_publish_times_are_searched_when_there_are_no_broker_timestamps() -> None:
     run = with_subscription()

@@ -109,6 +109,14 @@ def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
     registration.check_encryption(ctx, topic)
     rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
+    _expire_on_update(ctx, topic)
+
+
+def _expire_on_update(ctx: Context, topic: PersistentTopic) -> None:
+    if not ctx.config.messageExpiryOnEachPolicyUpdate:
+        before, topic.updated_ttl = topic.updated_ttl, ctx.policies_of(topic).messageTTL.value
+        if topic.updated_ttl == before:
+            return
     message_expiry.check(ctx, topic)
 
 
@@ -207,6 +215,7 @@ def close(ctx: Context, topic: PersistentTopic) -> None:
             LedgerClosed(topic.name, ledger.current, ledger.current_entries, ledger.current_size, "unload")
         )
     topic.oldest = None
+    topic.updated_ttl = 0
     counters = topic.counters
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
@@ -268,4 +277,4 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
 def expire_when_loaded(ctx: Context, topic: PersistentTopic) -> None:
     """Loading a topic applies its own policies as a change of them does, so it expires messages (docs/rules/ttl.md §1)."""
     if ctx.own_policies_of(topic) != NO_POLICIES:
-        message_expiry.check(ctx, topic)
+        _expire_on_update(ctx, topic)

@@ -124,7 +124,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     fault FailWrites. `properties`: what operators note on the topic. `dispatch_limiter` limits all dispatchers of the topic.
     `publish_rates`: how many messages and bytes per second dispatch rates see that are relative to that. `publish_limited`:
     how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how often consumers may
-    still subscribe, by name and id. `mirrored`: what a shadow topic knows of its source.
+    still subscribe, by name and id. `mirrored`: what a shadow topic knows of its source. `updated_ttl`: the TTL (s) at the last change
+    of policies since the topic was loaded, see messageExpiryOnEachPolicyUpdate.
     """
 
     ledger: ManagedLedger
@@ -141,6 +142,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     publish_limited: Rate = msgspec.field(default_factory=Rate)
     subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
     mirrored: Mirrored = msgspec.field(default_factory=Mirrored)
+    updated_ttl: int = 0
 
     # -- what producers ask of a topic ----------------------------------------------------------------------------
 
