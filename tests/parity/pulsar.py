@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -114,6 +115,7 @@ class LocalPulsar:
         self._zookeeper = free_port()
         self.config = settings() if config is None else config
         self.java_options = _JVM
+        self._renewing = threading.Lock()
 
     def __enter__(self) -> Self:
         """Start it on an empty folder. Raises as `start` does."""
@@ -121,9 +123,10 @@ class LocalPulsar:
         return self
 
     def renew(self) -> None:
-        """Start it again without its data. Raises as `start` does."""
-        self.stop()
-        self._start_empty()
+        """Start it again without its data, of several scenarios on it for one after the other. Raises as `start` does."""
+        with self._renewing:
+            self.stop()
+            self._start_empty()
 
     def _start_empty(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
