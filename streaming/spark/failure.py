@@ -68,6 +68,11 @@ _KNOWN = [
         f"Nothing is skipped silently: {_ANEW}",
     ),
     _Known(
+        re.compile(r"UnknownTopicOrPartitionException"),
+        "Kafka no longer has the ingress topic: it was deleted",
+        f"What was in it and not read is gone. Write to another topic, or create it anew: {_ANEW}",
+    ),
+    _Known(
         re.compile(r"Failed to read log file (?:file:)?(.+?)\. Incomplete log file"),
         r"The checkpoint's file \1 is damaged",
         RESTORE,

@@ -57,6 +57,7 @@ def test_a_cluster_from_its_creation_to_its_deletion(run: Run) -> None:
         ("POST", "/clusters/standalone/peers", ["c"], (412, "Peer cluster c does not exist")),
         ("POST", "/clusters/standalone/peers", ["standalone"], (412, "standalone itself can't be part of peer-list")),
         ("GET", "/clusters/c/failureDomains", None, (412, "Cluster c does not exist.")),
+        ("POST", "/clusters/c/failureDomains/d", {"brokers": []}, (412, "Cluster c does not exist.")),
         ("GET", "/clusters/standalone/failureDomains/d", None, (404, "Domain d for cluster standalone does not exist")),
         ("DELETE", "/clusters/standalone/failureDomains/d", None, (404, "Domain-name d or cluster standalone does not exist")),
         ("GET", "/clusters/c/namespaceIsolationPolicies", None, (404, "Cluster c does not exist.")),

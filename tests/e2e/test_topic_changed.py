@@ -36,6 +36,10 @@ def recreated(admin: Any, url: KafkaUrl) -> None:
     produce_log(LOG, address)
 
 
+def deleted(admin: Any, url: KafkaUrl) -> None:
+    admin.delete_topics([url.topic])
+
+
 def more_partitions(admin: Any, url: KafkaUrl) -> None:
     admin.create_partitions({url.topic: 3})
     produce_log(LOG.slice(100), f"kafka://{url.bootstrap}/{url.topic}")
@@ -50,6 +54,7 @@ def compacted(admin: Any, url: KafkaUrl) -> None:
     ("change", "said"),
     [
         (recreated, "was deleted and recreated since"),
+        (deleted, "no longer has the ingress topic: it was deleted"),
         (more_partitions, "has 3 partitions, and had 2 when"),
         (compacted, "is compacted (cleanup.policy=compact)"),
     ],
