@@ -25,6 +25,7 @@ from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import KafkaLog, MirrorRecord
 from streaming.mirror.mirror import ClusterMirror
 from streaming.record.rest import Rest
+from tests.broker.kit import QUIET
 from tests.mirror.kit import Rounds, Twin, differences, topic_records
 from tests.server.conftest import Running, running
 
@@ -41,7 +42,7 @@ def url(kafka: LocalKafka) -> KafkaUrl:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Running]:
-    with running(managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0) as found:
+    with running(**QUIET, managedLedgerMaxEntriesPerLedger=7) as found:
         yield found
 
 

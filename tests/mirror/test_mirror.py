@@ -40,6 +40,7 @@ from streaming.record.rest import CallFailed, Rest, Said
 from streaming.record.stored import Stored
 from streaming.runtime import clock
 from streaming.runtime.clock import MAX_AHEAD_MS
+from tests.broker.kit import QUIET
 from tests.mirror.kit import Twin, differences, mirror, positions, records
 from tests.record.test_capture import fill
 from tests.record.test_record import Scripted, connected
@@ -55,9 +56,7 @@ NAMESPACE = "public/default"
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Running]:
-    with running(
-        managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0, brokerDeleteInactiveTopicsEnabled=False
-    ) as found:  # fmt: skip
+    with running(**QUIET, managedLedgerMaxEntriesPerLedger=7) as found:
         yield found
 
 

@@ -10,6 +10,7 @@ import pytest
 from streaming.mirror import mirror as mirroring
 from streaming.record import unreachable
 from streaming.record.rest import Rest
+from tests.broker.kit import QUIET
 from tests.mirror.cluster import Cluster, Part, cluster
 from tests.mirror.kit import Twin, differences, mirror, positions
 from tests.server.conftest import running
@@ -128,7 +129,7 @@ def test_one_of_several_brokers_is_away(
 def test_ten_minutes_without_a_broker(away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line when it begins and a line when it is over. Nothing of what came meanwhile is missing, and nothing is there twice."""
     topic, folder = "persistent://public/default/t", tmp_path / "log"
-    with running(managedLedgerMaxEntriesPerLedger=4, managedLedgerMinLedgerRolloverTimeMinutes=0) as broker:
+    with running(**QUIET, managedLedgerMaxEntriesPerLedger=4) as broker:
         part = Part(broker)
         service, admin = part.gates
         gates = {"all": [service, admin], "admin": [admin], "service": [service]}[away]

@@ -25,6 +25,7 @@ from streaming.record.rest import CallFailed, Rest
 from streaming.record.stored import Stored
 from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import TraceError
+from tests.broker.kit import QUIET
 from tests.broker.test_long_lists import MOST, instructions
 from tests.record.kit import of_batches
 from tests.server.conftest import Running, running
@@ -36,7 +37,7 @@ WAIT = 10_000
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Running]:
-    with running(managedLedgerMaxEntriesPerLedger=7, managedLedgerMinLedgerRolloverTimeMinutes=0) as found:
+    with running(**QUIET, managedLedgerMaxEntriesPerLedger=7) as found:
         yield found
 
 
