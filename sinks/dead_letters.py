@@ -81,6 +81,6 @@ def read_dead_letters(
 ) -> Iterator[Any]:
     """The dead letters from the start of the topic as kafka-python's records, without repeats.
 
-    Ends after `timeout` seconds without a new one, or never if None.
+    Reads what the topic has in any case, then ends after `timeout` seconds without a new one, or never if None.
     """
     return read_records(bootstrap, topic, timeout=timeout, config=config)

@@ -460,7 +460,7 @@ def read_responses(
 ) -> Iterator[dict[str, Any]]:
     """The values of all responses from the start of the topic, without repeats, with `payload` as bytes.
 
-    In order per connection. Ends after `timeout` seconds without a new record, or never if None.
+    In order per connection. Reads what the topic has in any case, then ends after `timeout` seconds without a new record, or never if None.
     """
     for record in read_records(bootstrap, topic, timeout=timeout, config=config):
         value: dict[str, Any] = msgspec.json.decode(record.value)

@@ -765,7 +765,7 @@ class Broker:
 
     def is_closed(self, name: str) -> bool:
         """Whether nothing has used a topic since it was unloaded, or since the broker restarted."""
-        return name in self._state.topics and self._state.topics[name].closed
+        return self._persistent.is_closed(name)
 
     def fan_out(self, name: str) -> int:
         """The subscriptions that a message of a topic goes to, as far as it is known without loading the topic."""

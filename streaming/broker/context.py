@@ -146,7 +146,7 @@ class Context:
         self.connections: dict[str, dict[str, None]] = {}
         self.closed_producers: dict[str, dict[int, int]] = {}
         self.lasting: dict[str, Policies] = {}
-        self.unloaded: list[str] = []
+        self.unloaded: str | None = None
         self.partitioned: dict[str, int] = {}
         self.partitions = 0  # the sum of `partitioned`, which changes by `set_partitions` alone
         self.deleted = DeletedTopics({}, {}, 0, self.partitioned)

@@ -480,6 +480,10 @@ class PersistentTopics(Topics[PersistentTopic]):
         """The names of the topics that are not closed, sorted."""
         return [name for name in self.names() if not self._state.topics[name].closed]
 
+    def is_closed(self, name: str) -> bool:
+        """Whether nothing has used a topic since it was unloaded, or since the broker restarted."""
+        return name in self._state.topics and self._state.topics[name].closed
+
     def close(self) -> None:
         """The broker stops. Each topic is loaded again when something uses it."""
         for name in self.open_names():
@@ -490,8 +494,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
-        block = self._state.topics.get(name)
-        loads = block is not None and block.closed and isinstance(command, Producer)
+        loads = isinstance(command, Producer) and self.is_closed(name)
         if loads:
             # quirk: expiry has to read entries first, so quotas judge the producer by the backlog before it (recorded)
             self._wake(name, expires=False)
@@ -543,12 +546,11 @@ class PersistentTopics(Topics[PersistentTopic]):
     def check_effects(self, topic: PersistentTopic) -> None:
         """Something was done with the topic: see `check_unacked`. If it was unloaded, it rests from now on."""
         self.check_unacked(topic)
-        if self._ctx.unloaded:
-            for name in self._ctx.unloaded:
-                block = self._state.topics[name]
-                block.closed = True
-                self._leave_idle(name, block)
-            self._ctx.unloaded.clear()
+        if (name := self._ctx.unloaded) is not None:
+            self._ctx.unloaded = None
+            block = self._state.topics[name]
+            block.closed = True
+            self._leave_idle(name, block)
 
     def check_unacked(self, topic: PersistentTopic) -> None:
         """Something happened on the topic: enforce maxUnackedMessagesPerBroker."""

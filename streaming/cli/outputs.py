@@ -210,7 +210,7 @@ def _check_paths(ctx: Any, params: Iterable[Any], typed: Mapping[str, Any]) -> N
 
 def _check_local(value: Any) -> None:
     """Raises `typer.BadParameter` for the URL of a Kafka topic or a bucket where only a path on this machine can be."""
-    for each in value if isinstance(value, list | tuple) else [value]:
+    for each in _named(value):
         if isinstance(each, Path) and each.parts and _SCHEME.fullmatch(each.parts[0]) and not each.exists():
             url = str(each).replace(":/", "://", 1)
             raise typer.BadParameter(f"{url} is a URL, and this takes a path on this machine")
@@ -218,7 +218,7 @@ def _check_local(value: Any) -> None:
 
 def _check_text(value: Any) -> None:
     """Neither Arrow nor JSON has a text that is not Unicode. Raises `typer.BadParameter`."""
-    for each in value if isinstance(value, list | tuple) else [value]:
+    for each in _named(value):
         try:
             str(each).encode()
         except UnicodeEncodeError:

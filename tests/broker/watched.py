@@ -491,7 +491,7 @@ class Watched:
         )
         assert cursor.mark_delete >= group.mark_delete
         group.mark_delete = cursor.mark_delete
-        acked = {entry for entry in account.stored if entry <= cursor.mark_delete or entry in cursor.acked}
+        acked = {entry for entry in account.stored if cursor.has_acked(entry)}
         if group.ahead:
             group.acked |= acked
         else:

@@ -261,7 +261,7 @@ class Monitor:
                 subscription.acked = {
                     entry.position
                     for entry in account.entries.get(name, ())
-                    if entry.position <= cursor.mark_delete or entry.position in cursor.acked
+                    if cursor.has_acked(entry.position)
                 }
 
     def _store(self, receipt: e.SendReceipt) -> None:
@@ -347,11 +347,7 @@ class Monitor:
                     cursor.mark_delete,
                     subscription.durable,
                     taken={
-                        entry.position
-                        for entry in entries
-                        if entry.gone
-                        or entry.position <= cursor.mark_delete
-                        or entry.position in cursor.acked
+                        entry.position for entry in entries if entry.gone or cursor.has_acked(entry.position)
                     },
                 )
             found.type = subscription.type
@@ -381,23 +377,20 @@ class Monitor:
             cursor = cursors[each]
             for entry in entries:
                 position = entry.position
-                done = position <= cursor.mark_delete
-                if not done and position <= before and each not in reset:
+                if cursor.mark_delete < position <= before and each not in reset:
                     text = f"the mark-delete position moves from {before} back to {cursor.mark_delete}"
                     yield Violation("moved back", name, each, text)
-                    account.acked = {
-                        it for it in account.acked if it <= cursor.mark_delete or it in cursor.acked
-                    }
+                    account.acked = {it for it in account.acked if cursor.has_acked(it)}
                     break
                 if (
                     account.durable
-                    and (done or position in cursor.acked)
+                    and cursor.has_acked(position)
                     and position not in account.acked
                     and position not in account.taken
                 ):
                     how = (
                         f"the mark-delete position {cursor.mark_delete} passed"
-                        if done
+                        if position <= cursor.mark_delete
                         else "the cursor has as acked"
                     )
                     text = f"{how} {position}, which was not acked"

@@ -268,7 +268,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         cursor, config = sub.cursor, sub.ctx.config
         # Whenever a retry could do anything but ask the filter again, it must run: it may drop an entry that is acked,
         # or find that nobody can receive, in which case the filter is not asked.
-        if any(position <= cursor.mark_delete or position in cursor.acked for position in positions):
+        if any(map(cursor.has_acked, positions)):
             return 0
         if not config.entryFilterNames or self._read_size(sub) == 0 or sub.throttle is not None:
             return 0
@@ -802,9 +802,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         judged, (run, rescheduled) = run, filter_entries(sub, run, self.delayed)
         # What a filter rejected is acked now, and an acked entry has no redelivery count.
         if self.counts and len(run) < len(judged):
-            cursor = sub.cursor
             for position, _ in judged:
-                if position <= cursor.mark_delete or position in cursor.acked:
+                if sub.cursor.has_acked(position):
                     self.counts.pop(position, None)
         if rescheduled:
             self._reschedule(sub, rescheduled)

@@ -188,14 +188,9 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
 
 
 def unload(ctx: Context, topic: PersistentTopic) -> None:
-    """Close the topic cleanly. It is loaded again when something uses it."""
-    close(ctx, topic)
-    ctx.unloaded.append(topic.name)
-
-
-def close(ctx: Context, topic: PersistentTopic) -> None:
     """Close the topic cleanly: its clients are disconnected, and its cursors are written (docs/rules/cursors.md
-    §11)."""
+    §11). It is loaded again when something uses it."""
+    ctx.unloaded = topic.name
     ctx.emit(TopicEvent(topic.name, "unloaded"))
     topic.fenced = True
     registration.disconnect_all(ctx, topic, "topic unloaded")
