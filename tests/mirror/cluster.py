@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from streaming.protocol.codec import encode
 from streaming.record.rest import Rest
+from tests.broker.kit import QUIET
 from tests.record.test_record import Scripted, connected
 from tests.record.test_unreachable import answering
 from tests.server.conftest import Running, running
@@ -92,7 +93,7 @@ class Cluster:
 def cluster(brokers: int, *, redirects: bool = False) -> Iterator[Cluster]:
     """Run a cluster. `redirects`: lookups are sent on to the broker that serves the topic, which answers."""
     with ExitStack() as stack:
-        parts = [Part(stack.enter_context(running())) for _ in range(brokers)]
+        parts = [Part(stack.enter_context(running(**QUIET))) for _ in range(brokers)]
 
         def owner(path: str) -> Part:
             last = path.partition("?")[0].split("/")[4 if path.startswith("/") else -1]

@@ -309,12 +309,12 @@ class _Traffic:
         ledgers, _ = of.written.positions_of(np.arange(count))
         self.numbers = np.flatnonzero(ledgers >= 0)
         self.ledgers = ledgers[self.numbers]
-        self.clock = np.maximum.accumulate(np.frombuffer(messages.clock, np.int64)[self.numbers])
-        time = np.array(messages.publish_time, np.int64)
+        self.clock = np.maximum.accumulate(messages.clock.between(0, count)[self.numbers])
+        time = messages.publish_time.between(0, count)
         if messages.broker_timestamp:
             time[list(messages.broker_timestamp)] = list(messages.broker_timestamp.values())
         self.time = time[self.numbers]
-        self.sizes = np.concatenate(([0], np.cumsum(np.frombuffer(messages.size, np.int64)[self.numbers])))
+        self.sizes = np.concatenate(([0], np.cumsum(messages.size.between(0, count)[self.numbers])))
         self.starts = np.searchsorted(self.ledgers, self.ledgers)
         """The place of the first message of each message's ledger."""
         self.stops = np.searchsorted(self.ledgers, self.ledgers, side="right")
@@ -400,7 +400,7 @@ def _reads(of: OfSubscription, count: int) -> Ints:
 
 def _span(base: Folded, of: OfTopic) -> int:
     """An age (ms) that no message reaches within the log."""
-    times = [base.first, *of.messages.publish_time, *of.messages.broker_timestamp.values()]
+    times: list[int] = [base.first, *of.messages.publish_time, *of.messages.broker_timestamp.values()]
     return base.last - min(times) + 1000
 
 

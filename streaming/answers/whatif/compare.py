@@ -39,6 +39,7 @@ from streaming.answers.whatif.observed import (
     STORED,
     UNKNOWN,
     UNTIMED,
+    Ints,
     LossRule,
     Observer,
     OfSubscription,
@@ -54,6 +55,7 @@ from streaming.answers.whatif.rules import (
 from streaming.answers.whatif.side_by_side import (
     Folded,
     OpenLoop,
+    Unsettled,
     fold_reacted,
     fold_side_by_side,
     numbers_in,
@@ -287,10 +289,17 @@ def _part_of(index: int) -> _Part:
 
 def _part(work: _Work, progress: Callable[[int], object] | None = None) -> _Part:
     if work.clients is None:
+        comparison = _Comparison(work.names)
         folded = fold_side_by_side(
-            work.records, work.partition, work.pins, progress, work.start, work.baseline
+            work.records,
+            work.partition,
+            work.pins,
+            progress,
+            work.start,
+            work.baseline,
+            comparison.settle,
         )
-        return compared(folded, work.names)
+        return compared(folded, work.names, comparison)
     history = History(work.records, work.partition)
     reacted = [
         react(work.records, pinned, shift, work.partition, history, work.clients)
@@ -302,52 +311,126 @@ def _part(work: _Work, progress: Callable[[int], object] | None = None) -> _Part
 # ---- comparing
 
 
-def compared(folded: Folded, names: Sequence[str]) -> _Part:
-    """The tables of what came of a partition."""
-    differences: list[pa.Table] = []
+class _Comparison:
+    """Compares the runs of an ingress partition message by message, as soon as nothing changes any more for a message.
+
+    It does not when no run has it any more: each has deleted its ledger, or never stored it. Then its difference, if it has one, is
+    noted, it is counted, and the runs forget it. `names`: of the policy sets.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self._differences: dict[tuple[int, str], list[pa.Table]] = {}
+        self._answers: dict[tuple[int, str], Ints] = {}
+        self._counts: dict[tuple[int, str, str], Counter[str]] = {}
+        self._tries: dict[str, int] = {}
+
+    def settle(self, runs: Unsettled) -> None:
+        """A piece is folded: compare what is settled of the topics of which that is half, at least. So no message is copied often."""
+        everything = [*runs.observers, *runs.beside]
+        for topic in {topic for each in everything for topic in each.touched}:
+            messages = runs.messages[topic]
+            first = messages.first
+            least = max(_SETTLED, (len(messages) - first) // 2, self._tries.get(topic, 0))
+            if len(messages) - first < least or not all(topic in each.topics for each in everything):
+                continue
+            tried = stop = min(each.settled(topic) for each in everything)
+            if tried - first < least:
+                continue
+            for each in everything:
+                stop = each.known(topic).waiting(first, stop)
+            self._tries[topic] = 0 if stop == tried else 2 * (tried - first)
+            if stop > first:
+                self.compare(runs, topic, stop)
+                for each in everything:
+                    each.known(topic).forget(stop)
+                messages.forget(stop)
+
+    def compare(
+        self, runs: Folded | Unsettled, topic: str, stop: int, same: Mapping[int, _Same] | None = None
+    ) -> None:
+        """Compare the messages of a topic before `stop` that have not been. `same`: of runs with a log of their own."""
+        baseline = runs.observers[0]
+        own = baseline.known(topic)
+        first = own.messages.first
+        for run, observer in enumerate(runs.observers):
+            other = observer.known(topic)
+            its = None if same is None else same.get(run)
+            answers = other.answer.between(first, stop) if its is None else its.answer
+            so_far = self._answers.get((run, topic), 0)
+            self._answers[run, topic] = so_far + np.bincount(answers, minlength=4)
+            for subscription in {*own.subscriptions, *other.subscriptions}:
+                counts = self._counts.setdefault((run, topic, subscription), Counter())
+                if subscription in other.subscriptions:
+                    window = (first, stop) if its is None else (0, len(other.messages))
+                    counts.update(_totals_of(other.subscriptions[subscription], *window))
+                if not run:
+                    continue
+                before = _Side(baseline, own, subscription, first, stop)
+                after = _Side(observer, other, subscription, first, stop, its)
+                found = _Pair(topic, subscription, before, after, runs.open_loop[run].get(topic))
+                counts.update(found.counts())
+                if len(found.rows):
+                    rows = self._differences.setdefault((run, topic), [])
+                    rows.append(found.table(self.names[run - 1]))
+
+    def differences(self, open_loop: Sequence[Mapping[str, OpenLoop]]) -> Iterator[pa.Table]:
+        """The rows of `DIFFERENCES`. `open_loop`: of the runs, at the end."""
+        for (run, topic), tables in self._differences.items():
+            yield from map(_with_unknown_opened, tables) if topic in open_loop[run] else tables
+
+    def answers(self, run: int, topic: str) -> Ints:
+        """How many publishes were answered how."""
+        return self._answers[run, topic]
+
+    def counts(self, run: int, topic: str, subscription: str) -> Counter[str]:
+        """The columns of `SUMMARY` that count messages of a subscription."""
+        return self._counts[run, topic, subscription]
+
+
+_SETTLED = 256
+"""So many messages of a topic are compared at a time, at least, if they are not the last."""
+
+
+def compared(folded: Folded, names: Sequence[str], comparison: _Comparison | None = None) -> _Part:
+    """The tables of what came of a partition. `comparison`: has compared what was settled before the end."""
+    comparison = comparison or _Comparison(names)
     rows: list[dict[str, Any]] = []
     series: list[pa.Table] = []
     baseline = folded.observers[0]
+    there = sorted(baseline.topics)
+    for topic in {topic: None for observer in folded.observers for topic in observer.topics}:
+        own, same = baseline.of(topic), dict[int, _Same]()
+        for run, reacted in enumerate(folded.reacted, 1):
+            same[run] = _Same(own.messages, folded.observers[run].of(topic), reacted.given_up)
+        comparison.compare(folded, topic, len(own.messages), same)
     for run, (observer, stats) in enumerate(zip(folded.observers, folded.stats, strict=True)):
         name = names[run - 1] if run else BASELINE
         by_name = {(each["topic"], each["subscription"]): each for each in stats}
-        topics = sorted({*observer.topics, *baseline.topics}) if run else sorted(observer.topics)
+        topics = sorted(observer.topics) if run else there
         for topic in topics:
-            own, other = baseline.of(topic), observer.of(topic)
+            other = observer.of(topic)
             opened = folded.open_loop[run].get(topic)
             if not topic and opened is None and not other.answered_otherwise:
                 continue  # what is about no topic
-            same = None
-            if run and folded.reacted:
-                same = _Same(own.messages, other, folded.reacted[run - 1].given_up)
             other_stats = folded.other_stats[run].get(topic)
-            rows.append(_topic_row(name, topic, other, by_name.get((topic, None)), opened, same, other_stats))
-            for subscription in sorted({*own.subscriptions, *other.subscriptions}):
-                counts: Mapping[str, int] = {}
-                if run:
-                    found = _Pair(
-                        name,
-                        topic,
-                        subscription,
-                        folded.messages[topic],
-                        (baseline, own),
-                        (observer, other),
-                        opened,
-                        same,
-                    )
-                    counts = found.counts()
-                    if len(found.rows):
-                        differences.append(found.table())
-                mine = other.subscriptions.get(subscription)
-                if mine is not None:
-                    stat = by_name.get((topic, subscription))
-                    rows.append(
-                        _subscription_row(name, topic, subscription, other, mine, stat, opened, counts)
-                    )
+            answers = comparison.answers(run, topic)
+            rows.append(
+                _topic_row(name, topic, other, answers, by_name.get((topic, None)), opened, other_stats)
+            )
+            rows += (
+                _subscription_row(
+                    name, topic, subscription, mine, by_name.get((topic, subscription)), opened,
+                    comparison.counts(run, topic, subscription),
+                )
+                for subscription, mine in sorted(other.subscriptions.items())
+            )  # fmt: skip
             series += _series(name, topic, other)
     return _Part(
         pa.Table.from_pylist(rows, SUMMARY),
-        pa.concat_tables([DIFFERENCES.empty_table(), *differences]).unify_dictionaries(),
+        pa.concat_tables(
+            [DIFFERENCES.empty_table(), *comparison.differences(folded.open_loop)]
+        ).unify_dictionaries(),
         pa.concat_tables([SERIES.empty_table(), *series]).unify_dictionaries(),
         folded.unmatched,
         folded.first,
@@ -391,16 +474,14 @@ def _topic_row(
     name: str,
     topic: str,
     of: OfTopic,
+    answers: Ints,
     stats: dict[str, Any] | None,
     opened: OpenLoop | None,
-    same: _Same | None,
     other_stats: Sequence[str] | None,
 ) -> dict[str, Any]:
-    column = of.answer.up_to(len(of.messages)) if same is None else same.answer
-    answers = np.bincount(column, minlength=4)
     stats = stats or {}
     return {
-        "policies": name, "topic": topic, "published": len(column), "stored": int(answers[STORED]),
+        "policies": name, "topic": topic, "published": int(answers.sum()), "stored": int(answers[STORED]),
         "duplicates": int(answers[2]), "refused": int(answers[REFUSED]), "unanswered": int(answers[0]),
         "backlog": stats.get("backlog", 0), "storage": stats.get("storage", 0), "peak_storage": of.peak_storage,
         "trimmed": of.trimmed, "held": of.held, "closed_producers": of.closed_producers,
@@ -409,25 +490,32 @@ def _topic_row(
 
 
 def _subscription_row(
-    name: str, topic: str, subscription: str, of: OfTopic, mine: OfSubscription, stats: dict[str, Any] | None,
-    opened: OpenLoop | None, counts: Mapping[str, int],
+    name: str, topic: str, subscription: str, mine: OfSubscription, stats: dict[str, Any] | None,
+    opened: OpenLoop | None, counts: Counter[str],
 ) -> dict[str, Any]:  # fmt: skip
-    count = len(of.messages)
-    passed = mine.passed.up_to(count) > 0
-    taken = _taken(*(column.up_to(count) for column in (mine.acked, mine.delivered)))
     stats = stats or {}
     return {
-        "policies": name, "topic": topic, "subscription": subscription,
-        "dispatched": int(mine.deliveries.up_to(count).sum()),
-        "acked": int(((mine.acked.up_to(count) > 0) & ~passed).sum()),
-        **mine.moved,
-        "lost_undelivered": int((passed & (taken == 0)).sum()), "lost_delivered": int((passed & (taken == 1)).sum()) + mine.unknown_lost,
-        "taken_acked": int((passed & (taken == 2)).sum()) + mine.unknown_acked,
+        "policies": name, "topic": topic, "subscription": subscription, **counts, **mine.moved,
+        "lost_delivered": counts["lost_delivered"] + mine.unknown_lost, "taken_acked": counts["taken_acked"] + mine.unknown_acked,
         "backlog": stats.get("backlog", 0), "peak_backlog": mine.peak_backlog,
         "oldest": mine.oldest[-1][1] if mine.oldest else 0,
         "peak_oldest": None if mine.peak_backlog is None else max((value for _, value in mine.oldest), default=0),
-        **{change.replace(" ", "_"): number for change, number in counts.items()}, **_opened(opened),
+        **_opened(opened),
     }  # fmt: skip
+
+
+def _totals_of(mine: OfSubscription, first: int, stop: int) -> dict[str, int]:
+    """What became of some messages of a subscription, in columns of `SUMMARY`."""
+    passed = mine.passed.between(first, stop) > 0
+    acked, delivered = (column.between(first, stop) for column in (mine.acked, mine.delivered))
+    taken = _taken(acked, delivered)
+    return {
+        "dispatched": int(mine.deliveries.between(first, stop).sum()),
+        "acked": int(((acked > 0) & ~passed).sum()),
+        "lost_undelivered": int((passed & (taken == 0)).sum()),
+        "lost_delivered": int((passed & (taken == 1)).sum()),
+        "taken_acked": int((passed & (taken == 2)).sum()),
+    }
 
 
 def _opened(opened: OpenLoop | None) -> dict[str, Any]:
@@ -445,23 +533,28 @@ def _taken(acked: np.ndarray[Any, Any], delivered: np.ndarray[Any, Any]) -> np.n
 
 
 class _Side:
-    """What became of a topic's messages for a subscription in one run, as columns by number."""
+    """What became of the messages `first`..`stop` − 1 of a topic for a subscription in one run, as columns. `same`: of a run with a
+    log of its own, of which it is what became of all."""
 
-    def __init__(self, observer: Observer, of: OfTopic, subscription: str, same: _Same | None = None) -> None:
+    def __init__(
+        self, observer: Observer, of: OfTopic, subscription: str,
+        first: int = 0, stop: int | None = None, same: _Same | None = None,
+    ) -> None:  # fmt: skip
         self.rules, self.of = list(observer.rules), of
-        count = len(of.messages)
+        if stop is None or same is not None:
+            stop = len(of.messages)
         found = of.subscriptions.get(subscription)
         self.there = found is not None
-        mine = found or OfSubscription(count)
+        mine = found or OfSubscription(stop)
         columns = [
-            column.up_to(count)
+            column.between(first, stop)
             for column in (
                 mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, mine.redelivery_count, of.reason,
                 of.answer,
             )
         ]  # fmt: skip
-        columns.insert(0, mine.parted(0, count))
-        self.places = np.arange(count)
+        columns.insert(0, mine.parted(first, stop))
+        self.places = np.arange(first, stop)
         if same is not None:
             columns = [same.column(each) for each in columns]
             columns[-1], self.places = same.answer, same.places
@@ -500,8 +593,9 @@ class _Side:
         passed = self.passed[rows]
         taken = np.where(passed > 0, _taken(self.acked, self.delivered)[rows], -1)
         places = self.places[rows]
-        times = np.frombuffer(self.of.messages.publish_time, np.int64)
-        publish = times[places] if len(times) else np.zeros(len(rows), np.int64)
+        first = self.of.messages.first
+        times = self.of.messages.publish_time.between(first, len(self.of.messages))
+        publish = times[places - first] if len(times) else np.zeros(len(rows), np.int64)
         ledgers, entries = self.of.written.positions_of(places)
         values = {
             "fate": _dictionary(self.fate[rows], _FATES),
@@ -520,19 +614,13 @@ class _Side:
 
 
 class _Pair:
-    """The messages of a topic for a subscription, in the baseline and under other policies. `rows`: those that differ."""
+    """Messages of a topic for a subscription, in the baseline and under other policies. `rows`: the places of those that differ."""
 
     def __init__(
-        self, name: str, topic: str, subscription: str, messages: TopicPublishes, baseline: tuple[Observer, OfTopic],
-        proposed: tuple[Observer, OfTopic], opened: OpenLoop | None, same: _Same | None,
-    ) -> None:  # fmt: skip
-        self.name, self.topic, self.subscription, self.messages, self.opened = (
-            name, topic, subscription, messages, opened
-        )  # fmt: skip
-        before, after = self.before, self.after = (
-            _Side(*baseline, subscription),
-            _Side(*proposed, subscription, same),
-        )
+        self, topic: str, subscription: str, before: _Side, after: _Side, opened: OpenLoop | None
+    ) -> None:
+        self.topic, self.subscription, self.before, self.after = topic, subscription, before, after
+        self.opened = opened
         self.change = changes(before, after, open_loop=opened is not None)
         self.judged = ~(_absent(before) & _absent(after))
         self.rows = np.flatnonzero(self.change)
@@ -540,16 +628,16 @@ class _Pair:
     def counts(self) -> dict[str, int]:
         """How many messages changed how, and how many did not."""
         found = np.bincount(self.change, minlength=len(CHANGES) + 1)
-        counts = {change: int(found[number]) for number, change in enumerate(CHANGES, 1)}
+        counts = {change.replace(" ", "_"): int(found[number]) for number, change in enumerate(CHANGES, 1)}
         return counts | {"unchanged": int((self.judged & (self.change == 0)).sum())}
 
-    def table(self) -> pa.Table:
-        """The rows of `DIFFERENCES`."""
-        rows, messages = self.rows, self.messages
-        offset, clock, publish_time, ids = (
-            np.frombuffer(column, np.int64)[rows]
-            for column in (messages.offset, messages.clock, messages.publish_time, messages.sequence_id)
-        )
+    def table(self, name: str) -> pa.Table:
+        """The rows of `DIFFERENCES` for a policy set."""
+        rows, messages, numbers = self.rows, self.before.of.messages, self.before.places
+        offset, clock, publish_time, ids, producer = (
+            column.between(numbers[0], numbers[-1] + 1)[rows]
+            for column in (messages.offset, messages.clock, messages.publish_time, messages.sequence_id, messages.producer)
+        )  # fmt: skip
         opened, untimed = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
         if self.opened is not None:
             opened[:] = self._after_opening(rows, clock)
@@ -557,15 +645,15 @@ class _Pair:
                 (self.before.acked[rows] == UNTIMED) | (self.after.acked[rows] == UNTIMED)
             )
         columns = {
-            "policies": _same(self.name, len(rows)),
+            "policies": _same(name, len(rows)),
             "topic": _same(self.topic, len(rows)),
             "subscription": _same(self.subscription, len(rows)),
             "change": _dictionary(self.change[rows] - 1, CHANGES),
             "open_loop": pa.array(opened, mask=untimed),
             "offset": pa.array(offset, mask=offset < 0),
-            "producer": _dictionary(np.array(messages.producer, np.int64)[rows], messages.producers),
+            "producer": _dictionary(producer, messages.producers),
             "sequence_id": pa.array(ids),
-            "key": pa.array([messages.key.get(number) for number in rows.tolist()], pa.string()),
+            "key": pa.array([messages.key.get(number) for number in numbers[rows].tolist()], pa.string()),
             "publish_time": pa.array(publish_time),
             **self.before.columns(rows, "baseline"),
             **self.after.columns(rows, "proposed"),
@@ -582,6 +670,13 @@ class _Pair:
         last: np.ndarray[Any, Any] = np.maximum.reduce(moments)
         found: np.ndarray[Any, Any] = (last > self.opened.clock) | (self.change[rows] == len(CHANGES))
         return found
+
+
+def _with_unknown_opened(rows: pa.Table) -> pa.Table:
+    """Rows of a topic that became open-loop, perhaps after they were made: of what is unknown, nobody can say that it came before."""
+    place = rows.schema.get_field_index("open_loop")
+    is_unknown = pc.equal(rows["change"].cast(pa.string()), CHANGES[-1])
+    return rows.set_column(place, rows.schema.field(place), pc.if_else(is_unknown, True, rows["open_loop"]))
 
 
 def _absent(side: _Side) -> np.ndarray[Any, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,11 @@ class Column:
         """From which place on, at or after `first`, and up to which it holds integers: (start, stop). All others are 0."""
         return min(max(first, self._first), self._stop), self._stop
 
+    def forget(self, stop: int) -> None:
+        """Set all places before `stop` to 0, for good: they take no memory any more."""
+        start, end = self.held(stop)
+        self._values, self._first = self._values[start - self._first : end - self._first].copy(), start
+
     def clear(self, first: int) -> None:
         """Set all places from `first` on to 0."""
         start, stop = self.held(first)
@@ -118,15 +124,44 @@ class Column:
         self._stop = start
 
 
-class TopicPublishes:
-    """The publishes of a topic, which are the same in all runs: what clients and the log say of each. Times in ms. `producer`
-    is a place in `producers`: the connected producer, or what the message says while nothing has answered it."""
+class ByNumber:
+    """An integer for each publish of a topic, by its number. Those before `first` are forgotten."""
 
     def __init__(self) -> None:
-        self.offset, self.clock, self.publish_time, self.sequence_id, self.size = (
-            array("q") for _ in range(5)
-        )
-        self.producer = array("l")
+        self.first, self._values = 0, array("q")
+        self.append = self._values.append
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def __getitem__(self, number: int) -> int:
+        return self._values[number - self.first]
+
+    def __setitem__(self, number: int, value: int) -> None:
+        self._values[number - self.first] = value
+
+    def between(self, first: int, stop: int) -> Ints:
+        """A copy of those of the publishes `first`..`stop` − 1."""
+        return np.frombuffer(self._values, np.int64)[first - self.first : stop - self.first].copy()
+
+    def forget(self, stop: int) -> None:
+        """Those before `stop` take no memory any more."""
+        del self._values[: stop - self.first]
+        self.first = stop
+
+
+class TopicPublishes:
+    """The publishes of a topic, which are the same in all runs: what clients and the log say of each. Times in ms. `producer`
+    is a place in `producers`: the connected producer, or what the message says while nothing has answered it. Those before `first` are
+    forgotten."""
+
+    def __init__(self) -> None:
+        self._columns = tuple(ByNumber() for _ in range(6))
+        self.offset, self.clock, self.publish_time, self.sequence_id, self.size, self.producer = self._columns
+        self.first = 0
         self.key: dict[int, str] = {}
         self.metadata: dict[int, MessageMetadata] = {}
         self.broker_timestamp: dict[int, int] = {}
@@ -150,14 +185,25 @@ class TopicPublishes:
         return found
 
     def __len__(self) -> int:
-        return len(self.clock)
+        """How many there were."""
+        return self.first + len(self.clock)
+
+    def forget(self, stop: int) -> None:
+        """Nobody asks for those before `stop` any more."""
+        self.first = stop
+        for column in self._columns:
+            column.forget(stop)
+        self._entries.clear()
+        for known in (self.key, self.metadata, self.broker_timestamp):
+            for number in [*takewhile(lambda each: each < stop, known)]:
+                del known[number]
 
     def add(
         self, offset: int, clock: int, publish_time: int, producer: str, sequence_id: int, key: str | None,
         metadata: MessageMetadata | None,
     ) -> int:  # fmt: skip
         """Add the next publish, and give its number. `metadata`: of a SEND, None for the short form."""
-        number = len(self.clock)
+        number = len(self)
         self.offset.append(offset)
         self.clock.append(clock)
         self.publish_time.append(publish_time)
@@ -286,6 +332,14 @@ class OfSubscription:
                 first = max(first, self.start + 1)  # a cursor may begin before what was trimmed
                 self.acked.to_set(first, stop)[self.open(first, stop)] = clock
         self._ranges.clear()
+
+    def forget(self, stop: int) -> None:
+        """What became of the messages before `stop` is final, and known elsewhere."""
+        for column in (
+            self.delivered, self.acked, self.passed, self.rule, self.deliveries, self.redelivery_count, self._former,
+        ):  # fmt: skip
+            column.forget(stop)
+        self._parted = [each for each in self._parted if each[1] > stop]
 
     def open(self, first: int, stop: int) -> np.ndarray[Any, Any]:
         """Which of the messages `first`..`stop` − 1 are neither acked nor taken, nor parted from it."""
@@ -455,6 +509,29 @@ class OfTopic:
         self.storage = max(self.storage - size, 0)  # the ledgers of a topic that was deleted come after it
         self.trimmed += entries
         self._begins = max(self._begins, Position(ledger + 1, -1))
+
+    def forget(self, stop: int) -> None:
+        """What became of the messages before `stop` is final, and known elsewhere."""
+        self.answer.forget(stop)
+        self.reason.forget(stop)
+        for subscription in self.subscriptions.values():
+            subscription.forget(stop)
+
+    def waiting(self, first: int, stop: int) -> int:
+        """The first of the messages `first`..`stop` − 1 that a subscription may still get or ack; `stop`: there is none."""
+        stored = self.answer.between(first, stop) == STORED
+        for subscription in self.subscriptions.values():
+            subscription.settle(self.written)
+            waits = subscription.open(first, stop) & stored & (not subscription.gone)
+            waits[: max(subscription.start + 1 - first, 0)] = False
+            stop = first + int(waits.argmax()) if waits.any() else stop
+            stored = stored[: stop - first]
+        return stop
+
+    @property
+    def first_kept(self) -> int | None:
+        """The number of the first message that the topic still has. None: it has none."""
+        return self.written.first_number_after(self._begins)
 
     def there(self, position: Position) -> Position:
         """A place of a cursor among the messages that the topic still has. It may be, and move, below them: no message is there."""
@@ -703,7 +780,13 @@ class Observer:
                         found.sent(*position, self.broker.clock, counts.get(position, 0))
                 found.settle(of.written)
 
-    def forget(self) -> None:
+    def settled(self, topic: str) -> int:
+        """The number of the first publish of a topic that is not answered yet, or of which the topic still has the message."""
+        of = self.known(topic)
+        kept = of.first_kept
+        return min([*self._put_off.publishes(topic), len(of.messages) if kept is None else kept])
+
+    def pass_over(self) -> None:
         """What clients saw so far is of no interest."""
         for name in self._touched:
             self.topics[name].begin_piece()

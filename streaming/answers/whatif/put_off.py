@@ -53,6 +53,10 @@ class PutOffWrites(Generic[P]):
                 return publish
         return None
 
+    def publishes(self, topic: str) -> list[P]:
+        """Those of a topic that have no answer yet."""
+        return [publish for _, publish in self._waiting.get(topic, ())]
+
     def lost(self, topic: str) -> None:
         """The topic is closed: nothing answers the writes that wait."""
         self._waiting.pop(topic, None)

@@ -154,6 +154,15 @@ class Folded(NamedTuple):
     reacted: Sequence[Reacted] = ()
 
 
+class Unsettled(NamedTuple):
+    """A partition of which a part is folded: as in `Folded`. `beside`: the observers of what else is folded."""
+
+    messages: dict[str, TopicPublishes]
+    observers: list[Observer]
+    open_loop: list[dict[str, OpenLoop]]
+    beside: list[Observer]
+
+
 def sampled_topics(broker: Broker) -> list[str]:
     """The topics whose entries are sampled."""
     topics = sorted(broker.topics().items())
@@ -184,12 +193,14 @@ def fold_side_by_side(
     progress: Callable[[int], object] | None = None,
     start: Start | None = None,
     baseline: PartitionPins | None = None,
+    settle: Callable[[Unsettled], object] | None = None,
 ) -> Folded:
     """Fold the `records` (columns `schemas.records.RECORD`) of an ingress partition as they are (or with the pins of a `baseline`), and
     under each policy set.
 
     With a `start`, these folds go on from its state. Positions in commands are then those of a fold of the records by themselves,
     which is folded beside. Offsets rise by the largest number of pinned commands. `progress` gets the number of records after each piece.
+    `settle` gets the runs after each piece, and may let them forget what is settled.
     """
     messages: dict[str, TopicPublishes] = {}
     numbers: dict[int, int] = {}
@@ -220,10 +231,15 @@ def fold_side_by_side(
             run.fold.fold(shared)
         for run in runs[1:]:
             note_open_loop(runs[0].observer, run.observer, run.open_loop, shift)
+        if settle is not None:
+            beside = [recorded.observer] if recorded else []
+            settle(
+                Unsettled(messages, [run.observer for run in runs], [run.open_loop for run in runs], beside)
+            )
         for run in runs:
             run.observer.sample()
         if recorded is not None:
-            recorded.observer.forget()
+            recorded.observer.pass_over()
         numbers.clear()
         done += len(part)
         if progress is not None:
@@ -398,7 +414,7 @@ _ANSWERS = ("no answer", "stored", "a duplicate", "refused")
 
 def numbers_in(baseline: TopicPublishes, own: TopicPublishes) -> Ints:
     """The number in the baseline of each message of a run with a log of its own."""
-    known, asked = (np.frombuffer(each.offset, np.int64) for each in (baseline, own))
+    known, asked = (each.offset.between(0, len(each)) for each in (baseline, own))
     found: Ints = np.searchsorted(known, asked)
     return found
 
