@@ -181,7 +181,7 @@ class ClusterMirror:
         """What there is to mirror. Raises `NotMirrored` if there is nothing, `CallFailed` if the cluster can't say."""
         found = self._source.find()
         if found.missing and not found.topics:
-            raise NotMirrored("\n".join(f"{name}: {why}" for name, why in found.missing.items()))
+            raise NotMirrored("; ".join(f"{name}: {why}" for name, why in found.missing.items()))
         return found
 
     def run(self, stop: Event) -> MirrorTotals:

@@ -4,6 +4,7 @@ A row of the core's table is a route. `OWN` and `BESIDE` have those that the ser
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from itertools import islice, pairwise
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -97,26 +99,24 @@ class _Api:
         """What the names of URLs end in."""
 
     def starlette(self) -> Starlette:
-        handlers = {(call.method, call.path): self._of_engine(call) for call in CALLS}
-        handlers |= {(call.method, call.path): self._own(call) for call in OWN}
         return Starlette(
-            routes=[
-                *(
-                    http
-                    for method, path in _literal_first(handlers)
-                    for http in _http(method, path, handlers[method, path])
-                ),
-                *(
-                    http
-                    for path, unset in UNSUPPORTED.items()
-                    for method in _METHODS
-                    for http in _http(method, path, _unsupported if method != "GET" else _unset(unset))
-                ),
-                *(HttpRoute(path, _absent(*answer), methods=_METHODS) for path, answer in ABSENT.items()),
-                *(HttpRoute(call.path, self._own(call), methods=[call.method]) for call in BESIDE),
-            ],
+            routes=_in_mounts(self.routes()),
             exception_handlers={HTTPException: _refused, EngineStopped: _stopped, NoAnswer: _stopped},
         )
+
+    def routes(self) -> Iterator[HttpRoute]:
+        """The routes, of which the first one that matches counts."""
+        handlers = {(call.method, call.path): self._of_engine(call) for call in CALLS}
+        handlers |= {(call.method, call.path): self._own(call) for call in OWN}
+        for method, path in _literal_first(handlers):
+            yield from _http(method, path, handlers[method, path])
+        for path, unset in UNSUPPORTED.items():
+            for method in _METHODS:
+                yield from _http(method, path, _unsupported if method != "GET" else _unset(unset))
+        for path, answer in ABSENT.items():
+            yield HttpRoute(path, _absent(*answer), methods=_METHODS)
+        for call in BESIDE:
+            yield HttpRoute(call.path, self._own(call), methods=[call.method])
 
     async def _body(self, request: Request) -> Any:
         return _decoded(await self._bodies.of(request))
@@ -593,6 +593,18 @@ _DOMAINS = ("persistent", "non-persistent")
 def _http(method: str, path: str, handler: RequestHandler) -> Iterator[HttpRoute]:
     for domain in _DOMAINS if path.startswith("/{domain}/") else ("",):
         yield HttpRoute(f"/admin/v2{path.replace('{domain}', domain)}", handler, methods=[method])
+
+
+def _in_mounts(routes: Iterable[HttpRoute]) -> list[BaseRoute]:
+    """The same routes, but a request is only compared with those whose paths begin as its own: there are hundreds."""
+    found, below = list[BaseRoute](), dict[str, list[HttpRoute]]()
+    for route in routes:
+        first, end = re.fullmatch(r"((?:/[^/]+){3})?(/.*)", route.path).groups()  # type: ignore[union-attr]
+        if first is None:
+            found.append(route)
+        else:
+            below.setdefault(first, []).append(HttpRoute(end, route.endpoint, methods=route.methods))
+    return [*found, *(Mount(first, routes=each) for first, each in below.items())]
 
 
 def _literal_first(calls: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
