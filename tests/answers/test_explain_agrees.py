@@ -9,8 +9,7 @@ import pytest
 from schemas.effects import SendReceipt
 from streaming.answers.explain.life import by_position
 from streaming.answers.history.folders import Folders
-from streaming.answers.whatif.compare import _FATES
-from streaming.answers.whatif.compare import _Side as Fates
+from streaming.answers.whatif.differences import ALL_FATES, Fates
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.position import Position
@@ -75,4 +74,4 @@ def test_what_if_says_the_same(theme: str, seed: int, tmp_path: Path) -> None:
                 if (
                     each.subscription != "reader" and each.outcome in SAME
                 ):  # a reader's rows don't say where it began
-                    assert _FATES[fates[each.subscription][number]] in SAME[each.outcome], found
+                    assert ALL_FATES[fates[each.subscription][number]] in SAME[each.outcome], found

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from streaming.answers.fates import LOST
-from streaming.answers.whatif.compare import _FATES
-from streaming.answers.whatif.compare import _Side as Fates
 from streaming.answers.whatif.diff import _observed, _Side
+from streaming.answers.whatif.differences import ALL_FATES, Fates
 from streaming.answers.whatif.observed import Column, Move, Observer, OfSubscription
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker.persistent.topic import PersistentTopic
@@ -30,7 +29,7 @@ def fates(observer: Observer) -> dict[tuple[str, str, Position], str]:
         for name in of.subscriptions:
             for fate, ledger, entry in zip(Fates(observer, of, name).fate, ledgers, entries, strict=True):
                 if ledger >= 0:
-                    found[topic, name, Position(int(ledger), int(entry))] = _FATES[fate]
+                    found[topic, name, Position(int(ledger), int(entry))] = ALL_FATES[fate]
     return found
 
 

@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from streaming.answers.whatif import compare, side_by_side
+from streaming.answers.whatif import compare, differences, side_by_side
 from streaming.answers.whatif.answer import WhatIf
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.observed import OfTopic
@@ -30,14 +30,14 @@ def answer(log: Any, at_least: int, pieces: int = 60, **asked: Any) -> tuple[Wha
     """And how many messages a topic kept after each piece. `at_least`: so many are forgotten at once."""
     kept: list[int] = []
 
-    class Forgetting(compare._Comparison):
+    class Forgetting(differences.Comparison):
         def settle(self, runs: side_by_side.Unsettled) -> None:
             super().settle(runs)
             kept.extend(len(each) - each.first for each in runs.messages.values())
 
     with (
-        mock.patch.object(compare, "_SETTLED", at_least),
-        mock.patch.object(compare, "_Comparison", Forgetting),
+        mock.patch.object(differences, "_SETTLED", at_least),
+        mock.patch.object(compare, "Comparison", Forgetting),
         mock.patch.object(side_by_side, "PIECES", pieces),
     ):
         return whatif(log, partitions=1, processes=1, **asked), kept

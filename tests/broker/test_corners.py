@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import Admin, ConnectionLost, Fault, MessageMetadata
+from schemas.commands import Admin, ConnectionLost, Fault, MessageIdData, MessageMetadata
 from schemas.effects import (
     AdminResponse,
     CloseConnection,
     CloseProducer,
+    CursorMoved,
     Error,
     Evicted,
     Expired,
@@ -808,3 +809,15 @@ def test_a_termination_is_the_end_also_for_writes_under_way(type_: Any, fate: st
     assert one(run.admin("GET", "/lastMessageId"), AdminResponse).fields == end.fields
     assert one(run.publish(7, "short"), SendError).error == "TopicTerminatedError"
     assert run.backlog("s") == 0
+
+
+def test_a_reader_behind_what_was_deleted_gets_back_what_the_topic_has() -> None:
+    """It has acked an entry of a deleted ledger, which counts for nothing."""
+    run = Run(profile="2.10", **TWO_PER_LEDGER | {"managedLedgerMaxEntriesPerLedger": 3})
+    for sequence_id in range(8):
+        run.publish(sequence_id)
+    assert [*run.topic.ledger.ledgers] == [2, 3]
+    run.subscribe("r", "Shared", durable=False, start_message_id=MessageIdData(1, 1), permits=9)
+    run.ack("r", (1, 2), (3, 0), (3, 1))
+    assert run.topic.cursors["r"].mark_delete == (1, 0)
+    assert one(run.seek("r", (2, 0)), CursorMoved).entries == -2

@@ -16,7 +16,8 @@ from schemas.records import RECORD
 from streaming.answers.check.minimize import FoldedLog, minimize
 from streaming.answers.whatif.answer import BASELINE
 from streaming.answers.whatif.clients.made_log import ClientSettings
-from streaming.answers.whatif.compare import PolicySet, compared, whatif
+from streaming.answers.whatif.compare import PolicySet, whatif
+from streaming.answers.whatif.differences import compared
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.arguments import checked
-from streaming.answers.fates import CHANGES, LOST, NOT_STORED, Change, Outcome, Published
+from streaming.answers.fates import CHANGES
 from streaming.answers.whatif.answer import (
     BASELINE,
     DIFFERENCES,
@@ -32,34 +31,15 @@ from streaming.answers.whatif.answer import (
 )
 from streaming.answers.whatif.clients.history import History
 from streaming.answers.whatif.clients.made_log import ClientSettings
-from streaming.answers.whatif.clients.reactive import ASSUMED, Reacted, react
-from streaming.answers.whatif.observed import (
-    MISSED,
-    REFUSED,
-    STORED,
-    UNKNOWN,
-    UNTIMED,
-    Ints,
-    LossRule,
-    Observer,
-    OfSubscription,
-    OfTopic,
-    TopicPublishes,
-)
+from streaming.answers.whatif.clients.reactive import ASSUMED, react
+from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
 from streaming.answers.whatif.projection import LiveState, Start, partitions_of, project
 from streaming.answers.whatif.rules import (
     differing_settings,
     differing_topics,
     rules_met,
 )
-from streaming.answers.whatif.side_by_side import (
-    Folded,
-    OpenLoop,
-    Unsettled,
-    fold_reacted,
-    fold_side_by_side,
-    numbers_in,
-)
+from streaming.answers.whatif.side_by_side import fold_reacted, fold_side_by_side
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
 from streaming.log.pins import PartitionPins, configurations, is_mirrored, of_baseline, pin, pins
@@ -70,18 +50,6 @@ from streaming.quality.gate import judge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_FATES: tuple[Published | Outcome, ...] = (
-    "waiting", "acked", *LOST, "refused", "duplicate", "not sent", "subscription deleted", "not for it", "unknown",
-)  # fmt: skip
-_CODE = {fate: code for code, fate in enumerate(_FATES)}
-_LOST = np.array([fate in LOST for fate in _FATES])
-_NOT_STORED = np.array([fate in NOT_STORED for fate in _FATES])
-
-Reached = Literal["never delivered", "delivered", "acked"]
-"""What had become of a message when a rule took it: ``delivered`` and not acked; ``acked`` out of order, so not lost."""
-
-_TAKEN: tuple[Reached, ...] = Reached.__args__  # type: ignore[attr-defined]
 
 IN_PROCESS = 50_000
 """A log with fewer records is folded in this process."""
@@ -214,19 +182,6 @@ def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) 
         yield PolicySet(f"profile {profile}", of_profile(profile))
 
 
-class _Part(NamedTuple):
-    """What came of one ingress partition."""
-
-    summary: pa.Table
-    differences: pa.Table
-    series: pa.Table
-    unmatched: list[int]
-    begin: int
-    end: int
-    sampled: list[str]
-    reacted: Sequence[Reacted]
-
-
 class _Work(NamedTuple):
     """An ingress partition to fold: its records, the policies of each set, what is done to the log for the `baseline` (None: nothing),
     and where the fold starts (None: with nothing). With modelled `clients`, also its records under each set and how much higher their offsets are."""
@@ -247,7 +202,7 @@ def _fold_all(
     total: int,
     progress: Callable[[int, int], object] | None,
     spark: SparkSession | None,
-) -> Iterator[_Part]:
+) -> Iterator[PartitionCompared]:
     if spark is not None:
         yield from spark.sparkContext.parallelize(work, max(len(work), 1)).map(_part).toLocalIterator()
         return
@@ -283,13 +238,13 @@ def _registered(work: list[_Work]) -> Iterator[tuple[int, _Work]]:
     yield from enumerate(work)
 
 
-def _part_of(index: int) -> _Part:
+def _part_of(index: int) -> PartitionCompared:
     return _part(_REGISTER[index])
 
 
-def _part(work: _Work, progress: Callable[[int], object] | None = None) -> _Part:
+def _part(work: _Work, progress: Callable[[int], object] | None = None) -> PartitionCompared:
     if work.clients is None:
-        comparison = _Comparison(work.names)
+        comparison = Comparison(work.names)
         folded = fold_side_by_side(
             work.records,
             work.partition,
@@ -308,478 +263,13 @@ def _part(work: _Work, progress: Callable[[int], object] | None = None) -> _Part
     return compared(fold_reacted(work.records, work.partition, reacted, progress), work.names)
 
 
-# ---- comparing
-
-
-class _Comparison:
-    """Compares the runs of an ingress partition message by message, as soon as nothing changes any more for a message.
-
-    It does not when no run has it any more: each has deleted its ledger, or never stored it. Then its difference, if it has one, is
-    noted, it is counted, and the runs forget it. `names`: of the policy sets.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-        self._differences: dict[tuple[int, str], list[pa.Table]] = {}
-        self._answers: dict[tuple[int, str], Ints] = {}
-        self._counts: dict[tuple[int, str, str], Counter[str]] = {}
-        self._tries: dict[str, int] = {}
-
-    def settle(self, runs: Unsettled) -> None:
-        """A piece is folded: compare what is settled of the topics of which that is half, at least. So no message is copied often."""
-        everything = [*runs.observers, *runs.beside]
-        for topic in {topic for each in everything for topic in each.touched}:
-            messages = runs.messages[topic]
-            first = messages.first
-            least = max(_SETTLED, (len(messages) - first) // 2, self._tries.get(topic, 0))
-            if len(messages) - first < least or not all(topic in each.topics for each in everything):
-                continue
-            tried = stop = min(each.settled(topic) for each in everything)
-            if tried - first < least:
-                continue
-            for each in everything:
-                stop = each.known(topic).waiting(first, stop)
-            self._tries[topic] = 0 if stop == tried else 2 * (tried - first)
-            if stop > first:
-                self.compare(runs, topic, stop)
-                for each in everything:
-                    each.known(topic).forget(stop)
-                messages.forget(stop)
-
-    def compare(
-        self, runs: Folded | Unsettled, topic: str, stop: int, same: Mapping[int, _Same] | None = None
-    ) -> None:
-        """Compare the messages of a topic before `stop` that have not been. `same`: of runs with a log of their own."""
-        baseline = runs.observers[0]
-        own = baseline.known(topic)
-        first = own.messages.first
-        for run, observer in enumerate(runs.observers):
-            other = observer.known(topic)
-            its = None if same is None else same.get(run)
-            answers = other.answer.between(first, stop) if its is None else its.answer
-            so_far = self._answers.get((run, topic), 0)
-            self._answers[run, topic] = so_far + np.bincount(answers, minlength=4)
-            for subscription in {*own.subscriptions, *other.subscriptions}:
-                counts = self._counts.setdefault((run, topic, subscription), Counter())
-                if subscription in other.subscriptions:
-                    window = (first, stop) if its is None else (0, len(other.messages))
-                    counts.update(_totals_of(other.subscriptions[subscription], *window))
-                if not run:
-                    continue
-                before = _Side(baseline, own, subscription, first, stop)
-                after = _Side(observer, other, subscription, first, stop, its)
-                found = _Pair(topic, subscription, before, after, runs.open_loop[run].get(topic))
-                counts.update(found.counts())
-                if len(found.rows):
-                    rows = self._differences.setdefault((run, topic), [])
-                    rows.append(found.table(self.names[run - 1]))
-
-    def differences(self, open_loop: Sequence[Mapping[str, OpenLoop]]) -> Iterator[pa.Table]:
-        """The rows of `DIFFERENCES`. `open_loop`: of the runs, at the end."""
-        for (run, topic), tables in self._differences.items():
-            yield from map(_with_unknown_opened, tables) if topic in open_loop[run] else tables
-
-    def answers(self, run: int, topic: str) -> Ints:
-        """How many publishes were answered how."""
-        return self._answers[run, topic]
-
-    def counts(self, run: int, topic: str, subscription: str) -> Counter[str]:
-        """The columns of `SUMMARY` that count messages of a subscription."""
-        return self._counts[run, topic, subscription]
-
-
-_SETTLED = 256
-"""So many messages of a topic are compared at a time, at least, if they are not the last."""
-
-
-def compared(folded: Folded, names: Sequence[str], comparison: _Comparison | None = None) -> _Part:
-    """The tables of what came of a partition. `comparison`: has compared what was settled before the end."""
-    comparison = comparison or _Comparison(names)
-    rows: list[dict[str, Any]] = []
-    series: list[pa.Table] = []
-    baseline = folded.observers[0]
-    there = sorted(baseline.topics)
-    for topic in {topic: None for observer in folded.observers for topic in observer.topics}:
-        own, same = baseline.of(topic), dict[int, _Same]()
-        for run, reacted in enumerate(folded.reacted, 1):
-            same[run] = _Same(own.messages, folded.observers[run].of(topic), reacted.given_up)
-        comparison.compare(folded, topic, len(own.messages), same)
-    for run, (observer, stats) in enumerate(zip(folded.observers, folded.stats, strict=True)):
-        name = names[run - 1] if run else BASELINE
-        by_name = {(each["topic"], each["subscription"]): each for each in stats}
-        topics = sorted(observer.topics) if run else there
-        for topic in topics:
-            other = observer.of(topic)
-            opened = folded.open_loop[run].get(topic)
-            if not topic and opened is None and not other.answered_otherwise:
-                continue  # what is about no topic
-            other_stats = folded.other_stats[run].get(topic)
-            answers = comparison.answers(run, topic)
-            rows.append(
-                _topic_row(name, topic, other, answers, by_name.get((topic, None)), opened, other_stats)
-            )
-            rows += (
-                _subscription_row(
-                    name, topic, subscription, mine, by_name.get((topic, subscription)), opened,
-                    comparison.counts(run, topic, subscription),
-                )
-                for subscription, mine in sorted(other.subscriptions.items())
-            )  # fmt: skip
-            series += _series(name, topic, other)
-    return _Part(
-        pa.Table.from_pylist(rows, SUMMARY),
-        pa.concat_tables(
-            [DIFFERENCES.empty_table(), *comparison.differences(folded.open_loop)]
-        ).unify_dictionaries(),
-        pa.concat_tables([SERIES.empty_table(), *series]).unify_dictionaries(),
-        folded.unmatched,
-        folded.first,
-        folded.last,
-        folded.sampled,
-        [each._replace(records=each.records.slice(0, 0)) for each in folded.reacted],
-    )
-
-
-class _Same:
-    """Which message of a run with a log of its own is which of the baseline.
-
-    `places`: the number in the run of each message of the baseline, −1 for none: of several attempts, the one that was stored,
-    or else the last. `answer` is that of each message of the baseline, `given_up` says why some were never stored.
-    """
-
-    def __init__(self, messages: TopicPublishes, other: OfTopic, given_up: Mapping[int, str]) -> None:
-        numbers, count = numbers_in(messages, other.messages), len(other.messages)
-        answers = other.answer.up_to(count)
-        self.places = np.full(len(messages), -1, np.int64)
-        self.places[numbers] = np.arange(count)
-        stored = np.flatnonzero(answers == STORED)[::-1]  # of two entries, the first is assigned last
-        self.places[numbers[stored]] = stored
-        self.answer = self.column(answers)
-        self.given_up = {
-            number: given_up[messages.offset[number]]
-            for number in np.flatnonzero(self.answer != STORED).tolist()
-            if messages.offset[number] in given_up
-        }
-        self.answer[list(self.given_up)] = REFUSED
-
-    def column(self, own: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """A column of the run by number in the baseline."""
-        if not len(own):
-            return np.zeros(len(self.places), own.dtype)
-        found: np.ndarray[Any, Any] = np.where(self.places >= 0, own[self.places], 0).astype(own.dtype)
-        return found
-
-
-def _topic_row(
-    name: str,
-    topic: str,
-    of: OfTopic,
-    answers: Ints,
-    stats: dict[str, Any] | None,
-    opened: OpenLoop | None,
-    other_stats: Sequence[str] | None,
-) -> dict[str, Any]:
-    stats = stats or {}
-    return {
-        "policies": name, "topic": topic, "published": int(answers.sum()), "stored": int(answers[STORED]),
-        "duplicates": int(answers[2]), "refused": int(answers[REFUSED]), "unanswered": int(answers[0]),
-        "backlog": stats.get("backlog", 0), "storage": stats.get("storage", 0), "peak_storage": of.peak_storage,
-        "trimmed": of.trimmed, "held": of.held, "closed_producers": of.closed_producers,
-        "answered_otherwise": of.answered_otherwise, "other_stats": ", ".join(other_stats or ()) or None, **_opened(opened),
-    }  # fmt: skip
-
-
-def _subscription_row(
-    name: str, topic: str, subscription: str, mine: OfSubscription, stats: dict[str, Any] | None,
-    opened: OpenLoop | None, counts: Counter[str],
-) -> dict[str, Any]:  # fmt: skip
-    stats = stats or {}
-    return {
-        "policies": name, "topic": topic, "subscription": subscription, **counts, **mine.moved,
-        "lost_delivered": counts["lost_delivered"] + mine.unknown_lost, "taken_acked": counts["taken_acked"] + mine.unknown_acked,
-        "backlog": stats.get("backlog", 0), "peak_backlog": mine.peak_backlog,
-        "oldest": mine.oldest[-1][1] if mine.oldest else 0,
-        "peak_oldest": None if mine.peak_backlog is None else max((value for _, value in mine.oldest), default=0),
-        **_opened(opened),
-    }  # fmt: skip
-
-
-def _totals_of(mine: OfSubscription, first: int, stop: int) -> dict[str, int]:
-    """What became of some messages of a subscription, in columns of `SUMMARY`."""
-    passed = mine.passed.between(first, stop) > 0
-    acked, delivered = (column.between(first, stop) for column in (mine.acked, mine.delivered))
-    taken = _taken(acked, delivered)
-    return {
-        "dispatched": int(mine.deliveries.between(first, stop).sum()),
-        "acked": int(((acked > 0) & ~passed).sum()),
-        "lost_undelivered": int((passed & (taken == 0)).sum()),
-        "lost_delivered": int((passed & (taken == 1)).sum()),
-        "taken_acked": int((passed & (taken == 2)).sum()),
-    }
-
-
-def _opened(opened: OpenLoop | None) -> dict[str, Any]:
-    if opened is None:
-        return {}
-    return {
-        "open_loop_from": opened.clock, "open_loop_offset": opened.offset, "open_loop_baseline": opened.baseline,
-        "open_loop_proposed": opened.proposed,
-    }  # fmt: skip
-
-
-def _taken(acked: np.ndarray[Any, Any], delivered: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What had become of each message when a rule took it, as a place in `_TAKEN`."""
-    return np.where(acked > 0, 2, np.where(acked == UNKNOWN, -1, np.where(delivered > 0, 1, 0)))
-
-
-class _Side:
-    """What became of the messages `first`..`stop` − 1 of a topic for a subscription in one run, as columns. `same`: of a run with a
-    log of its own, of which it is what became of all."""
-
-    def __init__(
-        self, observer: Observer, of: OfTopic, subscription: str,
-        first: int = 0, stop: int | None = None, same: _Same | None = None,
-    ) -> None:  # fmt: skip
-        self.rules, self.of = list(observer.rules), of
-        if stop is None or same is not None:
-            stop = len(of.messages)
-        found = of.subscriptions.get(subscription)
-        self.there = found is not None
-        mine = found or OfSubscription(stop)
-        columns = [
-            column.between(first, stop)
-            for column in (
-                mine.delivered, mine.acked, mine.passed, mine.rule, mine.deliveries, mine.redelivery_count, of.reason,
-                of.answer,
-            )
-        ]  # fmt: skip
-        columns.insert(0, mine.parted(first, stop))
-        self.places = np.arange(first, stop)
-        if same is not None:
-            columns = [same.column(each) for each in columns]
-            columns[-1], self.places = same.answer, same.places
-        self.count = len(self.places)
-        parted, self.delivered, self.acked, self.passed, self.rule, *others = columns
-        self.deliveries, self.redelivery_count, reason, answer = others
-        if same is not None and same.given_up:
-            reason = reason.copy()
-            for number, why in same.given_up.items():
-                rule = LossRule("refused", why, None)
-                if rule not in self.rules:
-                    self.rules.append(rule)
-                reason[number] = self.rules.index(rule) + 1
-        kinds = np.array([0, *(_CODE.get(each.kind, 0) for each in self.rules)])  # type: ignore[call-overload]
-        fate = np.zeros(self.count, np.int64)
-        if mine.gone:
-            fate[:] = _CODE["not for it"]
-        fate[parted == MISSED] = _CODE["not for it"]
-        fate[parted > 0] = _CODE["subscription deleted"]
-        fate[self.acked > 0] = _CODE["acked"]
-        fate[self.acked == UNKNOWN] = _CODE["unknown"]
-        lost = (self.passed > 0) & (self.acked == 0)
-        fate[lost] = kinds[self.rule[lost]]
-        fate[(self.places <= mine.start) & (self.delivered == 0) & (self.acked == 0) & (self.passed == 0)] = _CODE["not for it"]  # fmt: skip
-        fate[answer == 0] = _CODE["not sent"]
-        fate[answer == 2] = _CODE["duplicate"]
-        fate[answer == REFUSED] = _CODE["refused"]
-        self.fate = fate
-        # the rule that took it, or refused it
-        self.why = np.where(answer == STORED, self.rule, reason)
-
-    def columns(self, rows: np.ndarray[Any, Any], prefix: str) -> dict[str, pa.Array]:
-        """The columns of `DIFFERENCES` for some messages."""
-        rules = self.rules
-        why = self.why[rows]
-        passed = self.passed[rows]
-        taken = np.where(passed > 0, _taken(self.acked, self.delivered)[rows], -1)
-        places = self.places[rows]
-        first = self.of.messages.first
-        times = self.of.messages.publish_time.between(first, len(self.of.messages))
-        publish = times[places - first] if len(times) else np.zeros(len(rows), np.int64)
-        ledgers, entries = self.of.written.positions_of(places)
-        values = {
-            "fate": _dictionary(self.fate[rows], _FATES),
-            "taken": _dictionary(taken, _TAKEN),
-            "clock": _or_null(passed),
-            "cause": _dictionary(why - 1, [rule.cause for rule in rules]),
-            "policy": _dictionary(why - 1, [rule.policy for rule in rules]),
-            "age": pa.array(passed - publish, mask=passed == 0),
-            "delivered": _or_null(self.delivered[rows]),
-            "deliveries": pa.array(self.deliveries[rows], pa.int32()),
-            "redelivery_count": pa.array(self.redelivery_count[rows], pa.int32()),
-            "ledger": pa.array(ledgers, mask=ledgers < 0),
-            "entry": pa.array(entries, mask=ledgers < 0),
-        }
-        return {f"{prefix}_{name}": column for name, column in values.items()}
-
-
-class _Pair:
-    """Messages of a topic for a subscription, in the baseline and under other policies. `rows`: the places of those that differ."""
-
-    def __init__(
-        self, topic: str, subscription: str, before: _Side, after: _Side, opened: OpenLoop | None
-    ) -> None:
-        self.topic, self.subscription, self.before, self.after = topic, subscription, before, after
-        self.opened = opened
-        self.change = changes(before, after, open_loop=opened is not None)
-        self.judged = ~(_absent(before) & _absent(after))
-        self.rows = np.flatnonzero(self.change)
-
-    def counts(self) -> dict[str, int]:
-        """How many messages changed how, and how many did not."""
-        found = np.bincount(self.change, minlength=len(CHANGES) + 1)
-        counts = {change.replace(" ", "_"): int(found[number]) for number, change in enumerate(CHANGES, 1)}
-        return counts | {"unchanged": int((self.judged & (self.change == 0)).sum())}
-
-    def table(self, name: str) -> pa.Table:
-        """The rows of `DIFFERENCES` for a policy set."""
-        rows, messages, numbers = self.rows, self.before.of.messages, self.before.places
-        offset, clock, publish_time, ids, producer = (
-            column.between(numbers[0], numbers[-1] + 1)[rows]
-            for column in (messages.offset, messages.clock, messages.publish_time, messages.sequence_id, messages.producer)
-        )  # fmt: skip
-        opened, untimed = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
-        if self.opened is not None:
-            opened[:] = self._after_opening(rows, clock)
-            untimed[:] = ~opened & (
-                (self.before.acked[rows] == UNTIMED) | (self.after.acked[rows] == UNTIMED)
-            )
-        columns = {
-            "policies": _same(name, len(rows)),
-            "topic": _same(self.topic, len(rows)),
-            "subscription": _same(self.subscription, len(rows)),
-            "change": _dictionary(self.change[rows] - 1, CHANGES),
-            "open_loop": pa.array(opened, mask=untimed),
-            "offset": pa.array(offset, mask=offset < 0),
-            "producer": _dictionary(producer, messages.producers),
-            "sequence_id": pa.array(ids),
-            "key": pa.array([messages.key.get(number) for number in numbers[rows].tolist()], pa.string()),
-            "publish_time": pa.array(publish_time),
-            **self.before.columns(rows, "baseline"),
-            **self.after.columns(rows, "proposed"),
-            "rules": pa.nulls(len(rows), DIFFERENCES.field("rules").type),
-        }
-        return pa.Table.from_arrays([columns[field.name] for field in DIFFERENCES], schema=DIFFERENCES)
-
-    def _after_opening(self, rows: np.ndarray[Any, Any], clock: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Whether anything that differs came after the first moment at which a client would have seen something else."""
-        assert self.opened is not None
-        moments = [clock]
-        for side in (self.before, self.after):
-            moments += [side.passed[rows], side.acked[rows], side.delivered[rows]]
-        last: np.ndarray[Any, Any] = np.maximum.reduce(moments)
-        found: np.ndarray[Any, Any] = (last > self.opened.clock) | (self.change[rows] == len(CHANGES))
-        return found
-
-
-def _with_unknown_opened(rows: pa.Table) -> pa.Table:
-    """Rows of a topic that became open-loop, perhaps after they were made: of what is unknown, nobody can say that it came before."""
-    place = rows.schema.get_field_index("open_loop")
-    is_unknown = pc.equal(rows["change"].cast(pa.string()), CHANGES[-1])
-    return rows.set_column(place, rows.schema.field(place), pc.if_else(is_unknown, True, rows["open_loop"]))
-
-
-def _absent(side: _Side) -> np.ndarray[Any, Any]:
-    """The messages that a subscription has nothing to do with."""
-    found: np.ndarray[Any, Any] = _NOT_STORED[side.fate] | (side.fate == _CODE["not for it"])
-    return found
-
-
-def changes(before: _Side, after: _Side, *, open_loop: bool) -> np.ndarray[Any, Any]:
-    """How each message differs, as a place in `CHANGES`, from 1; 0: it does not.
-
-    Where a message was perhaps acked on both sides, it was on both or on neither, unless the topic became open-loop, or another rule took
-    the message, or the same at another time."""
-    code = {change: number for number, change in enumerate(CHANGES, 1)}
-    found = np.zeros(before.count, np.int64)
-    lost_before, lost_after = _LOST[before.fate], _LOST[after.fate]
-    absent_before, absent_after = _absent(before), _absent(after)
-
-    def assign(where: np.ndarray[Any, Any], change: Change) -> None:
-        found[where & (found == 0)] = code[change]
-
-    assign(absent_before != absent_after, "unknown")
-    both = ~absent_before & ~absent_after
-    unknown = before.fate == _CODE["unknown"], after.fate == _CODE["unknown"]
-    assign(both & (unknown[0] != unknown[1]), "unknown")
-    taken = (before.passed != after.passed) | (_causes(before) != _causes(after))
-    assign(both & unknown[0] & (open_loop | taken), "unknown")
-    assign(both & lost_after & ~lost_before, "lost newly")
-    assign(both & lost_before & ~lost_after, "saved")
-    lost = both & lost_before & lost_after
-    assign(lost & (_causes(before) != _causes(after)), "lost by another rule")
-    assign(lost & (after.passed < before.passed), "lost earlier")
-    assign(lost & (after.passed > before.passed), "lost later")
-    kept = both & ~lost_before & ~lost_after
-    never = np.iinfo(np.int64).max
-    first, second = (np.where(side.delivered == 0, never, side.delivered) for side in (before, after))
-    assign(kept & (second > first), "delivered later")
-    assign(both & (after.deliveries != before.deliveries), "redelivered")
-    assign(both & (after.redelivery_count != before.redelivery_count), "other redelivery count")
-    assign(kept & (before.fate != after.fate), "unknown")
-    assign(kept & (first != second), "unknown")
-    return found
-
-
-def _causes(side: _Side) -> np.ndarray[Any, Any]:
-    """Which rule took each message, as a number that is the same in all runs: TTL, a size quota, an age quota, a skip, ….
-
-    The hash of the kind, and of the cause without its figures."""
-    known = np.array([0, *(hash(_rule_of(each.kind, each.cause, each.policy)) for each in side.rules)])
-    found: np.ndarray[Any, Any] = known[side.rule]
-    return found
-
-
-def _rule_of(kind: str, cause: str, policy: str | None) -> str:
-    if kind == "evicted":
-        return "evicted by size" if "destination_storage" in (policy or "") else "evicted by age"
-    return kind if kind == "expired" else f"{kind}: {cause}"
-
-
-def _dictionary(codes: np.ndarray[Any, Any], values: Sequence[str | None]) -> pa.DictionaryArray:
-    """Codes from 0; negative ones are null. `values` may have nulls, and repeat."""
-    distinct = {
-        value: number
-        for number, value in enumerate(dict.fromkeys(each for each in values if each is not None))
-    }
-    places = np.array([-1, *(-1 if each is None else distinct[each] for each in values)], np.int32)
-    codes = places[np.clip(codes, -1, None) + 1]
-    indices = pa.array(np.maximum(codes, 0), pa.int32(), mask=codes < 0)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(list(distinct), pa.string()))
-
-
-def _same(value: str, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))
-
-
-def _or_null(values: np.ndarray[Any, Any]) -> pa.Array:
-    return pa.array(values, mask=values == 0)
-
-
-def _series(name: str, topic: str, of: OfTopic) -> Iterator[pa.Table]:
-    found: list[tuple[str | None, str, list[tuple[int, int]]]] = [(None, "storage", of.storages)]
-    for subscription, mine in of.subscriptions.items():
-        found += [(subscription, "backlog", mine.backlogs), (subscription, "oldest", mine.oldest)]
-    for subscription_, measure, points in found:
-        if points:
-            clocks, values = zip(*points, strict=True)
-            count = len(points)
-            own = (
-                pa.nulls(count, SERIES.field("subscription").type)
-                if subscription_ is None
-                else _same(subscription_, count)
-            )
-            arrays = [_same(name, count), _same(topic, count), own, _same(measure, count), clocks, values]
-            yield pa.Table.from_arrays([pa.array(each, field.type) if isinstance(each, tuple) else each for each, field in zip(arrays, SERIES, strict=True)], schema=SERIES)  # fmt: skip
-
-
 # ---- all partitions together
 
 
 def joined(
     log: str,
     records: int,
-    parts: Sequence[_Part],
+    parts: Sequence[PartitionCompared],
     names: Sequence[str],
     clients: ClientSettings | None = None,
 ) -> WhatIf:
@@ -815,7 +305,7 @@ def joined(
     )
 
 
-def _model(clients: ClientSettings, parts: Sequence[_Part], names: Sequence[str]) -> Model:
+def _model(clients: ClientSettings, parts: Sequence[PartitionCompared], names: Sequence[str]) -> Model:
     def total(run: int, field: str) -> dict[str, int]:
         counts: Counter[str] = Counter()
         for part in parts:

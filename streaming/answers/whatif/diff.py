@@ -26,7 +26,8 @@ from sinks.tables import TABLES, table_files
 from streaming.answers.fates import deletes, resets
 from streaming.answers.history.folders import NotFound
 from streaming.answers.whatif.answer import WhatIf
-from streaming.answers.whatif.compare import PolicySet, compared, joined, named_sets
+from streaming.answers.whatif.compare import PolicySet, joined, named_sets
+from streaming.answers.whatif.differences import compared
 from streaming.answers.whatif.observed import (
     MISSED,
     OBSERVED,

@@ -302,7 +302,7 @@ class OfSubscription:
         self.peak_backlog = max(self.peak_backlog or 0, backlog)
 
     def settle(self, written: WrittenEntries) -> None:
-        """Note in the columns what was sent and acked since the last call."""
+        """Note in the columns what was sent and acked since the last call. A client may ack an entry that is yet to be written."""
         if self._sent:
             numbers, clocks = _numbers(written, self._sent)
             first, stop = _span(numbers)
@@ -326,12 +326,13 @@ class OfSubscription:
             places, clocks = numbers[::-1] - first, clocks[::-1]
             fresh = (acked[places] == 0) & (passed[places] == 0) & (self._parted_at(numbers[::-1]) == 0)
             acked[places[fresh]] = clocks[fresh]
-            self._acks = array("q")
+            self._acks = _after(self._acks, written.last)
         for before, after, clock in self._ranges:
             for first, stop in written.numbers(before, after):
                 first = max(first, self.start + 1)  # a cursor may begin before what was trimmed
                 self.acked.to_set(first, stop)[self.open(first, stop)] = clock
-        self._ranges.clear()
+        end = written.last
+        self._ranges = [(max(each[0], end), *each[1:]) for each in self._ranges if each[1] > end]
 
     def forget(self, stop: int) -> None:
         """What became of the messages before `stop` is final, and known elsewhere."""
@@ -430,6 +431,7 @@ class OfSubscription:
         """Whatever comes after a message is unacked again, but for what is `kept`."""
         start, stop = self.acked.held(number + 1)
         self._done = min(self._done, number)
+        self._acks, self._ranges = array("q"), []
         acked = self.acked.between(start, stop)
         held = {each: clock for each in kept if start <= each < stop and (clock := int(acked[each - start]))}
         if (acked > 0).any():
@@ -460,6 +462,13 @@ def _numbers(written: WrittenEntries, found: array[int]) -> tuple[Ints, Ints]:
     numbers = written.numbers_of(ledgers, entries)
     there = numbers >= 0
     return numbers[there], clocks[there].copy()
+
+
+def _after(found: array[int], last: Position) -> array[int]:
+    """Of ledgers, entries and clocks in turn those of entries after `last`."""
+    rows = np.frombuffer(found, np.int64).reshape(-1, 3)
+    ahead = (rows[:, 0] > last.ledger) | ((rows[:, 0] == last.ledger) & (rows[:, 1] > last.entry))
+    return array("q", rows[ahead].tobytes())
 
 
 class Seen(NamedTuple):

@@ -425,6 +425,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         ):  # a move, whose change of the counter is right but for what `count` gets wrong
             counted = ledger.count(before, after, include_start=False, include_end=True)
             return self.consumed - consumed + ledger.stored(before, after) - counted
+        begin = ledger.first_position()  # a cursor may be behind what was deleted
+        before, after = max(before, begin), max(after, begin)
         if before < after:
             return ledger.stored(before, after) - acked.count(before, after)
         return -ledger.stored(after, before) - acked.count(before, ledger.last_confirmed)
