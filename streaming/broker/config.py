@@ -282,6 +282,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """A Shared or Key_Shared subscription with this many unacknowledged messages gets no more. 0 or less: no limit."""
     dispatcherMaxReadBatchSize: Annotated[int, between(1, 100_000, "entries")] = 100
     """How many entries a dispatcher reads at a time."""
+    dispatcherMinReadBatchSize: Annotated[int, between(1, 100_000, "entries")] = 1
+    """How many entries a dispatcher reads after a read failed, as at the end of a terminated topic. Each later read may return twice as
+    many, up to dispatcherMaxReadBatchSize."""
     dispatcherMaxReadSizeBytes: Annotated[int, between(1, MOST, "bytes")] = 5 * 1024 * 1024
     """How many bytes a dispatcher reads at a time, by the average size of the entries. It reads one entry at least."""
     dispatcherMaxRoundRobinBatchSize: Annotated[int, between(1, 100_000, "entries")] = 20

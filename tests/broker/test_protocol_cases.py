@@ -436,6 +436,51 @@ def test_a_skip_is_noticed_by_the_next_read_and_a_seek_back_by_acks_alone() -> N
     assert one(run.ack("s", (1, 0)), ReachedEndOfTopic).consumer_id == 1
 
 
+@pytest.mark.feature("K1")
+def test_after_a_read_failed_at_the_end_one_active_consumer_is_read_for_in_small_steps() -> None:
+    """make parity PULSAR=4.2.4 KIND=old_clients SEED=7002: an entry with 5 messages takes all 5 permits before another is read."""
+    run = Run()
+    run.create_producer()
+    run.send(0, 5)
+    run.send(5, 5)
+    run.admin("POST", "/terminate")
+    assert sent(run.subscribe("s", permits=20)) == [0, 1]
+    run.seek("s", (1, 0))
+    assert sent(run.subscribe("s", permits=5)) == [0]
+    run.seek("s", (1, 0))
+    assert sent(run.subscribe("s", permits=5)) == [0, 1], "each read that returns something doubles the next"
+
+
+@pytest.mark.feature("K1")
+def test_after_a_read_failed_at_the_end_shared_consumers_take_turns_for_small_reads() -> None:
+    """Recorded with 4.2.4: the reads after it have 1, 2 and 4 entries."""
+    run = two_at_the_end()
+    again = run.redeliver("s")
+    assert (sent(again, 2), sent(again, 1)) == ([0, 3, 4, 5, 6], [1, 2])
+    run.flow("s", 1)
+    again = run.redeliver("s", id_=2)
+    assert (sent(again, 1), sent(again, 2)) == ([0, 5], [3, 4, 6]), "the last of those reads failed, too"
+
+
+@pytest.mark.feature("K1")
+def test_the_smallest_read_is_a_setting() -> None:
+    again = two_at_the_end(dispatcherMinReadBatchSize=3).redeliver("s")
+    assert (sent(again, 2), sent(again, 1)) == ([0, 1, 2, 6], [3, 4, 5])
+
+
+def two_at_the_end(**settings: Any) -> Run:
+    """The first of two Shared consumers has all 7 entries, and its next read met the end of the topic."""
+    run = Run(**settings)
+    run.subscribe("s", "Shared")
+    run.subscribe("s", "Shared", id_=2)
+    for number in range(7):
+        run.publish(number)
+    run.admin("POST", "/terminate")
+    assert sent(run.flow("s", 10), 1) == [0, 1, 2, 3, 4, 5, 6]
+    run.flow("s", 10, id_=2)
+    return run
+
+
 @pytest.mark.feature("D4")
 def test_a_topic_is_terminated_at_its_open_ledger_even_if_that_is_empty() -> None:
     run = Run(managedLedgerMaxEntriesPerLedger=2)

@@ -32,10 +32,13 @@ from tests.parity.pulsar import (
     pulsar_jars,
     settings,
 )
-from tests.parity.scenario import attempt, held_to, judge, shape, shrink, warm, word
+from tests.parity.scenario import Outcome, attempt, held_to, judge, shape, shrink, warm, word
 
 _SHOWN = 3
 """How many differences of a scenario to print. Later ones mostly follow from the first."""
+
+_ATTEMPTS = 3
+"""How often to try a scenario whose broker is renewed."""
 
 
 def main() -> int:
@@ -77,7 +80,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     scratch = Path(tempfile.mkdtemp(prefix="magnetar-parity-"))
-    run = _Run(scratch, asked.pulsar, keep=asked.keep, shrinks=not asked.whole, together=asked.together)
+    run = Run(scratch, asked.pulsar, keep=asked.keep, shrinks=not asked.whole, together=asked.together)
     begun = time.monotonic()
     try:
         pulsar_jars(asked.pulsar)
@@ -130,7 +133,7 @@ def _said(name: str, found: str, verdict: TraceComparison) -> str:
     return "\n".join([*lines, *(f"  step {step}: {text}" for step, text in shown)])
 
 
-class _Run:
+class Run:
     """Scenarios in a row. `words`: how many of each kind had which `Outcome.word`."""
 
     def __init__(
@@ -174,7 +177,7 @@ class _Run:
         """Run a scenario and print one line, or more if it differs. Returns its kind and its `Outcome.word`."""
         begun = time.monotonic()
         try:
-            found, recording = attempt(pulsar, kind, seed, self._folder)
+            found, recording = self._attempt(pulsar, kind, seed)
             if found == "DIFFERS" and self._shrinks and shape(recording.verdict) not in self._shrunk:
                 print(f"{kind} {seed}: differs, shrinking", flush=True)
                 self._shrunk.add(shape(recording.verdict))
@@ -193,6 +196,17 @@ class _Run:
             lines.append(f"  {recording.path}\n  again: make parity {version}KIND={kind} SEED={seed} N=1")
         print("\n".join(lines), flush=True)
         return kind, found
+
+    def _attempt(self, pulsar: LocalPulsar, kind: str, seed: int) -> Outcome:
+        """`attempt`, again if the broker was renewed meanwhile, as it is when another scenario made it hang."""
+        for _ in range(_ATTEMPTS - 1):
+            renewals = pulsar.renewals
+            try:
+                return attempt(pulsar, kind, seed, self._folder)
+            except (FrameError, OSError):
+                if pulsar.renewals == renewals:
+                    raise
+        return attempt(pulsar, kind, seed, self._folder)
 
 
 if __name__ == "__main__":

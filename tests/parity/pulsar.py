@@ -116,6 +116,7 @@ class LocalPulsar:
         self.config = settings() if config is None else config
         self.java_options = _JVM
         self._renewing = threading.Lock()
+        self._renewals = 0
 
     def __enter__(self) -> Self:
         """Start it on an empty folder. Raises as `start` does."""
@@ -125,8 +126,15 @@ class LocalPulsar:
     def renew(self) -> None:
         """Start it again without its data, of several scenarios on it for one after the other. Raises as `start` does."""
         with self._renewing:
+            self._renewals += 1
             self.stop()
             self._start_empty()
+
+    @property
+    def renewals(self) -> int:
+        """How often it was renewed. Waits until that is over if it goes on."""
+        with self._renewing:
+            return self._renewals
 
     def _start_empty(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from streaming.log.table import LogError
 from streaming.protocol.codec import CHECKSUM_BYTES, FrameError, encode, entry
 from streaming.traces.conform import TraceComparison, compare_trace
 from streaming.traces.trace import Trace, read_trace
+from tests.parity.__main__ import Run
 from tests.parity.admin import Admin
 from tests.parity.administrator import Administrator
 from tests.parity.consumers import Consumers
@@ -23,9 +25,9 @@ from tests.parity.log import LogRunner, positions_of, settings_of
 from tests.parity.plan import BLOCK, KINDS, Step, drawn, plan
 from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
-from tests.parity.pulsar import Ports, has_zookeeper, settings
+from tests.parity.pulsar import LocalPulsar, Ports, has_zookeeper, settings
 from tests.parity.recorder import Recorder, read
-from tests.parity.scenario import hangs, held_to
+from tests.parity.scenario import Outcome, Recording, hangs, held_to
 
 RECORDED = Path(__file__).with_name("recorded")
 """The first operations of some scenarios, and `ack_parts`: a log with acks of parts that nobody checks."""
@@ -85,6 +87,31 @@ def test_a_field_that_a_recording_would_lack_is_an_error() -> None:
     )[4:]
     head = message[: -len(tail)]
     assert read(head + tail) == read(head + tail[CHECKSUM_BYTES:])
+
+
+def test_a_scenario_whose_broker_is_renewed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker hung in another scenario of those that run together."""
+    pulsar, tried = LocalPulsar(tmp_path / "pulsar"), list[int]()
+    monkeypatch.setattr(pulsar, "stop", lambda: None)
+    monkeypatch.setattr(pulsar, "start", lambda: None)
+    verdict = TraceComparison("", 0, 0, [])
+
+    def attempt(_: LocalPulsar, kind: str, seed: int, folder: Path) -> Outcome:
+        tried.append(seed)
+        if seed == 1 and len(tried) == 1:
+            pulsar.renew()
+        if seed == 2 or len(tried) == 1:
+            raise ConnectionRefusedError
+        return Outcome("equal", Recording([], verdict, folder / f"{kind}.jsonl"))
+
+    monkeypatch.setattr("tests.parity.__main__.attempt", attempt)
+    run = Run(tmp_path, "4.0.7", keep=tmp_path, shrinks=False, together=1)
+    monkeypatch.setattr(run, "_pulsar", lambda _: nullcontext(pulsar))
+    run.block({}, [("shared", 1), ("shared", 2)])
+    assert tried == [1, 1, 2], "2 failed for another reason"
+    assert run.words["shared"] == {"equal": 1, "FAILED": 1}
 
 
 def test_what_affects_the_whole_broker_runs_alone() -> None:

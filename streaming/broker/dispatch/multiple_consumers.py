@@ -695,7 +695,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         wanted = sub.fitting(wanted)
         positions = sub.cursor.read(sub.ledger, wanted)
         if not positions:
-            self.pending_read = sub.waiting(wanted)
+            self.pending_read = sub.waiting(wanted, each_shrinks=True)
             return False
         self._deal_out(sub, positions, from_replay=False)
         # After a short read there is nothing left to read, so `_waits` saves the round that would find that out.
@@ -712,7 +712,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         return True
 
     def _wait(self, sub: SubscriptionContext, wanted: int) -> None:
-        self.pending_read = sub.waiting(wanted)
+        self.pending_read = sub.waiting(wanted, each_shrinks=True)
 
     def _wanted(self, sub: SubscriptionContext) -> int:
         """How many entries a round may read. 0: none, as nobody can receive, deliveries are paused, or a rate is used up."""
@@ -736,7 +736,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return 0
         config = sub.ctx.config
         # Permits may be negative after a large batch, so the total may be less than what the first one can take.
-        permits, most = self.total_permits, config.dispatcherMaxReadBatchSize
+        permits, most = self.total_permits, sub.most_entries
         if first.permits > permits:
             permits = first.permits
         if config.preciseDispatcherFlowControl and first.average:
@@ -751,6 +751,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         from_replay: bool,
     ) -> bool:
         """Deal entries to consumers and put those that none can take now into the replay set. True if any was dealt."""
+        sub.read_completed()
         found = read(sub, positions)
         left = self.deal(sub, found, from_replay=from_replay)
         # Only what was dealt leaves the replay set: those in `left` are still there.

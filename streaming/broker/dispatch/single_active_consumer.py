@@ -260,10 +260,10 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         """Read and send while the active consumer has permits. At the end of the topic, leave a read waiting."""
         active, config, at_end = self.active_consumer(sub.consumers), sub.ctx.config, False
         while active is not None and active.permits > 0:
-            wanted = min(active.permits, config.dispatcherMaxReadBatchSize)
+            wanted = min(active.permits, sub.most_entries)
             if config.preciseDispatcherFlowControl and active.average:
                 per_entry = active.messages_per_entry
-                wanted = min(-(-active.permits // per_entry), config.dispatcherMaxReadBatchSize)
+                wanted = min(-(-active.permits // per_entry), sub.most_entries)
             if not (wanted := sub.readable(wanted)):
                 return
             wanted = sub.fitting(wanted)
@@ -277,6 +277,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         positions = sub.cursor.read(sub.ledger, wanted)
         if not positions:
             return 0
+        sub.read_completed()
         found = read(sub, positions)
         if active.hash_ranges and not self.failover:
             found = _in_ranges(found, active, spreads_keyless=sub.ctx.config.keySharedSpreadsKeyless)

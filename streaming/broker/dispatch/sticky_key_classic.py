@@ -200,7 +200,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             return False
         wanted = sub.fitting(wanted)
         if not (positions := cursor.read(sub.ledger, wanted)):
-            self.pending_read = sub.waiting(wanted)
+            self.pending_read = sub.waiting(wanted, each_shrinks=True)
             return False
         return self._deal_out(sub, positions, from_replay=False)
 
@@ -284,6 +284,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
     def _deal_out(self, sub: SubscriptionContext, positions: list[Position], *, from_replay: bool) -> bool:
         """Deal entries to the consumers of their keys, and keep the others with their hashes in the replay set. Returns
         True if another round follows."""
+        sub.read_completed()
         found = read(sub, positions)
         spreads = sub.ctx.config.keySharedSpreadsKeyless
         slots = {

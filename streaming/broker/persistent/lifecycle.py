@@ -220,7 +220,7 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
         subscription.end_reached = False
         subscription.messages_out = subscription.bytes_out = subscription.last_expire = 0
         subscription.last_flow = subscription.last_mark_delete_advanced = 0
-        subscription.forget_filtered()
+        subscription.forget_dispatcher()
         subscription.expired_before_load = subscription.expired
 
 

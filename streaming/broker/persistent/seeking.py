@@ -99,7 +99,7 @@ def reset(
         subscription.type = subscription.dispatcher = None
         subscription.last_expire, subscription.expired_before_load = 0, subscription.expired
         subscription.last_flow = subscription.last_mark_delete_advanced = 0
-        subscription.forget_filtered()
+        subscription.forget_dispatcher()
         count_as_gone(topic, subscription)
     free_ledgers(ctx, topic, cursor, former)
 

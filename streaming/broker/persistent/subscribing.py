@@ -102,7 +102,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         part_remembered(ctx, topic, subscription)
         subscription.type = command.subType
         subscription.dispatcher = new_dispatcher(command.subType, command.keySharedMeta, ctx.config)
-        subscription.forget_filtered()
+        subscription.forget_dispatcher()
         rate_limits.start(ctx, topic, subscription)
     dispatcher = subscription.dispatcher
     assert dispatcher is not None  # set above if the type was new

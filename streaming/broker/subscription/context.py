@@ -94,6 +94,17 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
             return ledger.entries_within(size, cursor.read_position, entries)
         return entries
 
+    @property
+    def most_entries(self) -> int:
+        """How many entries a read may return, whatever the permits are."""
+        return self.subscription.read_batch or self.ctx.config.dispatcherMaxReadBatchSize
+
+    def read_completed(self) -> None:
+        """A read returned entries. After one that failed, the next may return twice as many, up to dispatcherMaxReadBatchSize."""
+        if batch := self.subscription.read_batch:
+            most = self.ctx.config.dispatcherMaxReadBatchSize
+            self.subscription.read_batch = 2 * batch if 2 * batch < most else 0
+
     def fitting(self, entries: int) -> int:
         """How many of so many entries a read may return at the read position. See readsByLedgerSizes."""
         config = self.ctx.config
@@ -142,18 +153,23 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
             for consumer in self.consumers:
                 self.ctx.emit(ReachedEndOfTopic(self.topic, consumer.connection, consumer.consumer_id))
 
-    def waiting(self, wanted: int) -> int:
+    def waiting(self, wanted: int, *, each_shrinks: bool = False) -> int:
         """A read of `wanted` entries found none: how many it waits for.
 
-        On a terminated topic it fails instead, which tells the consumers that they have reached the end. quirk: the cursor
-        takes the read that failed for one that waits, so later reads do nothing until the topic is loaded again or a
-        redelivery to an active consumer cancels it. Another quirk: without any ledger, no read of 4.0 gets that far.
+        On a terminated topic it fails instead, which tells the consumers that they have reached the end, and the next read that
+        returns anything returns dispatcherMinReadBatchSize entries at most. quirk: the cursor takes the read that failed for one that waits, so later reads
+        do nothing until the topic is loaded again or a redelivery to an active consumer cancels it. Another quirk: without any
+        ledger, no read of 4.0 gets that far. `each_shrinks`: those later reads make the next one smaller, too.
         """
         if not self.ledger.terminated:
             return wanted
         config = self.ctx.config
         gets_there = self.ledger.ledgers or config.readsWithoutLedgers or not config.readsByLedgerSizes
-        if gets_there and not self.subscription.end_reached:
-            self.subscription.end_reached = True
-            self.check_end_of_topic()
+        if gets_there:
+            first = not self.subscription.end_reached
+            if first or each_shrinks:
+                self.subscription.read_batch = config.dispatcherMinReadBatchSize
+            if first:
+                self.subscription.end_reached = True
+                self.check_end_of_topic()
         return 0
