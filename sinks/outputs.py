@@ -80,12 +80,13 @@ def _files(path: Path) -> Iterator[str]:
             yield each.name
 
 
-def check_nested(path: str | Path, beside: Iterable[str | Path] = ()) -> None:
+def check_nested(path: str | Path, beside: Iterable[str | Path] = (), *, goes_on: bool = False) -> None:
     """A folder for what goes on, such as a query's store, or for results is neither in the folder of another query or server, nor around
     one: each would take the other's files for its own, or delete or copy them with its own. What began so goes on. Raises `InTheWay`.
 
-    `beside`: folders of the same command, which says itself whether they may be in each other. Around others, it looks `_DEPTH` folders
-    deep. What is not on this machine is not looked at.
+    `beside`: folders of the same command, which says itself whether they may be in each other. `goes_on`: the folder is one for what goes
+    on, so it is none of a log or of results either, which whoever writes those would take for damaged. Around others, it looks `_DEPTH`
+    folders deep. What is not on this machine is not looked at.
     """
     if (local := local_path(path)) is None:
         return
@@ -101,6 +102,8 @@ def check_nested(path: str | Path, beside: Iterable[str | Path] = ()) -> None:
     for inside in _folders_in(own, _DEPTH, known):
         if what := _belongs(inside):
             raise InTheWay(f"{path} holds {inside}, which is {what}: choose another folder")
+    if goes_on and (what := _replayed(own) or _log(own)):
+        raise InTheWay(f"{path} is {what}: choose another folder")
 
 
 _DEPTH = 3
@@ -135,6 +138,14 @@ def _replayed(folder: Path) -> str | None:
     """What a folder has from a replay. It can be made anew as long as it has nothing else; what is around it doesn't matter."""
     is_replay = (folder / STATE).is_dir() and (folder / "tables").is_dir()
     return "the result of a replay" if is_replay else None
+
+
+def _log(folder: Path) -> str | None:
+    """Whether a folder is a log. What is in it is no name of a file of ours."""
+    with suppress(OSError):
+        if any(each.name.endswith((".jsonl", ".jsonl.gz", ".parquet")) for each in folder.iterdir()):
+            return "the folder of a command log"
+    return None
 
 
 def _folders_in(path: Path, depth: int, known: Iterable[Path]) -> Iterator[Path]:

@@ -257,6 +257,29 @@ def test_a_query_of_the_api_begins_in_folders_of_its_own(checkpoint: str, store:
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("folder", ["r", "log"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --ingress kafka://x:1/t --checkpoint {new} --store", "run --ingress kafka://x:1/t --store {new} --checkpoint", "serve --data",
+        "state import {file} --ingress kafka://x:1/t --entries {new} --store",
+    ],
+)  # fmt: skip
+def test_nothing_goes_on_in_the_folder_of_a_log_or_of_results(
+    command: str, folder: str, tmp_path: Path
+) -> None:
+    owned(tmp_path)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/000000000001.jsonl").write_text("{}")
+    before = contents(tmp_path)
+    command = command.format(new=tmp_path / "new", file=tmp_path / "log/000000000001.jsonl")
+    ran = CliRunner().invoke(app, [*command.split(), str(tmp_path / folder)])
+    assert ran.exit_code == 2
+    what = {"r": "the result of a replay", "log": "the folder of a command log"}[folder]
+    assert f"{tmp_path / folder} is {what}: choose another folder" in ran.output
+    assert contents(tmp_path) == before
+
+
 def test_a_server_goes_on_in_its_folder_which_has_those_of_its_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ class Use(Enum):
     LOG = auto()
     """Adds lines to a log."""
     STORE = auto()
-    """Goes on with a store, which it checks and locks. Files of others may be there, and stay as they are."""
+    """Goes on with a store, which it checks and locks. Files of others may be there, and stay as they are, but for logs and results."""
 
 
 _WORDS = {
@@ -298,7 +298,7 @@ def _check(command: str, given: dict[str, Any]) -> None:
     with expected_errors(InTheWay):
         for name, value in given.items():
             if use(command, name) in _FOLDERS and command != "quality":  # a page about a store may be in it
-                check_nested(value, together)
+                check_nested(value, together, goes_on=use(command, name) is Use.STORE)
             match use(command, name):
                 case Use.FILE:
                     check_new_file(value, inputs)

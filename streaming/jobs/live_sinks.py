@@ -141,7 +141,7 @@ def _check_apart(checkpoint: str | Path, store: str) -> None:
     Raises `BadCheckpoint`, `InTheWay`.
     """
     for each in (checkpoint, store):
-        check_nested(each, [checkpoint, store])
+        check_nested(each, [checkpoint, store], goes_on=True)
     path, around = local_path(checkpoint), local_path(store)
     if path is None or around is None:
         return

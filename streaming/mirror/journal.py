@@ -32,7 +32,8 @@ from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl
 from streaming.kafka.writer import PATIENCE_SECONDS, NotWritten, SoleWriter, ToSend
-from streaming.log.partition import PARTITIONS
+from streaming.log.partition import PARTITIONS, ingress_partition
+from streaming.mirror.observation import CONNECTION
 from streaming.traces.importer import to_line
 
 COMMAND = "magnetar mirror"
@@ -301,7 +302,18 @@ class KafkaLog:
                 for records in consumer.poll(timeout_ms=_POLL_MS).values():
                     for record in records:
                         if isinstance(command := _command(record.value), dict):
-                            yield MirrorRecord(record.timestamp, topic_of(record.key), command)
+                            topic = topic_of(record.key)
+                            if topic is not None and command.get("connection") == CONNECTION:
+                                self._check_partition(topic, record.partition)
+                            yield MirrorRecord(record.timestamp, topic, command)
+
+    def _check_partition(self, topic: str, partition: int) -> None:
+        """Raises `BadLog` if the records of a topic would go on in another partition: the topic would become two."""
+        if ingress_partition(topic, self._writer.partitions) != partition:
+            raise BadLog(
+                f"topic {self._url.topic!r} has {self._writer.partitions} partitions, and had another number when the mirror wrote of {topic} to "
+                f"partition {partition}: docs/operate/partitions.md says how to get more ingress partitions"
+            )
 
     def write(self, record: MirrorRecord) -> None:
         """See `MirrorLog.write`."""

@@ -274,6 +274,40 @@ def test_breakpoints(tmp_path: Path) -> None:
     assert debugger.command is not None
 
 
+def test_going_on_reads_the_states_of_each_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at each command: there may be very many topics."""
+    timeline = Timeline(random_log(1), tmp_path, every=10)
+    timeline.states(len(timeline))
+    debugger, reads = Debugger(timeline), list[int]()
+    states = Timeline._states
+
+    def noted(self: Timeline, moment: int) -> list[StateRow]:
+        reads.append(moment)
+        return states(self, moment)
+
+    monkeypatch.setattr(Timeline, "_states", noted)
+    assert debugger.run() is None
+    assert debugger.moment == len(timeline)
+    debugger.goto(0)
+    for _ in range(len(timeline)):
+        debugger.forth()
+    debugger.breakpoints = [Breakpoint("topic", "nowhere")]
+    assert debugger.run_back() is None
+    parts = -(-len(timeline) // 10)
+    assert 2 * parts < len(reads) <= 4 * parts + 4
+
+
+def test_rows_of_calls_without_an_answer_are_shown(tmp_path: Path) -> None:
+    timeline = Timeline(log_of(policy("messageTTL", 2)), tmp_path)
+    shell = Shell(timeline, Debugger(timeline))
+    shell.stdout = io.StringIO()
+    for line in ("step 2", "rows"):
+        assert not shell.onecmd(line)
+    said = shell.stdout.getvalue()
+    assert '"status": 204' in said
+    assert "UNSET" not in said
+
+
 def test_the_debugger_in_a_terminal(tmp_path: Path) -> None:
     timeline = Timeline(story(), tmp_path)
     shell = Shell(timeline, Debugger(timeline))

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from kafka import KafkaAdminClient
 from kafka.errors import KafkaTimeoutError
 
 from streaming.kafka import writer
@@ -22,7 +23,7 @@ from streaming.kafka.writer import KafkaFailed, NotWritten, SoleWriter, ToSend
 from streaming.mirror import going_on
 from streaming.mirror import journal as journaling
 from streaming.mirror import mirror as mirroring
-from streaming.mirror.journal import KafkaLog, MirrorRecord
+from streaming.mirror.journal import BadLog, KafkaLog, MirrorRecord
 from streaming.mirror.mirror import ClusterMirror
 from streaming.record.rest import Rest
 from tests.broker.kit import QUIET
@@ -116,6 +117,21 @@ def test_it_goes_on_after_any_end(
             ]
             positions = [(each["ledgerId"], each["entryId"]) for each in ids]
             assert positions == sorted(set(positions))
+
+
+def test_it_does_not_go_on_with_other_partitions(broker: Running, url: KafkaUrl) -> None:
+    """A topic would become two."""
+    with broker.client() as client:
+        for number in range(6):
+            client.create_producer(f"persistent://{NAMESPACE}/more-{number}").send(b"x")
+    mirror(broker, url)
+    admin = KafkaAdminClient(bootstrap_servers=url.bootstrap)
+    admin.create_partitions({url.topic: 8})
+    admin.close()
+    before = [*topic_records(url)]
+    with pytest.raises(BadLog, match="has 8 partitions, and had another number when the mirror wrote of"):
+        mirror(broker, url)
+    assert len([*topic_records(url)]) == len(before)
 
 
 def test_a_start_reads_from_the_last_restatement(

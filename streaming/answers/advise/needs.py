@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +30,7 @@ from streaming.answers.advise.search import (
     TopicSearch,
     search,
 )
+from streaming.answers.forked import forked
 from streaming.broker.context import namespace_of
 from streaming.broker.names import PARTITION, whole_of
 from streaming.jobs.replay import load
@@ -162,18 +161,7 @@ def _search_all(work: list[_Work], processes: int | None, total: int) -> Iterato
     if workers < 2 or (processes is None and total < IN_PROCESS):
         yield from (search(*each) for each in work)
         return
-    # Forked, so that the log is read once and not copied.
-    _REGISTER[:] = work
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        yield from pool.map(_search_registered, range(len(work)))
-
-
-_REGISTER: list[_Work] = []
-"""What forked processes work on; they inherit it."""
-
-
-def _search_registered(index: int) -> PartitionSearch:
-    return search(*_REGISTER[index])
+    yield from forked(lambda each: search(*each), work, workers)
 
 
 # ---- what a topic, a partitioned topic and a namespace need

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET
 
 from streaming.answers.explain import advice
 from streaming.answers.history.folders import Folders, NotFound, listed
@@ -58,11 +59,10 @@ def to_json(answer: object) -> str:
 
 
 def builtins(answer: object) -> object:
-    """An answer in lists, objects and plain values: named tuples as objects, not as arrays."""
-    if isinstance(answer, msgspec.Struct):
-        return {name: builtins(getattr(answer, name)) for name in answer.__struct_fields__}
-    if hasattr(answer, "_asdict"):
-        return {name: builtins(value) for name, value in answer._asdict().items()}
+    """An answer in lists, objects and plain values: named tuples as objects, not as arrays. What is unset is left out."""
+    if isinstance(answer, msgspec.Struct) or hasattr(answer, "_asdict"):
+        fields = msgspec.structs.asdict(answer) if isinstance(answer, msgspec.Struct) else answer._asdict()
+        return {name: builtins(value) for name, value in fields.items() if value is not UNSET}
     if isinstance(answer, list | tuple):
         return [builtins(each) for each in answer]
     return answer

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET
 
 from schemas.commands import Line, Refused, decode_or_refuse
 from schemas.effects import KINDS, Row
@@ -87,7 +88,7 @@ class Debugger:
         """Go back until a breakpoint is met, or to the beginning, which is None."""
         end = self._moment - 1
         while end > 0:
-            base, _ = self._timeline.snapshot(end - 1)
+            base = (end - 1) - (end - 1) % self._timeline.every
             met = [(moment, found) for moment, found in self._met(base, end) if found is not None]
             if met:
                 moment, found = met[-1]
@@ -121,13 +122,18 @@ class Debugger:
 
     def _step(self) -> None:
         """Carry out the next command."""
-        base, _ = self._timeline.snapshot(self._moment + 1)
-        if self._loaded < base <= self._moment:  # the entries of another part of the log are needed
-            self._load(self._moment)
+        self._get_ready()
         (records,) = self._timeline.commands(self._moment, self._moment + 1)
         self._touched = {each["partition"] for each in records}
         self._before = [self._folds[each].state() for each in sorted(self._touched & self._folds.keys())]
         self.rows = self._fold(records)
+
+    def _get_ready(self) -> None:
+        """Before the first command of a part of the log: its entries are needed, which are there once it is folded."""
+        if self._moment % self._timeline.every == 0:
+            self._timeline.extend(self._moment + 1)
+            if self._loaded < self._moment:
+                self._load(self._moment)
 
     def _fold(self, records: Sequence[dict[str, Any]]) -> list[tuple[int, Row]]:
         rows: list[tuple[int, Row]] = []
@@ -148,9 +154,7 @@ class Debugger:
         """The moments after `start` up to `stop`, each with the first breakpoint that is met there. It moves the debugger."""
         self._load(start)
         while self._moment < stop:
-            base, _ = self._timeline.snapshot(self._moment + 1)
-            if self._loaded < base <= self._moment:
-                self._load(self._moment)
+            self._get_ready()
             (records,) = self._timeline.commands(self._moment, self._moment + 1)
             subscriptions = self._subscriptions(records[0])
             rows = self._fold(records)
@@ -233,9 +237,18 @@ def kind_of(row: Row) -> str:
 def summary(row: Row) -> str:
     """A row on a line: its kind, and the fields that are set, without those that only repeat the command."""
     fields: dict[str, Any] = row.effect._asdict()
+    fields |= {name: _set_in(value) for name, value in fields.items() if isinstance(value, msgspec.Struct)}
     shown = {
         name: value
         for name, value in fields.items()
         if value is not None and name not in ("topic", "payload", "metadata", "connection")
     }
     return f"{kind_of(row)} " + ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _set_in(value: msgspec.Struct) -> dict[str, Any]:
+    return {
+        name: each
+        for name, each in msgspec.structs.asdict(value).items()
+        if each is not None and each is not UNSET
+    }

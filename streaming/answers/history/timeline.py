@@ -121,7 +121,7 @@ class Timeline:
         if "partition" in table.column_names:
             records = _by_time(records)
         self._records, self._first = records, _first_records(records)
-        self._digest, self._every = digest(records), every
+        self._digest, self.every = digest(records), every
         self._folder = _cached(self._digest) if folder is None else Path(folder)
         self._again = f"Delete the folder {self._folder}: it is made again"
         self._use: IO[bytes] | None = None
@@ -173,7 +173,7 @@ class Timeline:
 
         Raises `NotFound` and `TypeError`.
         """
-        self._extend(moment)
+        self.extend(moment)
         base, states = self.snapshot(moment)
         if base == moment:
             return states
@@ -184,7 +184,7 @@ class Timeline:
 
     def snapshot(self, moment: int) -> tuple[int, list[StateRow]]:
         """The last snapshot up to a moment: when it was taken, and the states."""
-        self._extend(moment)
+        self.extend(moment)
         base = max(each for each in self._snapshots() if each <= moment)
         return base, self._states(base)
 
@@ -220,14 +220,14 @@ class Timeline:
 
     # -- folding --------------------------------------------------------------------------------------------------
 
-    def _extend(self, moment: int) -> None:
+    def extend(self, moment: int) -> None:
         """Fold up to the first snapshot at or after a moment. Raises `NotFound` if the log is shorter, and `TypeError`."""
         if not isinstance(moment, int) or isinstance(moment, bool):
             raise TypeError(f"{moment!r}: expected a moment, a number of commands such as 4")
         if not 0 <= moment <= len(self):
             raise NotFound(f"{moment}: the log has {counted(len(self), 'command')}")
         if self._use is None:
-            claim = Claim(log=self._digest, every=self._every, encoding=VERSION)
+            claim = Claim(log=self._digest, every=self.every, encoding=VERSION)
             self._use = _claim(self._folder, claim)
         if max(self._snapshots()) < moment:
             with _locked(self._folder / _FOLDING, fcntl.LOCK_EX):
@@ -237,7 +237,7 @@ class Timeline:
         done = max(self._snapshots())
         tables = TableSink(str(self._folder / "tables"))
         while done < moment:
-            batch, stop = done // self._every, min((done // self._every + 1) * self._every, len(self))
+            batch, stop = done // self.every, min((done // self.every + 1) * self.every, len(self))
             fold = Fold(self.store, self._states(done))
             self.store.begin(batch)
             tables.begin(batch)

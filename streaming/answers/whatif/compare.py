@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +17,7 @@ import pyarrow.compute as pc
 
 from schemas.arguments import checked
 from streaming.answers.fates import CHANGES
+from streaming.answers.forked import forked
 from streaming.answers.whatif.answer import (
     BASELINE,
     DIFFERENCES,
@@ -219,27 +218,10 @@ def _fold_all(
         for each in work:
             yield _part(each, note)
         return
-    # Forked, so that the log is read once and not copied. The largest partitions go first.
-    order = sorted(work, key=lambda each: -len(each.records))
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        futures = [(pool.submit(_part_of, index), each) for index, each in _registered(order)]
-        for future, each in futures:
-            found = future.result()
-            note(len(each.records))
-            yield found
-
-
-_REGISTER: list[_Work] = []
-"""What forked processes work on; they inherit it."""
-
-
-def _registered(work: list[_Work]) -> Iterator[tuple[int, _Work]]:
-    _REGISTER[:] = work
-    yield from enumerate(work)
-
-
-def _part_of(index: int) -> PartitionCompared:
-    return _part(_REGISTER[index])
+    largest_first = sorted(work, key=lambda each: -len(each.records))
+    for each, found in zip(largest_first, forked(_part, largest_first, workers), strict=True):
+        note(len(each.records))
+        yield found
 
 
 def _part(work: _Work, progress: Callable[[int], object] | None = None) -> PartitionCompared:
