@@ -173,7 +173,7 @@ _ONLY_GO_ON = {("compact", "store"), ("quarantine resubmit", "store"), ("kafka d
 NESTED = [
     (key, out)
     for key in {**WRITING, **CONTINUING}
-    if use(*key) in (Use.FOLDER, Use.OWN, Use.STORE) and key != ("quality", "docs")
+    if use(*key) in (Use.FOLDER, Use.OWN, Use.STORE, Use.NOTED) and key != ("quality", "docs")
     for out in (
         "a/store/x/out",
         "a/store/tables/out",
@@ -208,7 +208,7 @@ def owned(folder: Path) -> None:
 
 
 def test_every_store_is_tried() -> None:
-    assert {*CONTINUING} | _ONLY_GO_ON == {key for key, of in USES.items() if of is Use.STORE}
+    assert {*CONTINUING} | _ONLY_GO_ON == {key for key, of in USES.items() if of in (Use.STORE, Use.NOTED)}
 
 
 @pytest.mark.sampled(4)

@@ -34,6 +34,8 @@ class Use(Enum):
     """Adds lines to a log."""
     STORE = auto()
     """Goes on with a store, which it checks and locks. Files of others may be there, and stay as they are, but for logs and results."""
+    NOTED = auto()
+    """Notes something in a store or in the results of a replay, which it checks and locks."""
 
 
 _WORDS = {
@@ -124,7 +126,7 @@ USES: dict[tuple[str, str], Use] = {
     ("quarantine list", "store"): Use.READS,
     ("quarantine show", "store"): Use.READS,
     ("quarantine export", "store"): Use.READS,
-    ("quarantine resubmit", "store"): Use.STORE,
+    ("quarantine resubmit", "store"): Use.NOTED,
     ("quarantine resubmit", "repaired"): Use.READS,
     ("quarantine resubmit", "value"): Use.READS,
     ("quarantine resubmit", "log"): Use.READS,
@@ -244,8 +246,8 @@ def _left(command: str, last: str | None) -> Callable[[str], bool] | None:
     return lambda name: re.fullmatch(pattern, name) is not None
 
 
-_INPUTS = (Use.READS, Use.READS_POLICIES, Use.STORE)
-_SHARED = (Use.READS, Use.STORE)
+_INPUTS = (Use.READS, Use.READS_POLICIES, Use.STORE, Use.NOTED)
+_SHARED = (Use.READS, Use.STORE, Use.NOTED)
 
 
 def _folders(value: Any) -> list[Path]:
@@ -277,8 +279,8 @@ def _is_folder(path: Path) -> bool:
     return False
 
 
-_CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN, Use.STORE)
-_FOLDERS = (Use.FOLDER, Use.OWN, Use.STORE)
+_CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN, Use.STORE, Use.NOTED)
+_FOLDERS = (Use.FOLDER, Use.OWN, Use.STORE, Use.NOTED)
 
 
 def _check(command: str, given: dict[str, Any]) -> None:
@@ -292,7 +294,7 @@ def _check(command: str, given: dict[str, Any]) -> None:
         if use(command, name) in _INPUTS
         for one in _files(command, name, value)
     ]
-    together = [value for name, value in given.items() if use(command, name) is Use.STORE]
+    together = [value for name, value in given.items() if use(command, name) in (Use.STORE, Use.NOTED)]
     if command == "serve":  # with --engine spark, a query has its folders there
         together += [each / own for each in together for own in ("checkpoint", "store")]
     with expected_errors(InTheWay):

@@ -728,6 +728,14 @@ _CALLS = st.lists(
 )
 
 
+@pytest.mark.parametrize("path", ["/persistent", "/brokers", "/persistent/", "/lookup", "/schemas/public"])
+def test_the_beginning_of_a_path_is_no_call(path: str) -> None:
+    async def ask(api: Api) -> int:
+        return (await api.call("DELETE", path)).status
+
+    assert on_api(ask) in (404, 405)
+
+
 @settings(max_examples=examples(60))
 @given(_CALLS)
 def test_every_call_is_answered(calls: list[tuple[str, str, str, bytes | None]]) -> None:

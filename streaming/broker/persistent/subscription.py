@@ -22,13 +22,20 @@ class PersistentSubscription(Subscription):
     """`dispatcher` is None until the first consumer joins. It outlives the consumers. `throttle`: what a dispatch rate needs
     to remember, None if none ever limited this dispatcher. `caught_up`: whether no dispatch rate limits it, if such rates are
     only for those that lag behind (mirrors `ManagedCursor.isActive`). `refused`: whether the first consumer of a reader was refused
-    (refusedConsumerLeavesSubscription).
+    (refusedConsumerLeavesSubscription). `read_batch`: how many entries the next read may return, since one failed; 0:
+    dispatcherMaxReadBatchSize.
     """
 
     dispatcher: AnyDispatcher | None = None
     throttle: ReadThrottle | None = None
     caught_up: bool = False
     refused: bool = False
+    read_batch: int = 0
+
+    def forget_dispatcher(self) -> None:
+        """See `Subscription.forget_dispatcher`."""
+        super().forget_dispatcher()
+        self.read_batch = 0
 
     @property
     def awaits_its_reader(self) -> bool:

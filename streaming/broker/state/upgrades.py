@@ -44,7 +44,7 @@ _ADDED_FIELDS: tuple[Any, ...] = ({}, [], {}, {}, {}, {}, {})
 _AFTER_GENERATED_NAMES: tuple[Any, ...] = ({}, {}, 0)
 """Those between `generated_names` and `closed_producers`."""
 
-_ADDED_TO_SUBSCRIPTION: tuple[Any, ...] = (0, 0, [], {}, 0)
+_ADDED_TO_SUBSCRIPTION: tuple[Any, ...] = (0, 0, [], {})
 """The fields of a subscription that version 2 has before the dispatcher, and version 1 had not."""
 
 _CONSUMERS, _DISPATCHER, _HASH_RANGES = 3, 4, 14

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,7 +37,6 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     `broker_blocked`: gets no new entries while the broker is over maxUnackedMessagesPerBroker. `last_flow` and
     `last_mark_delete_advanced`: when a consumer last asked for messages, and when acks or the expiry last moved the mark-delete position,
     since the topic was loaded. `asleep_messages`: how many messages are in the entries that sleep until a time (see `Dispatcher.timer`).
-    `read_batch`: how many entries the next read may return, since one failed; 0: dispatcherMaxReadBatchSize.
 
     In the encoding, the fields of the subclasses follow these, so a new field here needs a new `codec.VERSION`.
     """
@@ -62,7 +62,8 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     last_mark_delete_advanced: int = 0
     filtered: FilterCounts = msgspec.field(default_factory=FilterCounts)
     asleep_messages: dict[int, int] = {}
-    read_batch: int = 0
+    if TYPE_CHECKING:
+        read_batch: int = 0  # of those that read entries
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""
@@ -83,7 +84,7 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
 
     def forget_dispatcher(self) -> None:
         """The dispatcher is a new one, or there is none any more."""
-        self.filtered, self.asleep_messages, self.read_batch = FilterCounts(), {}, 0
+        self.filtered, self.asleep_messages = FilterCounts(), {}
 
     @cached_property
     def _by_handle(self) -> dict[Handle, Consumer]:

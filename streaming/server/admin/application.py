@@ -99,10 +99,12 @@ class _Api:
         """What the names of URLs end in."""
 
     def starlette(self) -> Starlette:
-        return Starlette(
+        app = Starlette(
             routes=_in_mounts(self.routes()),
             exception_handlers={HTTPException: _refused, EngineStopped: _stopped, NoAnswer: _stopped},
         )
+        app.router.redirect_slashes = False
+        return app
 
     def routes(self) -> Iterator[HttpRoute]:
         """The routes, of which the first one that matches counts."""
