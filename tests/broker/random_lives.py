@@ -1020,6 +1020,7 @@ THEMES: dict[str, Theme] = {
         {L.publish: 40, L.flow: 15}, topics=("a",), settings=SMALL | {
             "dispatcherMaxReadSizeBytes": [100, 200, 250, 300, 500, 5_000_000], "dispatcherMaxReadBatchSize": [1, 2, 3, 5, 100],
             "dispatcherMaxRoundRobinBatchSize": [1, 2, 3, 20], "maxEffectsPerCommand": [0, 1, 3, 10],
+            "dispatcherMinReadBatchSize": [1, 2, 5],
         },
     ),
     "classic Key_Shared": Theme(
@@ -1134,4 +1135,5 @@ def restarts(theme: str, seed: int, chance: float) -> Iterator[tuple[Broker, Sto
 
 def without_choices() -> set[str]:
     """Settings for which no values are drawn."""
-    return set(ServiceConfiguration.__struct_fields__) - set(SETTINGS) - {"profile"}
+    of_themes = {name for theme in THEMES.values() for name in theme.settings}
+    return set(ServiceConfiguration.__struct_fields__) - set(SETTINGS) - of_themes - {"profile"}
