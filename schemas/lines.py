@@ -1,6 +1,11 @@
-"""Which lines readers of logs and traces take. What writes lines asks here, so that nobody writes what nobody reads."""
+"""The files that have command logs, by their names, and which lines readers of logs and traces take. What writes asks here, so that nobody
+writes what nobody reads."""
 
 from schemas.commands.nesting import DEEPEST, is_deep
+
+JSON_LINES = (".jsonl", ".jsonl.gz")
+LOGS = (*JSON_LINES, ".parquet")
+"""How the names of command logs end."""
 
 LONGEST_LINE = 64 << 20
 """Bytes, with the line's end."""

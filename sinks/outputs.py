@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from schemas.errors import MagnetarError
+from schemas.lines import LOGS
 from sinks.base import BEGUN, INGRESS, SEED, STATE
 from sinks.lock import LOCK, hold
 
@@ -141,9 +142,9 @@ def _replayed(folder: Path) -> str | None:
 
 
 def _log(folder: Path) -> str | None:
-    """Whether a folder is a log. What is in it is no name of a file of ours."""
+    """What a folder with the files of a command log is. In a store, such files are in folders below."""
     with suppress(OSError):
-        if any(each.name.endswith((".jsonl", ".jsonl.gz", ".parquet")) for each in folder.iterdir()):
+        if any(each.name.endswith(LOGS) for each in folder.iterdir()):
             return "the folder of a command log"
     return None
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sinks.lock import LOCK, Holder
 from sinks.outputs import InTheWay, check_folder, check_nested, check_new_file, filling, new_file, new_lines
 from streaming.cli.app import app
-from streaming.cli.outputs import USES, CheckedCommand, Use, use
+from streaming.cli.outputs import KEPT, USES, CheckedCommand, Use, use
 from streaming.jobs.live_sinks import LiveSinks
 from streaming.jobs.replay import replay_in_process
 
@@ -173,7 +173,7 @@ _ONLY_GO_ON = {("compact", "store"), ("quarantine resubmit", "store"), ("kafka d
 NESTED = [
     (key, out)
     for key in {**WRITING, **CONTINUING}
-    if use(*key) in (Use.FOLDER, Use.OWN, Use.STORE, Use.NOTED) and key != ("quality", "docs")
+    if use(*key) in (Use.FOLDER, Use.OWN, *KEPT) and key != ("quality", "docs")
     for out in (
         "a/store/x/out",
         "a/store/tables/out",
@@ -208,7 +208,7 @@ def owned(folder: Path) -> None:
 
 
 def test_every_store_is_tried() -> None:
-    assert {*CONTINUING} | _ONLY_GO_ON == {key for key, of in USES.items() if of in (Use.STORE, Use.NOTED)}
+    assert {*CONTINUING} | _ONLY_GO_ON == {key for key, of in USES.items() if of in KEPT}
 
 
 @pytest.mark.sampled(4)

@@ -38,6 +38,9 @@ class Use(Enum):
     """Notes something in a store or in the results of a replay, which it checks and locks."""
 
 
+KEPT = (Use.STORE, Use.NOTED)
+"""What is there already is the command's own, and stays."""
+
 _WORDS = {
     "topic", "subscription", "message", "producer", "name", "where", "value", "quarantine", "quarantine_topic", "rule", "record", "profile", "before", "after",
     "from_time", "at", "older_than", "back", "size", "duration", "limit", "limit_time", "quota_policy", "quota_type", "setting",
@@ -246,8 +249,8 @@ def _left(command: str, last: str | None) -> Callable[[str], bool] | None:
     return lambda name: re.fullmatch(pattern, name) is not None
 
 
-_INPUTS = (Use.READS, Use.READS_POLICIES, Use.STORE, Use.NOTED)
-_SHARED = (Use.READS, Use.STORE, Use.NOTED)
+_INPUTS = (Use.READS, Use.READS_POLICIES, *KEPT)
+_SHARED = (Use.READS, *KEPT)
 
 
 def _folders(value: Any) -> list[Path]:
@@ -279,8 +282,8 @@ def _is_folder(path: Path) -> bool:
     return False
 
 
-_CHECKED = (Use.FILE, Use.FILE_WITH_TEST, Use.FOLDER, Use.OWN, Use.STORE, Use.NOTED)
-_FOLDERS = (Use.FOLDER, Use.OWN, Use.STORE, Use.NOTED)
+_FOLDERS = (Use.FOLDER, Use.OWN, *KEPT)
+_CHECKED = (Use.FILE, Use.FILE_WITH_TEST, *_FOLDERS)
 
 
 def _check(command: str, given: dict[str, Any]) -> None:
@@ -294,7 +297,7 @@ def _check(command: str, given: dict[str, Any]) -> None:
         if use(command, name) in _INPUTS
         for one in _files(command, name, value)
     ]
-    together = [value for name, value in given.items() if use(command, name) in (Use.STORE, Use.NOTED)]
+    together = [value for name, value in given.items() if use(command, name) in KEPT]
     if command == "serve":  # with --engine spark, a query has its folders there
         together += [each / own for each in together for own in ("checkpoint", "store")]
     with expected_errors(InTheWay):

@@ -30,7 +30,7 @@ from schemas.arguments import checked
 from schemas.commands import MalformedCommand, Publish, decode, to_json
 from schemas.commands.nesting import is_deep
 from schemas.keys import topic_of
-from schemas.lines import LONGEST_LINE
+from schemas.lines import JSON_LINES, LOGS, LONGEST_LINE
 from schemas.records import OFFSETS, PARTITIONS, RECORD
 from schemas.undecodable import UNDECODABLE
 from sinks.base import STATE
@@ -86,7 +86,7 @@ def replay_first(folder: Path) -> str:
 
 def check_log_name(path: str | Path) -> None:
     """Whether `write_log` and `read_log` accept the name of a file. Raises `LogError`."""
-    if not str(path).endswith((".jsonl", ".jsonl.gz", ".parquet")):
+    if not str(path).endswith(LOGS):
         raise LogError(f"{path}: expected a name ending in .jsonl, .jsonl.gz or .parquet")
 
 
@@ -117,7 +117,7 @@ def has_lines(folder: Path) -> bool:
 
 def _parts(path: Path) -> list[Path]:
     """The files with lines in a folder, in order."""
-    return sorted(each for each in path.glob("*.jsonl*") if each.name.endswith((".jsonl", ".jsonl.gz")))
+    return sorted(each for each in path.glob("*.jsonl*") if each.name.endswith(JSON_LINES))
 
 
 def _lines_of(parts: Iterable[Path], room: "_Room") -> Iterator[bytes]:
@@ -137,7 +137,7 @@ def _lines_of(parts: Iterable[Path], room: "_Room") -> Iterator[bytes]:
 def line_numbers(path: str | Path) -> list[int] | None:
     """The line, from 1, of each record that `read_log` returns. None: the log is Parquet, which has no lines."""
     path = Path(path)
-    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+    if not path.name.endswith(JSON_LINES):
         return None
     return [number for number, line in enumerate(_lines_in(path), 1) if line.strip()]
 

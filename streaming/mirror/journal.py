@@ -296,6 +296,7 @@ class KafkaLog:
             consumer.assign(parts)
             ends = consumer.end_offsets(parts)
             self._kept = {part.partition: consumer.committed(part) or 0 for part in parts}
+            seen = set[tuple[str, int]]()
             for part in parts:
                 consumer.seek(part, self._kept[part.partition])
             while any(consumer.position(part) < ends[part] for part in parts):
@@ -303,8 +304,10 @@ class KafkaLog:
                     for record in records:
                         if isinstance(command := _command(record.value), dict):
                             topic = topic_of(record.key)
-                            if topic is not None and command.get("connection") == CONNECTION:
+                            own = command.get("connection") == CONNECTION
+                            if topic is not None and own and (topic, record.partition) not in seen:
                                 self._check_partition(topic, record.partition)
+                                seen.add((topic, record.partition))
                             yield MirrorRecord(record.timestamp, topic, command)
 
     def _check_partition(self, topic: str, partition: int) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from schemas.commands import Profile, decode_or_refuse
 from schemas.effects import AdminResponse, Effect, Error, Quarantined, SendError, SendReceipt, Unsupported
-from schemas.lines import Unreadable
+from schemas.lines import JSON_LINES, Unreadable
 from sinks.outputs import check_new_file, new_lines
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
@@ -98,7 +98,7 @@ def capture(
     Raises `NotCaptured`, `CallFailed`, `ReadFailed`, `BadUrl`, and `TraceError` for an `out` that no command would read. Then
     there is no file.
     """
-    if not out.name.endswith((".jsonl", ".jsonl.gz")):
+    if not out.name.endswith(JSON_LINES):
         raise TraceError(f"{out}: expected a name ending in .jsonl or .jsonl.gz")
     check_new_file(out)
     broker_address(service_url)

@@ -7,13 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.lines import Unreadable, readable
+from schemas.lines import JSON_LINES, Unreadable, readable
 from sinks.outputs import new_lines
 from streaming.traces.trace import TraceError, read_trace, trace_files
 from streaming.traces.ungated import NOT_RECORDED, session_of
-
-_NAMES = (".jsonl", ".jsonl.gz")
-"""Of command logs in JSON Lines, see `streaming.log.files`."""
 
 
 class Imported(NamedTuple):
@@ -39,8 +36,8 @@ def import_traces(
     Ledger ids in acks, seeks and admin calls become those that Magnetar assigns. Connections are prefixed with the name of
     their trace to keep them apart. Raises `TraceError`, also for an `out` that no command would read.
     """
-    if not out.name.endswith(_NAMES):
-        raise TraceError(f"{out}: expected a name ending in {' or '.join(_NAMES)}")
+    if not out.name.endswith(JSON_LINES):
+        raise TraceError(f"{out}: expected a name ending in {' or '.join(JSON_LINES)}")
     traces = [read_trace(path) for path in trace_files(paths)]
     traces.sort(key=lambda trace: float(trace.records[0]["t"]) if trace.records else 0.0)
     commands: Counter[str] = Counter()

@@ -31,7 +31,7 @@ def answer(log: Any, at_least: int, pieces: int = 60, **asked: Any) -> tuple[Wha
     kept: list[int] = []
 
     class Forgetting(differences.Comparison):
-        def settle(self, runs: side_by_side.Unsettled) -> None:
+        def settle(self, runs: side_by_side.Runs) -> None:
             super().settle(runs)
             kept.extend(len(each) - each.first for each in runs.messages.values())
 

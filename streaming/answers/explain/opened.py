@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from schemas.lines import LOGS
 from streaming.answers.history.folders import Folders, NotFound
 from streaming.answers.history.timeline import Timeline, is_folder_of_log
 
 
 def is_log(path: str | Path) -> bool:
     """Whether a path names a command log, in a file or in a folder with lines, and not the folder of a replay or a query."""
-    return not is_of_run(path) and (
-        str(path).endswith((".jsonl", ".jsonl.gz", ".parquet")) or is_folder_of_log(path)
-    )
+    return not is_of_run(path) and (str(path).endswith(LOGS) or is_folder_of_log(path))
 
 
 def is_of_run(path: str | Path) -> bool:

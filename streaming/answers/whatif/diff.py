@@ -202,15 +202,15 @@ def _observed(partition: int, sides: tuple[_Side, _Side]) -> Folded:
     for observer, broker in zip(observers, brokers, strict=True):
         observer.finish(broker)
     return Folded(
-        messages,
-        list(observers),
-        [broker.stats() for broker in brokers],
-        [side.replayed.unmatched if partition == min(side.states) else 0 for side in sides],
-        [{}, open_loop],
-        [{}, {}],
-        brokers[0].clock if first is None else first,
-        max(broker.clock for broker in brokers),
-        sampled_topics(brokers[0]),
+        messages=messages,
+        observers=list(observers),
+        open_loop=[{}, open_loop],
+        stats=[broker.stats() for broker in brokers],
+        unmatched=[side.replayed.unmatched if partition == min(side.states) else 0 for side in sides],
+        other_stats=[{}, {}],
+        first=brokers[0].clock if first is None else first,
+        last=max(broker.clock for broker in brokers),
+        sampled=sampled_topics(brokers[0]),
     )
 
 

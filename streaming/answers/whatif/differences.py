@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ from streaming.answers.whatif.observed import (
     OfTopic,
     TopicPublishes,
 )
-from streaming.answers.whatif.side_by_side import Folded, OpenLoop, Unsettled, numbers_in
+from streaming.answers.whatif.side_by_side import Folded, OpenLoop, Runs, numbers_in
 
 ALL_FATES: tuple[Published | Outcome, ...] = (
     "waiting", "acked", *LOST, "refused", "duplicate", "not sent", "subscription deleted", "not for it", "unknown",
@@ -78,7 +79,7 @@ class Comparison:
         self._counts: dict[tuple[int, str, str], Counter[str]] = {}
         self._tries: dict[str, int] = {}
 
-    def settle(self, runs: Unsettled) -> None:
+    def settle(self, runs: Runs) -> None:
         """A piece is folded: compare what is settled of the topics of which that is half, at least. So no message is copied often."""
         everything = [*runs.observers, *runs.beside]
         for topic in {topic for each in everything for topic in each.touched}:
@@ -100,27 +101,29 @@ class Comparison:
                 messages.forget(stop)
 
     def compare(
-        self, runs: Folded | Unsettled, topic: str, stop: int, same: Mapping[int, _Same] | None = None
+        self, runs: Runs, topic: str, stop: int, same: Mapping[int, _Same] = MappingProxyType({})
     ) -> None:
         """Compare the messages of a topic before `stop` that have not been. `same`: of runs with a log of their own."""
-        baseline = runs.observers[0]
-        own = baseline.known(topic)
+        everything = [observer.known(topic) for observer in runs.observers]
+        own = everything[0]
         first = own.messages.first
-        for run, observer in enumerate(runs.observers):
-            other = observer.known(topic)
-            its = None if same is None else same.get(run)
-            answers = other.answer.between(first, stop) if its is None else its.answer
+        for run, of in enumerate(everything):
+            answers = same[run].answer if run in same else of.answer.between(first, stop)
             so_far = self._answers.get((run, topic), 0)
             self._answers[run, topic] = so_far + np.bincount(answers, minlength=4)
-            for subscription in {*own.subscriptions, *other.subscriptions}:
+        for subscription in {name for of in everything for name in of.subscriptions}:
+            before = Fates(runs.observers[0], own, subscription, first, stop)
+            for run, (observer, of) in enumerate(zip(runs.observers, everything, strict=True)):
+                mine = of.subscriptions.get(subscription)
+                if mine is None and subscription not in own.subscriptions:
+                    continue
                 counts = self._counts.setdefault((run, topic, subscription), Counter())
-                if subscription in other.subscriptions:
-                    window = (first, stop) if its is None else (0, len(other.messages))
-                    counts.update(_totals_of(other.subscriptions[subscription], *window))
+                if mine is not None:
+                    window = (0, len(of.messages)) if run in same else (first, stop)
+                    counts.update(_totals_of(mine, *window))
                 if not run:
                     continue
-                before = Fates(baseline, own, subscription, first, stop)
-                after = Fates(observer, other, subscription, first, stop, its)
+                after = Fates(observer, of, subscription, first, stop, same.get(run))
                 found = _Pair(topic, subscription, before, after, runs.open_loop[run].get(topic))
                 counts.update(found.counts())
                 if len(found.rows):

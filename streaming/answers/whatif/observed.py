@@ -161,7 +161,6 @@ class TopicPublishes:
     def __init__(self) -> None:
         self._columns = tuple(ByNumber() for _ in range(6))
         self.offset, self.clock, self.publish_time, self.sequence_id, self.size, self.producer = self._columns
-        self.first = 0
         self.key: dict[int, str] = {}
         self.metadata: dict[int, MessageMetadata] = {}
         self.broker_timestamp: dict[int, int] = {}
@@ -184,13 +183,17 @@ class TopicPublishes:
                 found.broker_timestamp[number] = each.entry.broker_timestamp
         return found
 
+    @property
+    def first(self) -> int:
+        """The number of the first that is not forgotten."""
+        return self.clock.first
+
     def __len__(self) -> int:
         """How many there were."""
         return self.first + len(self.clock)
 
     def forget(self, stop: int) -> None:
         """Nobody asks for those before `stop` any more."""
-        self.first = stop
         for column in self._columns:
             column.forget(stop)
         self._entries.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -136,31 +137,31 @@ def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
     return [each._replace(effects=each.effects - first) for each in acks if first <= each.effects < stop]
 
 
-class Folded(NamedTuple):
-    """What came of a partition: the messages by topic, then for the baseline and each policy set its observer, the stats of
-    its broker, how many commands named nothing, where its topics became open-loop, and by topic which fields of the admin API's stats
-    are not the baseline's at the end. `sampled`: the topics of the baseline whose entries are sampled, see `PersistentTopic.is_sampled`. `first` and `last`: the time (ms) of the first record, and the clock at the end. `reacted`: the
-    log of each policy set if it has one of its own."""
+@dataclass(kw_only=True)
+class Runs:
+    """The runs of a partition, of which a part is folded: the messages by topic, then for the baseline and each policy set its observer,
+    and where its topics became open-loop. `beside`: the observers of what else is folded."""
 
     messages: dict[str, TopicPublishes]
     observers: list[Observer]
+    open_loop: list[dict[str, OpenLoop]]
+    beside: Sequence[Observer] = ()
+
+
+@dataclass(kw_only=True)
+class Folded(Runs):
+    """What came of a partition. For the baseline and each policy set: the stats of its broker, how many commands named nothing, and by
+    topic which fields of the admin API's stats are not the baseline's at the end. `sampled`: the topics of the baseline whose entries are
+    sampled, see `PersistentTopic.is_sampled`. `first` and `last`: the time (ms) of the first record, and the clock at the end.
+    `reacted`: the log of each policy set if it has one of its own."""
+
     stats: list[list[dict[str, Any]]]
     unmatched: list[int]
-    open_loop: list[dict[str, OpenLoop]]
     other_stats: list[dict[str, list[str]]]
     first: int
     last: int
     sampled: list[str]
     reacted: Sequence[Reacted] = ()
-
-
-class Unsettled(NamedTuple):
-    """A partition of which a part is folded: as in `Folded`. `beside`: the observers of what else is folded."""
-
-    messages: dict[str, TopicPublishes]
-    observers: list[Observer]
-    open_loop: list[dict[str, OpenLoop]]
-    beside: list[Observer]
 
 
 def sampled_topics(broker: Broker) -> list[str]:
@@ -193,7 +194,7 @@ def fold_side_by_side(
     progress: Callable[[int], object] | None = None,
     start: Start | None = None,
     baseline: PartitionPins | None = None,
-    settle: Callable[[Unsettled], object] | None = None,
+    settle: Callable[[Runs], object] | None = None,
 ) -> Folded:
     """Fold the `records` (columns `schemas.records.RECORD`) of an ingress partition as they are (or with the pins of a `baseline`), and
     under each policy set.
@@ -222,6 +223,12 @@ def fold_side_by_side(
             run.broker.apply(int(records["offset"][0].as_py()) + offset, first, topic, command, b"")
         run.broker.flush()
         run.observer.sample()
+    so_far = Runs(
+        messages=messages,
+        observers=[run.observer for run in runs],
+        open_loop=[run.open_loop for run in runs],
+        beside=[recorded.observer] if recorded else [],
+    )
     size = max(1, min(PIECE, len(records) // PIECES))
     done = 0
     while done < len(records):
@@ -232,10 +239,7 @@ def fold_side_by_side(
         for run in runs[1:]:
             note_open_loop(runs[0].observer, run.observer, run.open_loop, shift)
         if settle is not None:
-            beside = [recorded.observer] if recorded else []
-            settle(
-                Unsettled(messages, [run.observer for run in runs], [run.open_loop for run in runs], beside)
-            )
+            settle(so_far)
         for run in runs:
             run.observer.sample()
         if recorded is not None:
@@ -246,17 +250,7 @@ def fold_side_by_side(
             progress(len(part))
     for run in runs:
         run.observer.end()
-    return Folded(
-        messages,
-        [run.observer for run in runs],
-        [run.broker.stats() for run in runs],
-        [run.broker.unmatched for run in runs],
-        [run.open_loop for run in runs],
-        other_stats([run.broker for run in runs]),
-        first,
-        runs[0].broker.clock,
-        sampled_topics(runs[0].broker),
-    )
+    return _folded(messages, runs, [run.broker.unmatched for run in runs], first)
 
 
 def fold_reacted(
@@ -296,17 +290,26 @@ def fold_reacted(
             run.observer.sample()
     for run in runs:
         run.observer.end()
+    first = records["timestamp"][0].as_py() if len(records) else 0
+    unmatched = [0, *(each.unmatched for each in reacted)]
+    return _folded(runs[0].messages, runs, unmatched, first, reacted)
+
+
+def _folded(
+    messages: dict[str, TopicPublishes], runs: Sequence[_Run], unmatched: list[int], first: int,
+    reacted: Sequence[Reacted] = (),
+) -> Folded:  # fmt: skip
     return Folded(
-        runs[0].messages,
-        [run.observer for run in runs],
-        [run.broker.stats() for run in runs],
-        [0, *(each.unmatched for each in reacted)],
-        [run.open_loop for run in runs],
-        other_stats([run.broker for run in runs]),
-        records["timestamp"][0].as_py() if len(records) else 0,
-        runs[0].broker.clock,
-        sampled_topics(runs[0].broker),
-        reacted,
+        messages=messages,
+        observers=[run.observer for run in runs],
+        open_loop=[run.open_loop for run in runs],
+        stats=[run.broker.stats() for run in runs],
+        unmatched=unmatched,
+        other_stats=other_stats([run.broker for run in runs]),
+        first=first,
+        last=runs[0].broker.clock,
+        sampled=sampled_topics(runs[0].broker),
+        reacted=reacted,
     )
 
 
