@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from schemas.arguments import checked
@@ -36,14 +37,16 @@ from schemas.undecodable import UNDECODABLE
 from sinks.base import STATE
 from sinks.lock import hold
 from sinks.outputs import new_file, new_lines
+from streaming.log import spool
+from streaming.log.spool import Spool
 from streaming.log.table import (
     LOGICAL,
     LogError,
+    Offsets,
     check_coordinates,
     log_table,
     ordered,
     out_of_range,
-    rank,
 )
 
 _SHORT = ("topic", "producer", "sequence_id", "payload")
@@ -214,11 +217,9 @@ def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
 
     Partitions are kept if any line has one; a line without one belongs to the partition of the line before it.
     """
-    timestamps: list[int] = []
-    topics: list[str | None] = []
-    values: list[bytes] = []
-    partitions: list[int] = []
-    offsets: list[int] = []
+    found = Spool(RECORD)
+    rows: list[tuple[int, int, int, str | None, bytes]] = []
+    size = 0
     partitioned, partition, timestamp = False, 0, 0
     last: dict[int, int] = {}
     for number, line in enumerate(lines, 1):
@@ -254,16 +255,18 @@ def read_lines(lines: Iterable[bytes], path: str) -> pa.Table:
         if offset not in OFFSETS:
             raise out_of_range("offset", offset, f"{path}, line {number}")
         last[partition] = offset
-        partitions.append(partition)
-        offsets.append(offset)
-        timestamps.append(timestamp)
-        topics.append(topic)
-        values.append(value)
-    if not partitioned:
-        return log_table(LOGICAL, timestamp=timestamps, topic=topics, value=values)
-    return log_table(
-        RECORD, partition=partitions, offset=offsets, timestamp=timestamps, topic=topics, value=values
-    )
+        rows.append((partition, offset, timestamp, topic, value))
+        size += len(value)
+        if len(rows) >= spool.ROWS or size > spool.BYTES:
+            found.add(_records(rows))
+            rows, size = [], 0
+    found.add(_records(rows))
+    return found.table() if partitioned else found.table().select(LOGICAL.names)
+
+
+def _records(rows: list[tuple[int, int, int, str | None, bytes]]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(RECORD)
+    return log_table(RECORD, **dict(zip(RECORD.names, columns, strict=True)))
 
 
 class _Room:
@@ -403,46 +406,61 @@ def _table(path: Path) -> pa.Table:
     names = pq.ParquetDataset(path).schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise LogError(f"{path}: column {twice[0]} occurs twice: remove one of them")
-    own = () if "value" in names else (*_SHORT, *_SHORT_OPTIONAL, "key", "properties")
-    read = [name for name in names if name in (*RECORD.names, *own)]
-    if "value" in names or set(_SHORT) <= set(names):
-        _check_room(path, read)
-    if "value" in names:
-        log = pq.read_table(path, columns=read, page_checksum_verification=True)
-        with _column(path, log, "value", "text or binary"):
-            value: Any = pc.fill_null(log["value"].cast(pa.binary()), b"")
-        if (pc.max(pc.binary_length(value)).as_py() or 0) > LONGEST_LINE:
-            raise LogError(
-                f"{path} has a value of more than {LONGEST_LINE >> 20} MiB: no command is that long"
-            )
-    elif set(_SHORT) <= set(names):
-        log = pq.read_table(path, columns=read)
-        value = pa.chunked_array(
-            [pa.array(chunk, pa.binary()) for chunk in _publishes(path, log)], pa.binary()
-        )
-    else:
+    if "value" not in names and not set(_SHORT) <= set(names):
         raise LogError(
             f"{path}: columns {', '.join(names)}. Expected those of a record ({', '.join(RECORD.names)}) or of plain "
             f"publishing ({', '.join(_SHORT)})"
         )
-    topic: Any = pa.nulls(len(log), pa.string())
-    if "topic" in names:
-        with _column(path, log, "topic", "text"):
-            topic = _topics(log["topic"])
-    topic = pc.if_else(pc.equal(topic, ""), pa.scalar(None, pa.string()), topic)
-    with _column(path, log, "timestamp", "an integer (ms since the epoch) or a timestamp"):
-        columns = {"timestamp": _timestamps(log), "topic": topic, "value": value}
-    if "partition" not in names:
-        return log_table(LOGICAL, **columns)
-    places = {}
-    for name in ("partition", "offset"):
-        if name in names:
-            with _column(path, log, name, "an integer"):
-                places[name] = _integers(log[name])
-    places["partition"] = partition = pc.fill_null(places["partition"], 0)
-    check_coordinates(pa.table(places), str(path))
-    offset = places["offset"] if "offset" in names else rank(partition.to_numpy())
-    return ordered(log_table(RECORD, partition=partition, offset=offset, **columns), str(path))
+    own = () if "value" in names else (*_SHORT, *_SHORT_OPTIONAL, "key", "properties")
+    read = [name for name in names if name in (*RECORD.names, *own)]
+    _check_room(path, read)
+    schema = RECORD if "partition" in names else LOGICAL
+    found, offsets, count, timestamp = Spool(schema), Offsets(), 0, 0
+    for log in _pieces(path, read):
+        topic: Any = pa.nulls(len(log), pa.string())
+        if "topic" in names:
+            with _column(path, log, "topic", "text"):
+                topic = _topics(log["topic"])
+        topic = pc.if_else(pc.equal(topic, ""), pa.scalar(None, pa.string()), topic)
+        with _column(path, log, "timestamp", "an integer (ms since the epoch) or a timestamp"):
+            timestamps = _timestamps(log, timestamp)
+        columns = {"timestamp": timestamps, "topic": topic, "value": _values(path, log)}
+        if schema is RECORD:
+            for name in [each for each in ("partition", "offset") if each in names]:
+                with _column(path, log, name, "an integer"):
+                    columns[name] = _integers(log[name])
+            columns["partition"] = partition = pc.fill_null(columns["partition"], 0)
+            check_coordinates(pa.table(columns), str(path), count)
+            if "offset" not in names:
+                columns["offset"] = offsets.of(partition.to_numpy())
+        found.add(log_table(schema, **columns))
+        count += len(log)
+        timestamp = timestamps[-1].as_py() if len(log) else timestamp
+    return ordered(found.table(), str(path)) if schema is RECORD else found.table()
+
+
+def _pieces(path: Path, columns: list[str]) -> Iterator[pa.Table]:
+    """The rows, some at a time. The first piece is empty: it has the types."""
+    format_ = ds.ParquetFileFormat(page_checksum_verification=True)
+    partitioning = ds.HivePartitioning.discover(infer_dictionary=True)
+    dataset = ds.dataset(path, format=format_, partitioning=partitioning)
+    yield pa.schema([dataset.schema.field(name) for name in columns]).empty_table()
+    batches = dataset.to_batches(
+        columns=columns, batch_size=spool.ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+    )
+    for batch in batches:
+        yield pa.Table.from_batches([batch])
+
+
+def _values(path: Path, log: pa.Table) -> Any:
+    """The value of each record."""
+    if "value" not in log.column_names:
+        return pa.chunked_array([pa.array(each, pa.binary()) for each in _publishes(path, log)], pa.binary())
+    with _column(path, log, "value", "text or binary"):
+        value: Any = pc.fill_null(log["value"].cast(pa.binary()), b"")
+    if (pc.max(pc.binary_length(value)).as_py() or 0) > LONGEST_LINE:
+        raise LogError(f"{path} has a value of more than {LONGEST_LINE >> 20} MiB: no command is that long")
+    return value
 
 
 def _check_room(path: Path, names: list[str]) -> None:
@@ -518,13 +536,14 @@ def _topics(column: pa.ChunkedArray) -> pa.ChunkedArray:
     )
 
 
-def _timestamps(log: pa.Table) -> Any:
+def _timestamps(log: pa.Table, before: int) -> Any:
+    """The timestamp of each record. One that lacks its own has that of the record before it."""
     if "timestamp" not in log.column_names:
-        return np.zeros(len(log), np.int64)
+        return pa.array(np.zeros(len(log), np.int64))
     column = log["timestamp"]
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    return pc.fill_null(pc.fill_null_forward(column.cast(pa.int64()).combine_chunks()), 0)
+    return pc.fill_null(pc.fill_null_forward(column.cast(pa.int64()).combine_chunks()), before)
 
 
 def _publishes(path: Path, log: pa.Table) -> Iterator[list[bytes]]:
@@ -548,7 +567,7 @@ def _publishes(path: Path, log: pa.Table) -> Iterator[list[bytes]]:
                 columns.append(log[name].cast(type_))
     plain = fields == ["producer", "sequence_id", "payload_bytes"]
     for start in range(0, len(log), _CHUNK):
-        part = [_values(column.slice(start, _CHUNK)) for column in columns]
+        part = [_objects(column.slice(start, _CHUNK)) for column in columns]
         if plain and None not in part[2]:
             yield [
                 _encode(Publish(producer=producer, sequence_id=sequence_id, payload_bytes=data))
@@ -567,7 +586,7 @@ _PROPERTIES = pa.map_(pa.string(), pa.string())
 _AS_BYTES = {pa.string(): pa.binary(), _PROPERTIES: pa.map_(pa.binary(), pa.binary())}
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def _objects(column: pa.ChunkedArray) -> list[Any]:
     """The values of a column. A text that is not UTF-8 is bytes, which makes a record for quarantine."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]

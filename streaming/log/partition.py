@@ -7,10 +7,12 @@ topic: the partitions of that topic are in several ingress partitions.
 
 import zlib
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.commands import Admin, Line, decode_or_refuse, to_json
 from schemas.records import RECORD
@@ -20,7 +22,8 @@ from streaming.log.merge import (
     merge_partitions,
     on_partitioned_topics,
 )
-from streaming.log.table import LogError, log_table, rank, replaced
+from streaming.log.spool import Spool, pieces
+from streaming.log.table import LogError, Offsets, log_table, replaced
 
 PARTITIONS = 4
 """The default number of ingress partitions. It is not the number of cores: a replay's rows must not depend on the machine."""
@@ -82,17 +85,36 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
         log = merge_partitions(log).log
     whole = on_partitioned_topics(log)
     log = _without_topics(log, whole)
-    values = log["value"]
-    rows, partition = _spread(
-        log["topic"].combine_chunks(),
-        lambda row: row in whole or for_partition(values[row].as_py()) is not None,
-        partitions,
-    )
-    if len(rows) > len(log):
-        log = log.take(pa.array(rows))
-    offset = rank(partition)
-    return log_table(RECORD, partition=partition, offset=offset, timestamp=log["timestamp"], topic=log["topic"],
-                  value=log["value"])  # fmt: skip
+    found, offsets, first = Spool(RECORD), Offsets(), 0
+    for piece in pieces(log):
+        values = piece["value"]
+
+        def for_all(row: int, first: int = first, values: pa.ChunkedArray = values) -> bool:
+            return first + row in whole or for_partition(values[row].as_py()) is not None
+
+        rows, partition = _spread(piece["topic"].combine_chunks(), for_all, partitions)
+        first += len(piece)
+        if len(rows) > len(piece):
+            piece = piece.take(pa.array(rows))
+        found.add(log_table(RECORD, partition=partition, offset=offsets.of(partition), timestamp=piece["timestamp"],
+                            topic=piece["topic"], value=piece["value"]))  # fmt: skip
+    return found.table()
+
+
+def by_partition(records: pa.Table) -> dict[int, pa.Table]:
+    """`records` (columns `RECORD`) by ingress partition."""
+    found, counts = Spool(records.schema), dict[int, int]()
+    for partition in sorted(records["partition"].unique().to_pylist()):
+        counts[partition] = 0
+        for piece in pieces(records):
+            own = piece.filter(pc.equal(piece["partition"], partition))
+            found.add(own)
+            counts[partition] += len(own)
+    table, stops = found.table(), accumulate(counts.values())
+    return {
+        partition: table.slice(stop - count, count)
+        for (partition, count), stop in zip(counts.items(), stops, strict=True)
+    }
 
 
 def spread(records: pa.Table, partitions: int) -> pa.Table:

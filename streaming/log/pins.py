@@ -32,6 +32,7 @@ from streaming.broker import admin_requests
 from streaming.broker.admin import dynamic_settings, namespace_policies, namespaces
 from streaming.broker.config import BadSetting, configuration
 from streaming.broker.policies.admin_calls import policy_of
+from streaming.log.spool import pieces
 from streaming.log.table import replaced
 
 
@@ -82,7 +83,9 @@ def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
         for place, (_, topic, command) in enumerate(front[owner])
     ]
     commands = {row: to_binary(command) for row, command in overridden.reconfigured.items()}
-    kept = replaced(records, "value", commands).filter(pa.array(overridden.keep))
+    keep = np.ones(len(records), bool)
+    keep[overridden.dropped] = False
+    kept = replaced(records, "value", commands).filter(pa.array(keep))
     moved = kept.set_column(
         RECORD.get_field_index("offset"), RECORD.field("offset"), pc.add(kept["offset"], shift)
     )
@@ -112,7 +115,7 @@ def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, Partitio
     front = _front(records, policies, overridden)
     dropped: dict[int, set[int]] = defaultdict(set)
     replaced: dict[int, dict[int, BrokerConfig | Admin]] = defaultdict(dict)
-    for row in np.flatnonzero(~overridden.keep).tolist():
+    for row in overridden.dropped:
         dropped[records["partition"][row].as_py()].add(records["offset"][row].as_py())
     for row, command in overridden.reconfigured.items():
         replaced[records["partition"][row].as_py()][records["offset"][row].as_py()] = command
@@ -133,12 +136,11 @@ def of_baseline(records: pa.Table) -> dict[int, PartitionPins]:
 
 
 class _Overridden(NamedTuple):
-    """What policies do to a log: the rows to `keep`, and by row the commands in place of others (`reconfigured`): configurations, and
-    PUTs of namespaces, each of which sets all policies of one. `starts` has the
-    first row of each partition; `configs`, by that row, the configuration with which the partition begins: the log's own or
-    the default, with that of the policies applied."""
+    """What policies do to a log: the rows that are left out (`dropped`), and by row the commands in place of others (`reconfigured`):
+    configurations, and PUTs of namespaces, each of which sets all policies of one. `starts` has the first row of each partition; `configs`,
+    by that row, the configuration with which the partition begins: the log's own or the default, with that of the policies applied."""
 
-    keep: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    dropped: list[int]
     reconfigured: dict[int, BrokerConfig | Admin]
     starts: dict[int, int]
     configs: dict[int, BrokerConfig]
@@ -203,19 +205,17 @@ def created_by(topic: str | None, command: Admin) -> str | None:
 
 
 def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden:
-    partition = records["partition"].to_numpy()
-    starts = {int(p): int(np.argmax(partition == p)) for p in np.unique(partition)}
+    starts = _starts(records)
     first_rows, config = set(starts.values()), _config(policies, records)
     calls = [each for each in policies if isinstance(each.command, Admin)]
     keys = {key for each in calls for key in keys_of(each.topic, each.command)}  # type: ignore[arg-type]
     if config is not None:
         keys |= {_key_of_setting(name) for name in config["settings"]}
     whole = {_about(each.topic, each.command) for each in calls if each.whole}  # type: ignore[arg-type]
-    keep = np.ones(len(records), bool)
+    dropped: list[int] = []
     configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
     reconfigured: dict[int, BrokerConfig | Admin] = {}
-    mentioned = _mentions(records["value"], b"ADMIN") | _mentions(records["value"], b"BROKER_CONFIG")
-    for row in np.flatnonzero(mentioned).tolist():
+    for row in _mentioning(records, b"ADMIN", b"BROKER_CONFIG"):
         command = decode_or_refuse(records["value"][row].as_py())
         topic = records["topic"][row].as_py()
         if isinstance(command, Line):
@@ -229,15 +229,29 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
             elif command.method != "GET":
                 key = _key(topic, command)
                 is_policy = key[1] != command.path
-                keep[row] = key not in keys and not (is_policy and _about(topic, command) in whole)
+                if key in keys or (is_policy and _about(topic, command) in whole):
+                    dropped.append(row)
         elif isinstance(command, BrokerConfig):
             if not is_accepted(command):
                 continue  # it is quarantined under other policies, too
             if row in first_rows:
-                configs[row], keep[row] = _over(command, config), False
+                configs[row] = _over(command, config)
+                dropped.append(row)
             elif config is not None:
                 reconfigured[row] = _over(command, config)
-    return _Overridden(keep, reconfigured, starts, configs)
+    return _Overridden(dropped, reconfigured, starts, configs)
+
+
+def _starts(records: pa.Table) -> dict[int, int]:
+    """The first row of each partition."""
+    found, first = dict[int, int](), 0
+    for piece in pieces(records.select(["partition"])):
+        numbers, rows = np.unique(piece["partition"].to_numpy(), return_index=True)
+        found = {
+            number: first + row for number, row in zip(numbers.tolist(), rows.tolist(), strict=True)
+        } | found
+        first += len(piece)
+    return dict(sorted(found.items()))
 
 
 def _about(topic: str | None, command: Admin) -> str | None:
@@ -269,8 +283,7 @@ _NOTHING = PolicyCommand("", None, BrokerConfig(), {})
 
 def is_mirrored(records: pa.Table) -> bool:
     """Whether a log (columns `RECORD`) is a mirror's."""
-    rows = np.flatnonzero(_mentions(records["value"], b"MIRROR")).tolist()
-    found = (decode_or_refuse(records["value"][row].as_py()) for row in rows)
+    found = (decode_or_refuse(records["value"][row].as_py()) for row in _mentioning(records, b"MIRROR"))
     return any(isinstance(each.command if isinstance(each, Line) else each, Mirror) for each in found)
 
 
@@ -352,17 +365,20 @@ def _over(command: BrokerConfig, config: dict[str, Any] | None) -> BrokerConfig:
     return msgspec.structs.replace(command, profile=profile, settings=command.settings | wished.settings)
 
 
-def _mentions(values: pa.ChunkedArray, word: bytes) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.match_substring(values, word).to_numpy()
-    return found
+def _mentioning(records: pa.Table, *words: bytes) -> Iterator[int]:
+    """The rows whose values have one of the words in them."""
+    first = 0
+    for piece in pieces(records.select(["value"])):
+        found = [pc.match_substring(piece["value"], word).to_numpy() for word in words]
+        yield from (first + np.flatnonzero(np.logical_or.reduce(found))).tolist()
+        first += len(piece)
 
 
 def _partitions(records: pa.Table, topics: set[str]) -> dict[str, set[int]]:
     """The partitions that have records of each topic; none for a topic that is not in the log."""
     found: dict[str, set[int]] = defaultdict(set)
-    chosen = records.filter(pc.is_in(records["topic"], pa.array(sorted(topics), pa.string())))
-    for pair in (
-        chosen.select(["topic", "partition"]).group_by(["topic", "partition"]).aggregate([]).to_pylist()
-    ):
-        found[pair["topic"]].add(pair["partition"])
+    columns = ["topic", "partition"]
+    for pair in records.select(columns).group_by(columns).aggregate([]).to_pylist() if topics else ():
+        if pair["topic"] in topics:
+            found[pair["topic"]].add(pair["partition"])
     return found

@@ -5,6 +5,7 @@ A log without partitions is *logical*: one order of records, columns `LOGICAL`. 
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from schemas.errors import MagnetarError
 from schemas.records import OFFSETS, PARTITIONS, RECORD
+from streaming.log.spool import pieces
 
 LOGICAL = pa.schema([RECORD.field(name) for name in ("timestamp", "topic", "value")])
 """The columns of a log that has no ingress partitions yet."""
@@ -25,18 +27,29 @@ class LogError(MagnetarError, ValueError):
 
 
 def ordered(records: pa.Table, name: str = "the log") -> pa.Table:
-    """`records` (columns `RECORD`) with rising offsets in each partition; sorted only if they are not.
+    """`records` (columns `RECORD`) with rising offsets in each partition; sorted, in memory, only if they are not.
 
     Raises `LogError` if an offset occurs twice in a partition.
     """
-    partition, offset = records["partition"].to_numpy(), records["offset"].to_numpy()
-    order = np.argsort(partition, kind="stable")
-    if _rises(partition[order], offset[order]):
+    if _rises(records):
         return records
     records = records.sort_by([("partition", "ascending"), ("offset", "ascending")])
-    if not _rises(records["partition"].to_numpy(), records["offset"].to_numpy()):
+    if not _rises(records):
         raise LogError(f"{name}: an offset occurs twice in a partition")
     return records
+
+
+def _rises(records: pa.Table) -> bool:
+    """Whether the offsets of each partition rise."""
+    last: dict[int, int] = {}
+    for piece in pieces(records.select(["partition", "offset"])):
+        partition, offset = piece["partition"].to_numpy(), piece["offset"].to_numpy()
+        for number in np.unique(partition).tolist():
+            own = offset[partition == number]
+            if own[0] <= last.get(number, -1) or (np.diff(own) <= 0).any():
+                return False
+            last[number] = int(own[-1])
+    return True
 
 
 _COORDINATES = {"partition": PARTITIONS, "offset": OFFSETS}
@@ -50,17 +63,17 @@ def out_of_range(name: str, number: object, place: str) -> LogError:
     )
 
 
-def check_coordinates(records: pa.Table, name: str) -> None:
+def check_coordinates(records: pa.Table, name: str, first: int = 0) -> None:
     """Raises `LogError` if the columns ``partition`` and ``offset``, of which each may be missing, lack a number in a row, or have one
-    that there can't be."""
+    that there can't be. The rows count from `first`."""
     for column in [each for each in _COORDINATES if each in records.column_names]:
         numbers = records[column]
         if numbers.null_count:
-            row = pc.index(numbers.is_null(), True).as_py()
+            row = first + pc.index(numbers.is_null(), True).as_py()
             raise LogError(f"{name}, row {row}: there is no {column}: fill it in, or leave the column out")
         for number in pc.min_max(numbers).values():
             if number.is_valid and number.as_py() not in _COORDINATES[column]:
-                row = pc.index(numbers, number).as_py()
+                row = first + pc.index(numbers, number).as_py()
                 raise out_of_range(column, number, f"{name}, row {row}")
 
 
@@ -92,17 +105,20 @@ def replaced(table: pa.Table, name: str, values: Mapping[int, object]) -> pa.Tab
     """`table` with other values in some rows of the column `name`."""
     if not values:
         return table
-    rows = sorted(values)
-    mask = np.zeros(len(table), bool)
-    mask[rows] = True
+    rows = np.array(sorted(values))
     field = table.schema.field(name)
-    others = pa.array([values[row] for row in rows], field.type)
-    column = pc.replace_with_mask(table[name].combine_chunks(), pa.array(mask), others)
+    chunks, stop = [], 0
+    for chunk in table[name].chunks:
+        start, stop = stop, stop + len(chunk)
+        own = rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
+        if len(own):
+            mask = np.zeros(len(chunk), bool)
+            mask[own - start] = True
+            others = pa.array([values[row] for row in own.tolist()], field.type)
+            chunk = pc.replace_with_mask(chunk, pa.array(mask), others)
+        chunks.append(chunk)
+    column = pa.chunked_array(chunks, field.type)
     return table.set_column(table.schema.get_field_index(name), field, column)
-
-
-def _rises(partition: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> bool:
-    return bool(np.all((np.diff(offset) > 0) | (np.diff(partition) != 0)))
 
 
 def rank(partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -113,6 +129,21 @@ def rank(partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     rank = np.empty(len(partition), np.int64)
     rank[order] = np.arange(len(partition)) - np.repeat(starts, lengths)
     return rank
+
+
+class Offsets:
+    """Gives the records of each ingress partition the offsets 0, 1, 2, …, some records at a time."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = defaultdict(int)
+
+    def of(self, partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The offsets of the next records, which are in these partitions."""
+        found = rank(partition)
+        for number, count in zip(*np.unique(partition, return_counts=True), strict=True):
+            found[partition == number] += self._next[number]
+            self._next[number] += count
+        return found
 
 
 def log_table(schema: pa.Schema, **columns: Iterable[Any]) -> pa.Table:

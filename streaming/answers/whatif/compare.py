@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.arguments import checked
+from schemas.records import RECORD
 from streaming.answers.fates import CHANGES
 from streaming.answers.forked import forked
 from streaming.answers.whatif.answer import (
@@ -41,6 +42,7 @@ from streaming.answers.whatif.rules import (
 from streaming.answers.whatif.side_by_side import fold_reacted, fold_side_by_side
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
+from streaming.log.partition import by_partition
 from streaming.log.pins import PartitionPins, configurations, is_mirrored, of_baseline, pin, pins
 from streaming.log.policies import configuring, of_profile, read_policies
 from streaming.log.policy_sources import name_of
@@ -93,45 +95,61 @@ def whatif(
     """
     if live is not None and clients is not None:
         raise ValueError("clients are modelled from the start of a log, not from the state of a live query")
-    if live is not None:
-        partitions = partitions or partitions_of(live.states)
-    loaded = load(log, partitions=partitions)
-    records = loaded.records
     name = str(log) if isinstance(log, str | Path) else "a table"
-    if clients is not None and is_mirrored(records):
-        raise LogError(
-            f"{name}: a mirror wrote it, which can't see what clients send: there are none to model. Let them act as recorded"
-        )
-    starts: Mapping[int, Start] = {}
-    if live is not None:
-        records, starts = project(records, live)
+    logged, parts, starts = _traffic(log, name, partitions, live, clients)
     named = list(named_sets([policies] if isinstance(policies, str | Path) else policies, profile))
 
-    def fold(records: pa.Table, named: Sequence[PolicySet]) -> WhatIf:
-        work = list(_works(records, named, starts, clients))
-        parts = list(_fold_all(work, processes, len(records), progress, spark))
-        return joined(name, loaded.logged, parts, [each.name for each in named], clients)
+    def fold(parts: Mapping[int, pa.Table], named: Sequence[PolicySet]) -> WhatIf:
+        work = list(_works(parts, named, starts, clients))
+        found = list(_fold_all(work, processes, sum(map(len, parts.values())), progress, spark))
+        return joined(name, logged, found, [each.name for each in named], clients)
 
-    found = fold(records, named)
+    found = fold(parts, named)
     if profile is not None:
-        _add_rules(found, records, profile, fold)
+        _add_rules(found, parts, profile, fold)
     return found
 
 
+def _traffic(
+    log: str | Path | pa.Table,
+    name: str,
+    partitions: int | None,
+    live: LiveState | None,
+    clients: ClientSettings | None,
+) -> tuple[int, dict[int, pa.Table], Mapping[int, Start]]:
+    """How many records a log has, and by ingress partition what there is to fold, and where its fold starts. Raises as `whatif`."""
+    if live is not None:
+        partitions = partitions or partitions_of(live.states)
+    loaded = load(log, partitions=partitions)
+    if clients is not None and is_mirrored(loaded.records):
+        raise LogError(
+            f"{name}: a mirror wrote it, which can't see what clients send: there are none to model. Let them act as recorded"
+        )
+    if live is None:
+        return loaded.logged, by_partition(loaded.records), {}
+    records, starts = project(loaded.records, live)
+    return loaded.logged, by_partition(records), starts
+
+
+def _whole(parts: Mapping[int, pa.Table]) -> pa.Table:
+    return pa.concat_tables([RECORD.empty_table(), *parts.values()])
+
+
 def _add_rules(
-    found: WhatIf, records: pa.Table, profile: str, fold: Callable[[pa.Table, Sequence[PolicySet]], WhatIf]
+    found: WhatIf,
+    parts: Mapping[int, pa.Table],
+    profile: str,
+    fold: Callable[[Mapping[int, pa.Table], Sequence[PolicySet]], WhatIf],
 ) -> None:
     """Find out which rules of the profile make its differences, in the ingress partitions that have any."""
     name = found.totals[-1].policies
-    settings = differing_settings(configurations(records), PROFILE_OF[profile])
+    settings = differing_settings(configurations(_whole(parts)), PROFILE_OF[profile])
     differ = differing_topics(found, name)
-    affected = records
+    topics = {partition: set(own["topic"].unique().to_pylist()) for partition, own in parts.items()}
+    affected = parts
     # Calls about no topic are in all of them, and so are those that name theirs in the path alone.
-    if set(differ) <= set(records["topic"].unique().to_pylist()):
-        chosen = records.filter(pc.is_in(records["topic"], pa.array(differ, pa.string())))[
-            "partition"
-        ].unique()
-        affected = records.filter(pc.is_in(records["partition"], chosen))
+    if set(differ) <= set().union(*topics.values()):
+        affected = {partition: own for partition, own in parts.items() if topics[partition] & set(differ)}
     found.rules = rules_met(
         found,
         profile,
@@ -144,15 +162,18 @@ def _add_rules(
 
 
 def _works(
-    records: pa.Table, named: Sequence[PolicySet], starts: Mapping[int, Start], clients: ClientSettings | None
+    parts: Mapping[int, pa.Table],
+    named: Sequence[PolicySet],
+    starts: Mapping[int, Start],
+    clients: ClientSettings | None,
 ) -> Iterator[_Work]:
     """What there is to fold, by ingress partition. Raises `PolicyError`."""
+    records = _whole(parts)
     policies = [read_policies(each.source, records, judge) for each in named]
     by_set = [pins(records, each) for each in policies] if clients is None else []
     baselines = of_baseline(records) if clients is None else {}
     pinned = [pin(records, each) for each in policies] if clients is not None else []
-    for partition in sorted(records["partition"].unique().to_pylist()):
-        own = records.filter(pc.equal(records["partition"], partition))
+    for partition, own in parts.items():
         start = starts.get(partition)
         own_pins, baseline = [each[partition] for each in by_set], baselines.get(partition)
         if start is not None:

@@ -40,7 +40,7 @@ PIECE = 1 << 13
 PIECES = 200
 """A log is folded in at least so many pieces, to draw what changes over time."""
 
-_LOOK = (c.Subscribe, c.Producer, c.Admin)
+_LOOK = (c.Subscribe, c.Producer, c.Admin, c.Mirror)
 """Commands that may create subscriptions, whose first position the observer looks up at once."""
 
 _NOTHING = WrittenEntries()

@@ -1,0 +1,72 @@
+"""Tables that may be larger than memory: a log is read, given ingress partitions and taken apart in pieces, which are put here.
+
+A small table stays in memory. A larger one is a file of Arrow batches, mapped into memory: the system reads what is looked at, and lets go
+of it again. The file has no name, so it is gone with its table, even after kill −9. It is where Python makes temporary files: ``TMPDIR``
+names another folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
+from typing import Any
+
+import pyarrow as pa
+
+from sinks.outputs import name_full
+
+IN_MEMORY = 256 << 20
+"""A table of so many bytes is kept in memory."""
+
+ROWS = 1 << 16
+"""A large table is read and made in pieces of so many rows, at most."""
+
+BYTES = 32 << 20
+"""A piece is complete when its values have so many bytes."""
+
+
+def pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """The rows of a table in order, some at a time."""
+    for batch in table.to_batches(ROWS):
+        yield pa.Table.from_batches([batch])
+
+
+class Spool:
+    """Takes the pieces of a table with the columns of `schema`, and gives the table."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._pieces = [schema.empty_table()]
+        self._size = 0
+        self._file: Any = None
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def add(self, piece: pa.Table) -> None:
+        """Add rows at the end. Raises `OSError` if the disk is full."""
+        self._pieces.append(piece)
+        self._size += piece.nbytes
+        if self._size > IN_MEMORY:
+            try:
+                self._write()
+            except OSError as error:
+                name_full(error, Path(gettempdir()))
+                raise
+
+    def _write(self) -> None:
+        if self._writer is None:
+            self._file = TemporaryFile()  # noqa: SIM115 - it is closed in `table`
+            self._writer = pa.ipc.new_file(self._file, self._schema)
+        for piece in self._pieces:
+            self._writer.write_table(piece, ROWS)
+        self._pieces.clear()
+
+    def table(self) -> pa.Table:
+        """The table. Nothing can be added any more."""
+        if self._writer is None:
+            return pa.concat_tables(self._pieces)
+        with self._file:
+            self._writer.close()
+            self._file.flush()
+            return pa.ipc.open_file(pa.py_buffer(mmap(self._file.fileno(), 0, access=ACCESS_READ))).read_all()

@@ -1,0 +1,34 @@
+"""A log is folded some records at a time. How many changes nothing in the answer."""
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from streaming.answers.whatif import side_by_side
+from streaming.answers.whatif.compare import PolicySet, whatif
+from tests.answers.test_reactive import as_table
+from tests.answers.test_settled import POLICIES
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import NAMES
+
+SAMPLED = {"peak_backlog", "oldest", "peak_oldest"}
+"""Columns of the summary that are looked at after each piece."""
+
+
+def answer(log: Any, pieces: int, policies: list[PolicySet]) -> list[Any]:
+    with mock.patch.object(side_by_side, "PIECES", pieces):
+        found = whatif(log, policies, partitions=1, processes=1)
+    summary = [
+        {name: value for name, value in row.items() if name not in SAMPLED}
+        for row in found.summary.to_pylist()
+    ]
+    return [found.totals, summary, found.differences.to_pylist()]
+
+
+@pytest.mark.sampled(64)
+@pytest.mark.parametrize(("theme", "seed"), NAMES)
+def test_the_answer_is_the_same(theme: str, seed: int) -> None:
+    log = as_table(live(theme, seed).log)
+    policies = [POLICIES[seed % 2], POLICIES[2 + seed // 2 % 2]]
+    assert answer(log, 1, policies) == answer(log, 1 << 30, policies)
