@@ -201,7 +201,12 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         Wrong(("whatif", "{w}/nope.jsonl", "--profile", "2.x"), NO_LOG),
         Wrong(("whatif", "{w}/log.txt", "--profile", "2.x"), NO_NAME),
         Wrong(("whatif", "{w}/log.jsonl"), "give --policies or --profile"),
-        Wrong(("whatif", "kafka://h:1/t", "--profile", "2.x"), "kafka://h:1/t is a URL"),
+        Wrong(("whatif", "kafka://h", "--profile", "2.x"), NO_URL),
+        Wrong(("whatif", UNREACHABLE, "--profile", "2.x"), NO_KAFKA),
+    ],
+    ("whatif", "kafka_config"): [
+        Wrong(("whatif", UNREACHABLE, "--profile", "2.x", "--kafka-config", "{w}/nope"), "No such file"),
+        Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--kafka-config", "{w}/nope"), "--kafka-config is only for a topic"),
     ],
     ("whatif", "policies"): others(
         ("whatif", "{w}/log.jsonl"), "--policies", ("{w}/nope.yaml", NO_POLICIES), ("{w}/nope.jsonl", NO_POLICIES)

@@ -12,7 +12,15 @@ import typer
 from schemas.printable import counted
 from streaming.cli.console import console, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
-from streaming.cli.options import LARGEST, MOST_CORES, AnswerFolder, Partitions, ProfileChoice
+from streaming.cli.options import (
+    LARGEST,
+    MOST_CORES,
+    AnswerFolder,
+    KafkaConfigFile,
+    Partitions,
+    ProfileChoice,
+    credentials,
+)
 from streaming.cli.policy_notes import say_notes
 from streaming.cli.replay import unmatched_commands
 
@@ -34,7 +42,12 @@ class ClientsChoice(StrEnum):
 
 
 def whatif_command(
-    log: Annotated[Path, typer.Argument(help="A command log: .jsonl, .jsonl.gz or Parquet.")],
+    log: Annotated[
+        str,
+        typer.Argument(
+            help="A command log: .jsonl, .jsonl.gz, Parquet, or a topic: kafka://HOST:PORT/TOPIC."
+        ),
+    ],
     policies: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,6 +109,7 @@ def whatif_command(
         ),
     ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    kafka_config: KafkaConfigFile = None,
 ) -> None:
     """What would other policies have done? Fold a log under its own and under other policies, in one pass."""
     from schemas.entries import EntryNotFound
@@ -106,6 +120,10 @@ def whatif_command(
     from streaming.answers.whatif.clients.made_log import ClientSettings
     from streaming.answers.whatif.compare import whatif
     from streaming.answers.whatif.projection import LiveState
+    from streaming.kafka.client import KafkaUnreachable
+    from streaming.kafka.config import KafkaConfigError
+    from streaming.kafka.repartition import read_topic
+    from streaming.kafka.url import KafkaUrl, KafkaUrlError
     from streaming.log.files import check_log
     from streaming.log.table import LogError
     from streaming.runtime.jars import JarsUnavailableError
@@ -126,6 +144,9 @@ def whatif_command(
         raise typer.BadParameter(
             "give either --from or --clients reactive: reactive clients are modelled from the start of a log"
         )
+    topic = log.startswith("kafka://")
+    if kafka_config is not None and not topic:
+        raise typer.BadParameter("--kafka-config is only for a topic, kafka://HOST:PORT/TOPIC")
     settings = None
     if clients is ClientsChoice.REACTIVE:
         settings = ClientSettings(seed=seed, send_timeout=round(send_timeout * 1000))
@@ -135,6 +156,9 @@ def whatif_command(
             BadUrl,
             FileNotFoundError,
             JarsUnavailableError,
+            KafkaConfigError,
+            KafkaUnreachable,
+            KafkaUrlError,
             LogError,
             NotFound,
             failed=(Damaged, EntryNotFound, NotStored, QueryFailed),
@@ -146,7 +170,8 @@ def whatif_command(
         def show(done: int, total: int) -> None:
             bar.update(task, description="folding", completed=done, total=total)
 
-        check_log(log)
+        if not topic:
+            check_log(log)
         say_notes(policies or [])
         spark = live = None
         if with_spark or from_ is not None:
@@ -167,7 +192,7 @@ def whatif_command(
             if from_ is not None and store is not None:
                 live = LiveState(states_at(session, from_, store=store), LedgerStore(store))
         found = whatif(
-            log,
+            read_topic(KafkaUrl.parse(log), credentials(kafka_config)).records if topic else log,
             policies or [],
             profile=None if profile is None else profile.value,
             partitions=partitions,
@@ -176,6 +201,7 @@ def whatif_command(
             spark=spark,
             live=live,
             clients=settings,
+            name=log,
         )
         _write(found, out)
     _print(found, out, as_json)

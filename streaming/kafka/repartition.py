@@ -22,6 +22,7 @@ from streaming.kafka.topics import Offsets, are_distinct, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import note_on_strays
+from streaming.log.spool import Spool
 from streaming.log.table import LogError
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
             )
     if "compact" in found["cleanup.policy"]["value"]:
         raise LogError(f"topic {url.topic} is compacted, {gone}")
-    return TopicLog(pa.concat_tables([RECORD.empty_table(), *read_records(url, offsets, config)]), offsets)
+    found = Spool(RECORD)
+    for piece in read_records(url, offsets, config):
+        found.add(piece)
+    return TopicLog(found.table(), offsets)
 
 
 def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -> Iterator[pa.Table]:

@@ -215,7 +215,7 @@ def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden
     dropped: list[int] = []
     configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
     reconfigured: dict[int, BrokerConfig | Admin] = {}
-    for row in _mentioning(records, b"ADMIN", b"BROKER_CONFIG"):
+    for row in mentioning(records, b"ADMIN", b"BROKER_CONFIG"):
         command = decode_or_refuse(records["value"][row].as_py())
         topic = records["topic"][row].as_py()
         if isinstance(command, Line):
@@ -283,7 +283,7 @@ _NOTHING = PolicyCommand("", None, BrokerConfig(), {})
 
 def is_mirrored(records: pa.Table) -> bool:
     """Whether a log (columns `RECORD`) is a mirror's."""
-    found = (decode_or_refuse(records["value"][row].as_py()) for row in _mentioning(records, b"MIRROR"))
+    found = (decode_or_refuse(records["value"][row].as_py()) for row in mentioning(records, b"MIRROR"))
     return any(isinstance(each.command if isinstance(each, Line) else each, Mirror) for each in found)
 
 
@@ -365,7 +365,7 @@ def _over(command: BrokerConfig, config: dict[str, Any] | None) -> BrokerConfig:
     return msgspec.structs.replace(command, profile=profile, settings=command.settings | wished.settings)
 
 
-def _mentioning(records: pa.Table, *words: bytes) -> Iterator[int]:
+def mentioning(records: pa.Table, *words: bytes) -> Iterator[int]:
     """The rows whose values have one of the words in them."""
     first = 0
     for piece in pieces(records.select(["value"])):

@@ -75,6 +75,7 @@ def whatif(
     spark: SparkSession | None = None,
     live: LiveState | None = None,
     clients: ClientSettings | None = None,
+    name: str | None = None,
 ) -> WhatIf:
     """Fold `log` as it is, and under each of `policies`, in one pass.
 
@@ -89,13 +90,14 @@ def whatif(
         clients: model what clients would have done; None: they act as recorded.
         live: fold the traffic of the log from the states of a live query on. Clients then act
             as recorded.
+        name: what the answer calls the log, if not by its path.
 
     Raises `LogError`, also if there are no clients to model, `PolicyError`, `FileNotFoundError` or, for what is wrong with `live`,
     `NotFound`.
     """
     if live is not None and clients is not None:
         raise ValueError("clients are modelled from the start of a log, not from the state of a live query")
-    name = str(log) if isinstance(log, str | Path) else "a table"
+    name = name or (str(log) if isinstance(log, str | Path) else "a table")
     logged, parts, starts = _traffic(log, name, partitions, live, clients)
     named = list(named_sets([policies] if isinstance(policies, str | Path) else policies, profile))
 

@@ -351,7 +351,7 @@ class _RowObserver(Observer):
                 backlog = cursor.backlog(topic.ledger, precise=True)
                 number = of.written.first_number_after(mark_delete) if backlog > 0 else None
                 age = 0 if number is None else max(broker.clock - of.messages.publish_time[number], 0)
-                found.oldest.append((broker.clock, age))
+                found.oldest.note(broker.clock, age)
             if topic is not None:
                 of.note_storage(broker.clock)
 

@@ -37,6 +37,7 @@ from streaming.answers.whatif.observed import (
     OfTopic,
     TopicPublishes,
 )
+from streaming.answers.whatif.series import Series
 from streaming.answers.whatif.side_by_side import Folded, OpenLoop, Runs, numbers_in
 
 ALL_FATES: tuple[Published | Outcome, ...] = (
@@ -254,8 +255,8 @@ def _subscription_row(
         "policies": name, "topic": topic, "subscription": subscription, **counts, **mine.moved,
         "lost_delivered": counts["lost_delivered"] + mine.unknown_lost, "taken_acked": counts["taken_acked"] + mine.unknown_acked,
         "backlog": stats.get("backlog", 0), "peak_backlog": mine.peak_backlog,
-        "oldest": mine.oldest[-1][1] if mine.oldest else 0,
-        "peak_oldest": None if mine.peak_backlog is None else max((value for _, value in mine.oldest), default=0),
+        "oldest": mine.oldest.last,
+        "peak_oldest": None if mine.peak_backlog is None else mine.oldest.peak,
         **_opened(opened),
     }  # fmt: skip
 
@@ -513,17 +514,14 @@ def _or_null(values: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _series(name: str, topic: str, of: OfTopic) -> Iterator[pa.Table]:
-    found: list[tuple[str | None, str, list[tuple[int, int]]]] = [(None, "storage", of.storages)]
+    found: list[tuple[str | None, str, Series]] = [(None, "storage", of.storages)]
     for subscription, mine in of.subscriptions.items():
         found += [(subscription, "backlog", mine.backlogs), (subscription, "oldest", mine.oldest)]
-    for subscription_, measure, points in found:
-        if points:
-            clocks, values = zip(*points, strict=True)
-            count = len(points)
-            own = (
-                pa.nulls(count, SERIES.field("subscription").type)
-                if subscription_ is None
-                else _same(subscription_, count)
-            )
-            arrays = [_same(name, count), _same(topic, count), own, _same(measure, count), clocks, values]
-            yield pa.Table.from_arrays([pa.array(each, field.type) if isinstance(each, tuple) else each for each, field in zip(arrays, SERIES, strict=True)], schema=SERIES)  # fmt: skip
+    for about, measure, series in found:
+        if count := len(series.values):
+            none = pa.nulls(count, SERIES.field("subscription").type)
+            columns = [
+                _same(name, count), _same(topic, count), none if about is None else _same(about, count), _same(measure, count),
+                pa.array(series.clocks), pa.array(series.values),
+            ]  # fmt: skip
+            yield pa.Table.from_arrays(columns, schema=SERIES)

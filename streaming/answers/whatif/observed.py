@@ -19,6 +19,7 @@ from schemas.commands import MessageMetadata
 from schemas.entries import Entry, EntryNotFound
 from streaming.answers.fates import LOST, MOVED, Outcome, deletes, loses_writes, resets
 from streaming.answers.whatif.put_off import PutOffWrites
+from streaming.answers.whatif.series import Series
 from streaming.broker.broker import Broker
 from streaming.broker.context import Acked
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
@@ -277,8 +278,7 @@ class OfSubscription:
         self.peak_backlog: int | None = 0
         self.unknown_lost = self.unknown_acked = 0
         self.moved: dict[str, int] = dict.fromkeys(LOST, 0)
-        self.oldest: list[tuple[int, int]] = []
-        self.backlogs: list[tuple[int, int]] = []
+        self.oldest, self.backlogs = Series(), Series()
         self._sent = array("q")
         self._again = array("q")
         self._acks = array("q")
@@ -493,7 +493,7 @@ class OfTopic:
         self.answer, self.reason = Column(np.int8), Column(np.int32)
         self.subscriptions: dict[str, OfSubscription] = {}
         self.storage = self.peak_storage = self.trimmed = 0
-        self.storages: list[tuple[int, int]] = []
+        self.storages = Series()
         self.held = self.held_since = 0
         self.closed_producers = 0
         self.seen: list[Seen] = []
@@ -561,7 +561,7 @@ class OfTopic:
 
     def note_storage(self, clock: int) -> None:
         """The storage is as it is now."""
-        _note(self.storages, clock, self.storage)
+        self.storages.note(clock, self.storage)
 
     def hold(self, clock: int) -> None:
         """A backlog quota keeps producers off."""
@@ -599,6 +599,11 @@ class Observer:
         if found is None:
             found = self.topics[topic] = OfTopic(self._messages.setdefault(topic, TopicPublishes()))
         return found
+
+    @property
+    def waits(self) -> bool:
+        """Whether a fault has put off the write of a publish."""
+        return self._put_off.waits
 
     @property
     def touched(self) -> set[str]:
@@ -833,32 +838,24 @@ class Observer:
             for subscription, found in of.subscriptions.items():
                 cursor = None if topic is None else topic.cursors.get(subscription)
                 if topic is None or cursor is None:  # it is gone, and so is its backlog
-                    _note(found.backlogs, clock, 0)
-                    _note(found.oldest, clock, 0)
+                    found.backlogs.note(clock, 0)
+                    found.oldest.note(clock, 0)
                     continue
                 backlog = cursor.backlog(topic.ledger, precise=True)
                 found.note_backlog(backlog)
-                _note(found.backlogs, clock, backlog)
+                found.backlogs.note(clock, backlog)
                 oldest = 0
                 if backlog > 0:
                     number = of.written.first_number_after(of.there(cursor.mark_delete))
                     if number is not None:
                         oldest = max(clock - of.messages.publish_time[number], 0)
-                _note(found.oldest, clock, oldest)
+                found.oldest.note(clock, oldest)
         self.end_piece()
 
     def end_piece(self) -> None:
         """What comes is of the next piece."""
         self._touched.clear()
         self.admin_answers.clear()
-
-
-def _note(series: list[tuple[int, int]], clock: int, value: int) -> None:
-    """Add a point to a series, unless it goes on as it was."""
-    if len(series) > 1 and series[-1][1] == value == series[-2][1]:
-        series[-1] = clock, value
-    else:
-        series.append((clock, value))
 
 
 _QUOTA = "backlog quota"

@@ -53,6 +53,11 @@ class PutOffWrites(Generic[P]):
                 return publish
         return None
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are any."""
+        return any(self._waiting.values())
+
     def publishes(self, topic: str) -> list[P]:
         """Those of a topic that have no answer yet."""
         return [publish for _, publish in self._waiting.get(topic, ())]

@@ -30,7 +30,7 @@ from streaming.broker.position import Position
 from streaming.fold.publishes import publish_columns
 from streaming.fold.records import Records
 from streaming.fold.shared import SharedFold, SharedRecords
-from streaming.log.pins import PartitionPins
+from streaming.log.pins import PartitionPins, mentioning
 from streaming.log.positions import NAMING, WrittenEntries, translate
 from streaming.quality.gate import judge
 
@@ -232,7 +232,10 @@ def fold_side_by_side(
     size = max(1, min(PIECE, len(records) // PIECES))
     done = 0
     while done < len(records):
-        part = records.slice(done, size)
+        waits = any(each.waits for each in (*so_far.observers, *so_far.beside))
+        part = records.slice(done, 1 if waits else size)
+        # The baseline is a piece ahead. What it writes late must not be there when a command before that names the position.
+        part = part.slice(0, next(mentioning(part, b"FAULT"), len(part)) or 1)
         shared = _shared(part, shift, runs[0].broker.clock, messages, numbers)
         for run in (*([recorded] if recorded else []), *runs):
             run.fold.fold(shared)
