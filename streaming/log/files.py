@@ -24,7 +24,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from schemas.arguments import checked
@@ -42,7 +41,7 @@ from streaming.log.spool import Spool
 from streaming.log.table import (
     LOGICAL,
     LogError,
-    Offsets,
+    OffsetCounter,
     check_coordinates,
     log_table,
     ordered,
@@ -415,7 +414,7 @@ def _table(path: Path) -> pa.Table:
     read = [name for name in names if name in (*RECORD.names, *own)]
     _check_room(path, read)
     schema = RECORD if "partition" in names else LOGICAL
-    found, offsets, count, timestamp = Spool(schema), Offsets(), 0, 0
+    found, offsets, count, timestamp = Spool(schema), OffsetCounter(), 0, 0
     for log in _pieces(path, read):
         topic: Any = pa.nulls(len(log), pa.string())
         if "topic" in names:
@@ -441,6 +440,8 @@ def _table(path: Path) -> pa.Table:
 
 def _pieces(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     """The rows, some at a time. The first piece is empty: it has the types."""
+    import pyarrow.dataset as ds  # slow to import
+
     format_ = ds.ParquetFileFormat(page_checksum_verification=True)
     partitioning = ds.HivePartitioning.discover(infer_dictionary=True)
     dataset = ds.dataset(path, format=format_, partitioning=partitioning)

@@ -23,7 +23,7 @@ from streaming.log.merge import (
     on_partitioned_topics,
 )
 from streaming.log.spool import Spool, pieces
-from streaming.log.table import LogError, Offsets, log_table, replaced
+from streaming.log.table import LogError, OffsetCounter, log_table, replaced
 
 PARTITIONS = 4
 """The default number of ingress partitions. It is not the number of cores: a replay's rows must not depend on the machine."""
@@ -85,7 +85,7 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
         log = merge_partitions(log).log
     whole = on_partitioned_topics(log)
     log = _without_topics(log, whole)
-    found, offsets, first = Spool(RECORD), Offsets(), 0
+    found, offsets, first = Spool(RECORD), OffsetCounter(), 0
     for piece in pieces(log):
         values = piece["value"]
 

@@ -131,7 +131,7 @@ def rank(partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return rank
 
 
-class Offsets:
+class OffsetCounter:
     """Gives the records of each ingress partition the offsets 0, 1, 2, …, some records at a time."""
 
     def __init__(self) -> None:

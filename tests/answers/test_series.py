@@ -7,12 +7,12 @@ from unittest import mock
 import pytest
 
 from streaming.answers.whatif import series
-from streaming.answers.whatif.series import Series
+from streaming.answers.whatif.series import TimeSeries
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_series_keeps_peaks_and_the_end_in_bounded_memory(seed: int) -> None:
-    draw, found = Random(seed), Series()
+    draw, found = Random(seed), TimeSeries()
     told: list[tuple[int, int]] = []
     with mock.patch.object(series, "POINTS", 8):
         for clock in range(draw.randrange(2000)):
@@ -28,9 +28,9 @@ def test_a_series_keeps_peaks_and_the_end_in_bounded_memory(seed: int) -> None:
 
 
 def test_what_stays_as_it_is_takes_two_points() -> None:
-    found = Series()
+    found = TimeSeries()
     for clock in range(100):
         found.note(clock, 7 if clock < 50 else 0)
     assert [*zip(found.clocks, found.values, strict=True)] == [(0, 7), (49, 7), (50, 0), (99, 0)]
     assert (found.last, found.peak) == (0, 7)
-    assert (Series().last, Series().peak) == (0, 0)
+    assert (TimeSeries().last, TimeSeries().peak) == (0, 0)

@@ -13,7 +13,7 @@ from streaming.log.files import write_log
 from streaming.log.partition import partition_log
 from tests.state.test_other_partitions import made_log
 
-pytestmark = [pytest.mark.kafka, pytest.mark.feature("K4")]
+pytestmark = pytest.mark.kafka
 
 
 def test_the_answer_is_that_of_the_log(kafka: LocalKafka, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from streaming.answers.whatif.observed import (
     OfTopic,
     TopicPublishes,
 )
-from streaming.answers.whatif.series import Series
+from streaming.answers.whatif.series import TimeSeries
 from streaming.answers.whatif.side_by_side import Folded, OpenLoop, Runs, numbers_in
 
 ALL_FATES: tuple[Published | Outcome, ...] = (
@@ -514,7 +514,7 @@ def _or_null(values: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def _series(name: str, topic: str, of: OfTopic) -> Iterator[pa.Table]:
-    found: list[tuple[str | None, str, Series]] = [(None, "storage", of.storages)]
+    found: list[tuple[str | None, str, TimeSeries]] = [(None, "storage", of.storages)]
     for subscription, mine in of.subscriptions.items():
         found += [(subscription, "backlog", mine.backlogs), (subscription, "oldest", mine.oldest)]
     for about, measure, series in found:

@@ -19,7 +19,7 @@ from schemas.commands import MessageMetadata
 from schemas.entries import Entry, EntryNotFound
 from streaming.answers.fates import LOST, MOVED, Outcome, deletes, loses_writes, resets
 from streaming.answers.whatif.put_off import PutOffWrites
-from streaming.answers.whatif.series import Series
+from streaming.answers.whatif.series import TimeSeries
 from streaming.broker.broker import Broker
 from streaming.broker.context import Acked
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
@@ -278,7 +278,7 @@ class OfSubscription:
         self.peak_backlog: int | None = 0
         self.unknown_lost = self.unknown_acked = 0
         self.moved: dict[str, int] = dict.fromkeys(LOST, 0)
-        self.oldest, self.backlogs = Series(), Series()
+        self.oldest, self.backlogs = TimeSeries(), TimeSeries()
         self._sent = array("q")
         self._again = array("q")
         self._acks = array("q")
@@ -493,7 +493,7 @@ class OfTopic:
         self.answer, self.reason = Column(np.int8), Column(np.int32)
         self.subscriptions: dict[str, OfSubscription] = {}
         self.storage = self.peak_storage = self.trimmed = 0
-        self.storages = Series()
+        self.storages = TimeSeries()
         self.held = self.held_since = 0
         self.closed_producers = 0
         self.seen: list[Seen] = []

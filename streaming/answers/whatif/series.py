@@ -11,7 +11,7 @@ POINTS = 1 << 10
 """A series has at most twice as many points. Then one of two stays, the higher."""
 
 
-class Series:
+class TimeSeries:
     """A value (≥ 0) at moments (ms). `peak`: the highest so far."""
 
     def __init__(self) -> None:
