@@ -59,8 +59,8 @@ coverage: env  ## run the core's tests; fail if its branch coverage falls below 
 	$(BIN)/python -m slipcover --branch --source streaming/broker --skip-covered --fail-under $(COVERAGE_FLOOR) \
 		-m pytest $(CORE_TESTS) $(PYTEST_ARGS)
 
-mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF: half of them where it changed since; COVERAGE=1: measure that, too; MINUTES=5: as many as that allows); fail if its tests notice fewer than the floor
-	$(BIN)/python -m tools.mutants --count $(or $(N),60) $(if $(SEED),--seed $(SEED)) $(if $(SINCE),--since $(SINCE)) \
+mutants: env  ## change the core in N places (N=60, SEED=any, JOBS=1, SINCE=REF: half of them where it changed since; WITHIN=REGEX: only in lines where that is found; COVERAGE=1: measure that, too; MINUTES=5: as many as that allows); fail if its tests notice fewer than the floor
+	$(BIN)/python -m tools.mutants --count $(or $(N),60) $(if $(SEED),--seed $(SEED)) $(if $(SINCE),--since $(SINCE)) $(if $(WITHIN),--within '$(WITHIN)') \
 		--jobs $(or $(JOBS),1) $(if $(MINUTES),--minutes $(MINUTES)) --floor $(or $(FLOOR),$(MUTANTS_FLOOR)) $(if $(COVERAGE),--coverage $(COVERAGE_FLOOR)) $(CORE_TESTS) $(PYTEST_ARGS)
 
 # What a change has no time for: new examples, many mutants, hours of fuzzing, each kind of scenario beside a real broker.

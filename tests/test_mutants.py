@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants.__main__ import CORE, ROOT, equivalents, sampled
+from tools.mutants.__main__ import CORE, ROOT, equivalents, lines_with, sampled
 from tools.mutants.active import ACTIVE
 from tools.mutants.mutations import instrumented, modules
 
@@ -229,3 +229,15 @@ def test_equivalent_mutants_are_mutants() -> None:
     gone = [each for each in equivalents() if each.identity not in every]
     assert gone == [], "these are no mutants any more: take them out of equivalent.toml"
     assert all(each.reason for each in equivalents())
+
+
+def test_a_sample_may_be_of_the_lines_with_some_words() -> None:
+    found = modules(ROOT, CORE)
+    within = lines_with(found, r"\.(ackTheSameTwice|strictBookieAffinityEnabled)\b")
+    assert sampled(found, 10, 1, within=within) == []
+    within = lines_with(found, r"\.messageExpiryStopsAtOpenLedger\b")
+    chosen = sampled(found, 1000, 1, within=within)
+    assert chosen
+    for module, mutant in chosen:
+        line = (ROOT / module.file).read_text().splitlines()[mutant.line - 1]
+        assert "messageExpiryStopsAtOpenLedger" in line

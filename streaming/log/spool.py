@@ -45,6 +45,8 @@ class Spool:
 
     def add(self, piece: pa.Table) -> None:
         """Add rows at the end. Raises `OSError` if the disk is full."""
+        if not len(piece):
+            return
         self._pieces.append(piece)
         self._size += piece.nbytes
         if self._size > IN_MEMORY:

@@ -53,10 +53,14 @@ def equivalents() -> list[Equivalent]:
 
 
 def sampled(
-    found: list[Module], count: int, seed: int, changed: dict[str, set[int]] | None = None
+    found: list[Module],
+    count: int,
+    seed: int,
+    changed: dict[str, set[int]] | None = None,
+    within: dict[str, set[int]] | None = None,
 ) -> list[tuple[Module, Mutant]]:
     """`count` mutants that are not known as equivalent, each as likely as any other. Of those in `changed` lines (by file), if there are
-    any, half of them.
+    any, half of them. `within`: only those in these lines.
 
     A digest of each mutant decides, not its place in the list, so a change of the code hardly changes the sample of a seed.
     """
@@ -66,7 +70,7 @@ def sampled(
         seen: Counter[Identity] = Counter()
         for mutant in module.mutants:
             seen[mutant.identity] += 1
-            if mutant.identity not in known:
+            if mutant.identity not in known and (within is None or mutant.line in within[module.file]):
                 name = f"{seed} {mutant.identity} {seen[mutant.identity]}"
                 ranked.append((hashlib.sha256(name.encode()).digest(), module, mutant))
     ranked.sort(key=itemgetter(0))
@@ -92,6 +96,18 @@ def changed_lines(since: str) -> dict[str, set[int]]:
     return found
 
 
+def lines_with(found: list[Module], pattern: str) -> dict[str, set[int]]:
+    """The lines of each file in which a regular expression is found."""
+    return {
+        each.file: {
+            number
+            for number, line in enumerate((ROOT / each.file).read_text("utf-8").splitlines(), 1)
+            if re.search(pattern, line)
+        }
+        for each in found
+    }
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(
         prog="python -m tools.mutants", description=__doc__, epilog="All other arguments are for pytest."
@@ -99,6 +115,7 @@ def main() -> None:
     arguments.add_argument("--count", type=int, default=60, help="how many mutants to sample")
     arguments.add_argument("--seed", type=int, help="of the sample (default: any)")
     arguments.add_argument("--since", help="a commit: half of the mutants are in lines that changed since")
+    arguments.add_argument("--within", help="a regular expression: only mutants in lines where it is found")
     arguments.add_argument("--jobs", type=int, default=1, help="how many mutants to test at a time")
     arguments.add_argument(
         "--minutes",
@@ -119,7 +136,9 @@ def main() -> None:
     seed = random.randrange(10**6) if options.seed is None else options.seed
 
     found = modules(ROOT, CORE)
-    sample = sampled(found, options.count, seed, options.since and changed_lines(options.since))
+    changed = options.since and changed_lines(options.since)
+    within = options.within and lines_with(found, options.within)
+    sample = sampled(found, options.count, seed, changed, within)
     print(f"{len(sample)} of {sum(len(each.mutants) for each in found)} mutants, seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder) / "copy"
