@@ -3,6 +3,8 @@
 from typing import Any
 from unittest import mock
 
+import msgspec
+import pyarrow as pa
 import pytest
 
 from streaming.answers.whatif import side_by_side
@@ -35,3 +37,19 @@ def test_the_answer_is_the_same(theme: str, seed: int) -> None:
     log = as_table(live(theme, seed).log)
     policies = [POLICIES[seed % 2], POLICIES[2 + seed // 2 % 2]]
     assert answer(log, 1, policies) == answer(log, 1 << 30, policies)
+
+
+def test_only_a_fault_ends_a_piece() -> None:
+    payload = {"command": "SEND", "payload": 'DEFAULT "FAULT"', "key": "FAULT"}
+    values: list[dict[str, Any]] = [
+        payload,
+        {"command": "TICK"},
+        payload,
+        {"command": "FAULT", "fault": "FailWrites"},
+        payload,
+    ]
+    for encode in (msgspec.json.encode, msgspec.msgpack.encode):
+        part = pa.table({"value": [encode(each) for each in values]})
+        assert side_by_side._first_fault(part) == 3
+        assert side_by_side._first_fault(part.slice(3)) == 0
+        assert side_by_side._first_fault(part.slice(4)) == 1

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from schemas import effects as e
-from schemas.commands import Decoded, Line
+from schemas.commands import Decoded, Line, decode_or_refuse
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.observed import Ints, Observer, OfTopic, Seen, SharedEntries, TopicPublishes
 from streaming.answers.whatif.projection import Start
@@ -235,7 +235,7 @@ def fold_side_by_side(
         waits = any(each.waits for each in (*so_far.observers, *so_far.beside))
         part = records.slice(done, 1 if waits else size)
         # The baseline is a piece ahead. What it writes late must not be there when a command before that names the position.
-        part = part.slice(0, next(mentioning(part, b"FAULT"), len(part)) or 1)
+        part = part.slice(0, _first_fault(part) or 1)
         shared = _shared(part, shift, runs[0].broker.clock, messages, numbers)
         for run in (*([recorded] if recorded else []), *runs):
             run.fold.fold(shared)
@@ -296,6 +296,15 @@ def fold_reacted(
     first = records["timestamp"][0].as_py() if len(records) else 0
     unmatched = [0, *(each.unmatched for each in reacted)]
     return _folded(runs[0].messages, runs, unmatched, first, reacted)
+
+
+def _first_fault(part: pa.Table) -> int:
+    """How many records come before the first FAULT."""
+    for row in mentioning(part, b'"FAULT"', b"\xa5FAULT"):  # in JSON, in MessagePack
+        command = decode_or_refuse(part["value"][row].as_py())
+        if isinstance(command.command if isinstance(command, Line) else command, c.Fault):
+            return row
+    return len(part)
 
 
 def _folded(
