@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.commands import Admin
-from streaming.answers.whatif.observed import STORED, Ints, OfSubscription, OfTopic
+from streaming.answers.whatif.observed import STORED, Ints, OfSubscription, OfTopic, moment, time_of
 from streaming.answers.whatif.side_by_side import Folded, OpenLoop, fold_side_by_side
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import ServiceConfiguration
@@ -242,7 +242,7 @@ class _Search:
             moments = own.delivered
         unknown = 0
         if opened is not None:
-            unknown = int(((consumed > 0) & (moments.up_to(count) > opened.clock)).sum())
+            unknown = int(((consumed > 0) & (moments.up_to(count) > moment(opened.clock))).sum())
         return int(lost.sum()), unknown
 
     def result(self) -> TopicSearch:
@@ -310,11 +310,8 @@ class _Traffic:
         self.numbers = np.flatnonzero(ledgers >= 0)
         self.ledgers = ledgers[self.numbers]
         self.clock = np.maximum.accumulate(messages.clock.between(0, count)[self.numbers])
-        time = messages.publish_time.between(0, count)
-        if messages.broker_timestamp:
-            time[list(messages.broker_timestamp)] = list(messages.broker_timestamp.values())
-        self.time = time[self.numbers]
-        self.sizes = np.concatenate(([0], np.cumsum(messages.size.between(0, count)[self.numbers])))
+        self.time = of.times()[self.numbers]
+        self.sizes = np.concatenate(([0], np.cumsum(of.sizes()[self.numbers])))
         self.starts = np.searchsorted(self.ledgers, self.ledgers)
         """The place of the first message of each message's ledger."""
         self.stops = np.searchsorted(self.ledgers, self.ledgers, side="right")
@@ -323,7 +320,7 @@ class _Traffic:
         """When each message was acked or taken (ms). `in_order`: when it and all before were."""
         count = int(self.numbers[-1]) + 1 if len(self.numbers) else 0
         acked, passed = of.acked.up_to(count)[self.numbers], of.passed.up_to(count)[self.numbers]
-        found: Ints = np.where(acked > 0, acked, np.where(passed > 0, passed, _NEVER))
+        found: Ints = np.where(acked > 0, time_of(acked), np.where(passed > 0, time_of(passed), _NEVER))
         found[self.numbers <= of.start] = 0
         return np.maximum.accumulate(found) if in_order else found
 
@@ -400,7 +397,7 @@ def _reads(of: OfSubscription, count: int) -> Ints:
 
 def _span(base: Folded, of: OfTopic) -> int:
     """An age (ms) that no message reaches within the log."""
-    times: list[int] = [base.first, *of.messages.publish_time, *of.messages.broker_timestamp.values()]
+    times: list[int] = [base.first, *of.messages.publish_time, *of.times().tolist()]
     return base.last - min(times) + 1000
 
 
@@ -431,7 +428,7 @@ def _retention(**limit: int) -> RetentionPolicies:
 
 
 def _stored_bytes(base: Folded, of: OfTopic) -> int:
-    return int(sum(of.messages.size))
+    return int(of.sizes().sum())
 
 
 _RULES: dict[PolicyName, _Rule] = {

@@ -36,6 +36,8 @@ from streaming.answers.whatif.observed import (
     OfSubscription,
     OfTopic,
     TopicPublishes,
+    moment,
+    time_of,
 )
 from streaming.answers.whatif.series import TimeSeries
 from streaming.answers.whatif.side_by_side import Folded, OpenLoop, Runs, numbers_in
@@ -357,11 +359,11 @@ class Fates:
         values = {
             "fate": _dictionary(self.fate[rows], ALL_FATES),
             "taken": _dictionary(taken, _TAKEN),
-            "clock": _or_null(passed),
+            "clock": _times(passed),
             "cause": _dictionary(why - 1, [rule.cause for rule in rules]),
             "policy": _dictionary(why - 1, [rule.policy for rule in rules]),
-            "age": pa.array(passed - publish, mask=passed == 0),
-            "delivered": _or_null(self.delivered[rows]),
+            "age": pa.array(time_of(passed) - publish, mask=passed == 0),
+            "delivered": _times(self.delivered[rows]),
             "deliveries": pa.array(self.deliveries[rows], pa.int32()),
             "redelivery_count": pa.array(self.redelivery_count[rows], pa.int32()),
             "ledger": pa.array(ledgers, mask=ledgers < 0),
@@ -421,11 +423,11 @@ class _Pair:
     def _after_opening(self, rows: np.ndarray[Any, Any], clock: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Whether anything that differs came after the first moment at which a client would have seen something else."""
         assert self.opened is not None
-        moments = [clock]
+        moments = [moment(clock)]
         for side in (self.before, self.after):
             moments += [side.passed[rows], side.acked[rows], side.delivered[rows]]
         last: np.ndarray[Any, Any] = np.maximum.reduce(moments)
-        found: np.ndarray[Any, Any] = (last > self.opened.clock) | (self.change[rows] == len(CHANGES))
+        found: np.ndarray[Any, Any] = (last > moment(self.opened.clock)) | (self.change[rows] == len(CHANGES))
         return found
 
 
@@ -509,8 +511,8 @@ def _same(value: str, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))
 
 
-def _or_null(values: np.ndarray[Any, Any]) -> pa.Array:
-    return pa.array(values, mask=values == 0)
+def _times(moments: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.array(time_of(moments), mask=moments == 0)
 
 
 def _series(name: str, topic: str, of: OfTopic) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,10 +31,26 @@ from streaming.log.positions import WrittenEntries
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 UNTIMED, UNKNOWN = 1, -1
-"""In place of the time of an ack: acked at a time that is not known; perhaps acked."""
+"""In place of the moment of an ack: acked at a time that is not known; perhaps acked."""
 
 MISSED = -1
-"""In place of the time at which a subscription was deleted: it was before the message came."""
+"""In place of the moment at which a subscription was deleted: it was before the message came."""
+
+_ZERO = 2
+"""The moment of the time 0, which a log without times has. It is none of the above, nor 0: never."""
+
+T = TypeVar("T", int, Ints)
+
+
+def moment(time: T) -> T:
+    """A time (ms) as it is in columns, where 0 is: never."""
+    return time + _ZERO
+
+
+def time_of(moment: T) -> T:
+    """The time (ms) of a moment that was."""
+    return moment - _ZERO
+
 
 NO_ANSWER, STORED, DUPLICATE, REFUSED = range(4)
 """What a publish was answered. `NO_ANSWER`: nothing, for example because its producer was gone."""
@@ -164,7 +180,6 @@ class TopicPublishes:
         self.offset, self.clock, self.publish_time, self.sequence_id, self.size, self.producer = self._columns
         self.key: dict[int, str] = {}
         self.metadata: dict[int, MessageMetadata] = {}
-        self.broker_timestamp: dict[int, int] = {}
         self.producers: list[str] = []
         self._producers: dict[str, int] = {}
         self._entries: dict[int, Entry] = {}
@@ -176,12 +191,9 @@ class TopicPublishes:
         for each in entries:
             metadata = each.entry.metadata
             time = metadata.publish_time
-            number = found.add(
+            found.add(
                 -1, time, time, metadata.producer_name, metadata.sequence_id, metadata.partition_key, metadata
             )
-            found.size[number] = each.entry.size
-            if each.entry.broker_timestamp is not None:
-                found.broker_timestamp[number] = each.entry.broker_timestamp
         return found
 
     @property
@@ -198,9 +210,8 @@ class TopicPublishes:
         for column in self._columns:
             column.forget(stop)
         self._entries.clear()
-        for known in (self.key, self.metadata, self.broker_timestamp):
-            for number in [*takewhile(lambda each: each < stop, known)]:
-                del known[number]
+        _forget(self.key, stop)
+        _forget(self.metadata, stop)
 
     def add(
         self, offset: int, clock: int, publish_time: int, producer: str, sequence_id: int, key: str | None,
@@ -233,15 +244,17 @@ class TopicPublishes:
         return place
 
     def entry(self, number: int) -> Entry:
-        """What a broker knows of the message once it is stored. All runs read the same entries at about the same time."""
+        """What a broker knows of the message once it is stored, if it notes no time of its own. All runs read the same entries at about
+        the same time."""
         entry = self._entries.get(number)
         if entry is None:
             if len(self._entries) >= _ENTRIES:
                 self._entries.clear()
-            entry = self._entries[number] = self._entry(number)
+            entry = self._entries[number] = Entry(self.metadata_of(number), self.size[number])
         return entry
 
-    def _entry(self, number: int) -> Entry:
+    def metadata_of(self, number: int) -> MessageMetadata:
+        """The metadata of the message."""
         metadata = self.metadata.get(number)
         if metadata is None:
             metadata = MessageMetadata(
@@ -250,7 +263,13 @@ class TopicPublishes:
                 self.publish_time[number],
                 partition_key=self.key.get(number),
             )
-        return Entry(metadata, self.size[number], self.broker_timestamp.get(number))
+        return metadata
+
+
+def _forget(known: dict[int, Any], stop: int) -> None:
+    """Take out what is known of the messages before `stop`."""
+    for number in [*takewhile(lambda each: each < stop, known)]:
+        del known[number]
 
 
 _ENTRIES = 1 << 12
@@ -260,11 +279,10 @@ _ENTRIES = 1 << 12
 class OfSubscription:
     """What became of a topic's messages for one subscription.
 
-    Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; times in ms,
-    0: never), which `rule` (from 1, see `OfTopic.rules`), how often it was sent (`deliveries`), and the highest
+    Columns by number: when the message was first `delivered`, when it was `acked`, when a rule took it (`passed`; see `moment`), which `rule` (from 1, see `OfTopic.rules`), how often it was sent (`deliveries`), and the highest
     `redelivery_count` that it came with. Messages up to
-    `start` are not for it. `created`: the offset of the record that created it last. `gone`: when it was deleted; 0 while it is
-    there. Where acks are not observed, `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages
+    `start` are not for it. `created`: the offset of the record that created it last. `gone`: the moment when it was deleted; 0 while
+    it is there. Where acks are not observed, `acked` may be `UNTIMED` or `UNKNOWN`, and `peak_backlog` is None; of the unknown messages
     that a rule took, `unknown_lost` were delivered and not acked, and `unknown_acked` acked.
     """
 
@@ -286,7 +304,7 @@ class OfSubscription:
 
     def sent(self, ledger: int, entry: int, clock: int, redelivery_count: int) -> None:
         """An entry was sent to a consumer."""
-        self._sent.extend((ledger, entry, clock))
+        self._sent.extend((ledger, entry, moment(clock)))
         if redelivery_count:  # few have one, so that the column takes little memory
             self._again.extend((ledger, entry, redelivery_count))
 
@@ -296,9 +314,9 @@ class OfSubscription:
         if ack.positions:
             # What is up to the mark-delete position needs no ack: it may be older than the subscription.
             for position in [each for each in ack.positions if each > ack.before]:
-                self._acks.extend((*position, ack.clock))
+                self._acks.extend((*position, moment(ack.clock)))
         elif ack.after > ack.before:
-            self._ranges.append((ack.before, ack.after, ack.clock))
+            self._ranges.append((ack.before, ack.after, moment(ack.clock)))
 
     def note_backlog(self, backlog: int) -> None:
         """So many entries are unacked now."""
@@ -383,15 +401,15 @@ class OfSubscription:
             passed = self.passed.to_set(first, stop)
             taken = (passed == 0) & (self.parted(first, stop) == 0)
             self.rule.to_set(first, stop)[taken] = rule
-            passed[taken] = clock
+            passed[taken] = moment(clock)
         if move.resets:
             self.revive(written.last_number_up_to(after))
 
     def end(self, clock: int, written: WrittenEntries, count: int) -> None:
         """It is deleted. `count`: see `OfTopic.stored`."""
         self.settle(written)
-        self.gone = clock
-        self._part(count, clock)
+        self.gone = moment(clock)
+        self._part(count, self.gone)
 
     def begin_again(self, start: int, written: WrittenEntries, count: int) -> None:
         """It was created again, after a message. `count`: see `OfTopic.stored`."""
@@ -482,6 +500,13 @@ class Seen(NamedTuple):
     effect: e.Effect
 
 
+class Stamped(NamedTuple):
+    """An entry with the broker's time (ms), and its size with that."""
+
+    size: int
+    time: int
+
+
 class OfTopic:
     """What one run did on a topic: what each publish was answered (`answer`, by number; `reason`: the rule, from 1), where the
     entries are, and what became of them for each subscription. `held`: how long (ms) a backlog quota kept producers off.
@@ -491,25 +516,51 @@ class OfTopic:
         self.messages = messages
         self.written = WrittenEntries()
         self.answer, self.reason = Column(np.int8), Column(np.int32)
+        self.stamped: dict[int, Stamped] = {}
         self.subscriptions: dict[str, OfSubscription] = {}
         self.storage = self.peak_storage = self.trimmed = 0
         self.storages = TimeSeries()
-        self.held = self.held_since = 0
+        self.held = 0
+        self.held_since: int | None = None
         self.closed_producers = 0
         self.seen: list[Seen] = []
         self.answered_otherwise = 0
         self.compared = 0
         self._begins = EARLIEST
 
-    def store(self, number: int, position: Position, size: int) -> None:
+    def store(self, number: int, position: Position, size: int, broker_timestamp: int | None = None) -> None:
         """A publish wrote an entry."""
         self.written.publishes = max(self.written.publishes, number + 1)
         self.written.add(number, position)
         self.answer.to_set(number, number + 1)[0] = STORED
-        self.messages.size[number] = size
+        if broker_timestamp is None:
+            self.messages.size[number] = size
+        else:
+            self.stamped[number] = Stamped(size, broker_timestamp)
         self.storage += size
         if self.storage > self.peak_storage:
             self.peak_storage = self.storage
+
+    def entry(self, number: int) -> Entry:
+        """What the broker knows of a message that is stored."""
+        stamped = self.stamped.get(number)
+        if stamped is None:
+            return self.messages.entry(number)
+        return Entry(self.messages.metadata_of(number), stamped.size, stamped.time)
+
+    def sizes(self) -> Ints:
+        """The stored size (bytes) of each publish that is not forgotten. Of others than stored ones, it says nothing."""
+        return self._with_stamped(self.messages.size, 0)
+
+    def times(self) -> Ints:
+        """The time (ms) of each publish that is not forgotten: the broker's if it notes one, or else the client's."""
+        return self._with_stamped(self.messages.publish_time, 1)
+
+    def _with_stamped(self, column: ByNumber, place: int) -> Ints:
+        found = column.between(column.first, len(self.messages))
+        for number, each in self.stamped.items():
+            found[number - column.first] = each[place]
+        return found
 
     def refuse(self, number: int, answer: int, rule: int) -> None:
         """A publish wrote nothing."""
@@ -526,6 +577,7 @@ class OfTopic:
         """What became of the messages before `stop` is final, and known elsewhere."""
         self.answer.forget(stop)
         self.reason.forget(stop)
+        _forget(self.stamped, stop)
         for subscription in self.subscriptions.values():
             subscription.forget(stop)
 
@@ -565,13 +617,14 @@ class OfTopic:
 
     def hold(self, clock: int) -> None:
         """A backlog quota keeps producers off."""
-        self.held_since = self.held_since or clock
+        if self.held_since is None:
+            self.held_since = clock
 
     def admit(self, clock: int) -> None:
         """The topic takes messages."""
-        if self.held_since:
+        if self.held_since is not None:
             self.held += clock - self.held_since
-            self.held_since = 0
+            self.held_since = None
 
 
 class Observer:
@@ -672,9 +725,8 @@ class Observer:
             messages = of.messages
             if effect.metadata is not None and number not in messages.metadata:
                 messages.metadata[number] = effect.metadata
-            if effect.broker_timestamp is not None:
-                messages.broker_timestamp[number] = effect.broker_timestamp
-            of.store(number, Position(effect.ledger_id, effect.entry_id), effect.size or 0)
+            position = Position(effect.ledger_id, effect.entry_id)
+            of.store(number, position, effect.size or 0, effect.broker_timestamp)
             of.admit(clock)
         elif effect.size is None:
             of.refuse(number, DUPLICATE, self._rule("duplicate", effect.cause or "", None))
@@ -696,7 +748,7 @@ class Observer:
             of.refuse(number, DUPLICATE, self._rule("duplicate", DUPLICATE_ID, None))
         else:
             of.store(number, Position(ledger, entry), size)
-            if of.held_since:
+            if of.held_since is not None:
                 of.admit(of.messages.clock[number])
 
     def unanswered(self, topic: str, pending: Sequence[PendingWrite], number: int) -> None:
@@ -781,7 +833,7 @@ class Observer:
         for name, kept in entries.items():
             of, topic = self.of(name), self.broker.topic(name)
             for number, each in enumerate(kept):
-                of.store(number, each.position, each.entry.size)
+                of.store(number, each.position, each.entry.size, each.entry.broker_timestamp)
             of.written.publishes = len(kept)
             for subscription in topic.subscriptions.values():
                 cursor = topic.cursors[subscription.name]
@@ -789,7 +841,7 @@ class Observer:
                 of.subscriptions[subscription.name] = found
                 for low, high in cursor.acked.runs():
                     for first, stop in of.written.numbers(low, high):
-                        found.acked.to_set(first, stop)[:] = self.broker.clock
+                        found.acked.to_set(first, stop)[:] = moment(self.broker.clock)
                 dispatcher = subscription.dispatcher
                 counts = dispatcher.counts if isinstance(dispatcher, MultipleConsumers) else {}
                 for consumer in subscription.consumers:
@@ -907,13 +959,12 @@ class SharedEntries:
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
         """Entries `first`..`last`, both included, in order. Raises `EntryNotFound`."""
         of = self._observer.of(topic)
-        messages = of.messages
         if first == last:
             one = of.written.at(Position(ledger_id, first))
             if one is not None:
-                return [messages.entry(one.number)]
+                return [of.entry(one.number)]
         numbers = of.written.numbers(Position(ledger_id, first - 1), Position(ledger_id, last))
-        found = [messages.entry(number) for start, stop in numbers for number in range(start, stop)]
+        found = [of.entry(number) for start, stop in numbers for number in range(start, stop)]
         if len(found) != last + 1 - first:
             raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: there are {len(found)} of them")
         return found

@@ -1,0 +1,87 @@
+"""What a policy set is told does not depend on what else is asked, nor on when a log begins."""
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from streaming.answers.advise.needs import advise
+from streaming.answers.whatif.answer import BASELINE
+from streaming.answers.whatif.compare import PolicySet, whatif
+from tests.answers import test_whatif
+from tests.answers.test_reactive import as_table
+from tests.answers.test_settled import POLICIES
+from tests.answers.test_whatif import Record, ack, broker, flow, publish, subscribe, table, tick, ttl
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import NAMES
+
+STAMPED = PolicySet(
+    "stamped",
+    broker(
+        brokerEntryMetadataInterceptors="org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor",
+        ttlDurationDefaultInSeconds=20,
+    ),
+)
+UNSTAMPED = PolicySet("unstamped", broker(brokerEntryMetadataInterceptors="", ttlDurationDefaultInSeconds=20))
+
+
+TIMES = ("publish_time", "baseline_clock", "proposed_clock", "baseline_delivered", "proposed_delivered")
+
+OTHERS = {"open_loop_from", "storage", "peak_storage", "peak_oldest"}
+"""Besides the time: a later one takes more bytes, and checks come with other records."""
+
+
+def told(log: Any, asked: list[PolicySet], name: str) -> list[Any]:
+    """All that an answer says of a policy set and of the baseline. A name that a broker makes up is any run's."""
+    found = whatif(log, asked, partitions=1, processes=1)
+    rows = [
+        {column: value for column, value in row.items() if column != "producer"}
+        for each in (found.summary, found.differences, found.series)
+        for row in each.to_pylist()
+        if row["policies"] in (name, BASELINE)
+    ]
+    return [[each for each in found.totals if each.policies in (name, BASELINE)], rows]
+
+
+@pytest.mark.sampled(64)
+@pytest.mark.parametrize(("theme", "seed"), NAMES)
+def test_a_policy_set_alone_and_among_others(theme: str, seed: int) -> None:
+    log = as_table(live(theme, seed).log)
+    sets = [POLICIES[seed % 2], STAMPED, POLICIES[2], UNSTAMPED]
+    first = sets[seed % 4]
+    assert told(log, [first], first.name) == told(log, sets, first.name)
+
+
+def consumed() -> list[Record]:
+    """Five of ten messages are acked, all at the first second; then time passes."""
+    return [
+        subscribe(), flow(0, 8), *(publish(0, number) for number in range(10)), ack(0, 0, 1, 2, 3, 4),
+        *map(tick, range(0, 900, 60)),
+    ]  # fmt: skip
+
+
+def test_a_log_without_times_begins_at_0() -> None:
+    answers = []
+    for start in (0, 1, 1_000_000):
+        with mock.patch.object(test_whatif, "START", start):
+            log = table(consumed())
+        found = whatif(log, [PolicySet("ttl", ttl(300))], partitions=1)
+        summary = [
+            {name: value for name, value in row.items() if name not in OTHERS}
+            for row in found.summary.to_pylist()
+        ]
+        differences = [
+            row | {name: row[name] - start for name in TIMES if row[name] is not None}
+            for row in found.differences.to_pylist()
+        ]
+        answers.append(
+            [
+                [each.differences for each in found.totals],
+                summary,
+                differences,
+                advise(log, partitions=1).needs,
+            ]
+        )
+    assert answers[0] == answers[1] == answers[2]
+    lost = answers[0][2]
+    assert [row["baseline_delivered"] for row in lost] == [0, 0, 0, None, None]
