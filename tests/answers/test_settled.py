@@ -3,6 +3,7 @@
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from streaming.answers.whatif import compare, differences, side_by_side
@@ -111,3 +112,43 @@ def test_a_publish_whose_write_waits_is_not_settled() -> None:
     found, kept = answer(table(records, **LEDGERS), 1, len(records), policies=[TTL])
     assert 2 in kept
     assert [(row["published"], row["stored"]) for row in found.summary.to_pylist()] == [(8, 8)] * 2
+
+
+def readers(count: int) -> list[Record]:
+    """A message each second, and a reader that comes for it and goes."""
+    found: list[Record] = []
+    for number in range(count):
+        name = f"reader-{number}"
+        close = {"command": "CLOSE_CONSUMER", "connection": name, "consumer_id": 1, "request_id": 2}
+        found += [
+            publish(number, number),
+            subscribe(number, name, "Exclusive", durable=False),
+            (number, T, close),
+        ]
+    return found
+
+
+def test_what_is_over_costs_nothing_more() -> None:
+    asked = []
+    for count in (50, 200):
+        with mock.patch.object(differences, "Fates", wraps=differences.Fates) as fates:
+            found, _ = answer(table(readers(count), **LEDGERS), 8, count, policies=[TTL])
+        asked.append(fates.call_count)
+        assert sum(row["published"] or 0 for row in found.summary.to_pylist()) == 2 * count
+        counted = [row for row in found.summary.to_pylist() if row["subscription"] is not None]
+        assert len(counted) == 2 * count
+        assert {(row["acked"], row["dispatched"]) for row in counted} == {(0, 0)}
+    assert asked[1] < 5 * asked[0]
+
+
+def test_tables_become_one_with_one_dictionary() -> None:
+    schema = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("number", pa.int64())])
+    rows: list[list[str | None]] = [["a", "b", None], [], ["b", "c", "b"], [None]]
+    tables = [
+        pa.table([pa.array(each, pa.string()).dictionary_encode(), pa.array(range(len(each)))], schema) for each in rows
+    ]  # fmt: skip
+    found = differences.united(tables, schema)
+    assert found.schema == schema
+    assert found.equals(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
+    assert found["name"].num_chunks == 1
+    assert differences.united([], schema).equals(schema.empty_table())

@@ -32,7 +32,7 @@ from streaming.answers.whatif.answer import (
 from streaming.answers.whatif.clients.history import History
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.clients.reactive import ASSUMED, react
-from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
+from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared, united
 from streaming.answers.whatif.projection import LiveState, Start, partitions_of, project
 from streaming.answers.whatif.rules import (
     differing_settings,
@@ -281,7 +281,7 @@ def joined(
     """What came of all ingress partitions together."""
 
     def together(tables: Sequence[pa.Table], schema: pa.Schema, keys: Sequence[str]) -> pa.Table:
-        table = pa.concat_tables([schema.empty_table(), *tables]).unify_dictionaries().combine_chunks()
+        table = united(tables, schema)
         plain = [
             table[key].cast(pa.string()) if pa.types.is_dictionary(schema.field(key).type) else table[key]
             for key in keys

@@ -115,6 +115,8 @@ class Comparison:
             so_far = self._answers.get((run, topic), 0)
             self._answers[run, topic] = so_far + np.bincount(answers, minlength=4)
         for subscription in {name for of in everything for name in of.subscriptions}:
+            if all(_is_over(of.subscriptions.get(subscription), first) for of in everything):
+                continue
             before = Fates(runs.observers[0], own, subscription, first, stop)
             for run, (observer, of) in enumerate(zip(runs.observers, everything, strict=True)):
                 mine = of.subscriptions.get(subscription)
@@ -142,20 +144,25 @@ class Comparison:
         """How many publishes were answered how."""
         return self._answers[run, topic]
 
-    def counts(self, run: int, topic: str, subscription: str) -> Counter[str]:
+    def counts(self, run: int, topic: str, subscription: str) -> dict[str, int]:
         """The columns of `SUMMARY` that count messages of a subscription."""
-        return self._counts[run, topic, subscription]
+        columns = (*_TOTALS, *_CHANGES) if run else _TOTALS
+        return dict.fromkeys(columns, 0) | self._counts.get((run, topic, subscription), {})
 
 
 _SETTLED = 256
 """So many messages of a topic are compared at a time, at least, if they are not the last."""
 
 
+def _is_over(mine: OfSubscription | None, first: int) -> bool:
+    return mine is None or mine.is_over(first)
+
+
 def compared(folded: Folded, names: Sequence[str], comparison: Comparison | None = None) -> PartitionCompared:
     """The tables of what came of a partition. `comparison`: has compared what was settled before the end."""
     comparison = comparison or Comparison(names)
     rows: list[dict[str, Any]] = []
-    series: list[pa.Table] = []
+    series: list[_OneSeries] = []
     baseline = folded.observers[0]
     there = sorted(baseline.topics)
     for topic in {topic: None for observer in folded.observers for topic in observer.topics}:
@@ -184,13 +191,11 @@ def compared(folded: Folded, names: Sequence[str], comparison: Comparison | None
                 )
                 for subscription, mine in sorted(other.subscriptions.items())
             )  # fmt: skip
-            series += _series(name, topic, other)
+            series += _series_of(name, topic, other)
     return PartitionCompared(
         pa.Table.from_pylist(rows, SUMMARY),
-        pa.concat_tables(
-            [DIFFERENCES.empty_table(), *comparison.differences(folded.open_loop)]
-        ).unify_dictionaries(),
-        pa.concat_tables([SERIES.empty_table(), *series]).unify_dictionaries(),
+        united([*comparison.differences(folded.open_loop)], DIFFERENCES),
+        _series_table(series),
         folded.unmatched,
         folded.first,
         folded.last,
@@ -250,7 +255,7 @@ def _topic_row(
 
 def _subscription_row(
     name: str, topic: str, subscription: str, mine: OfSubscription, stats: dict[str, Any] | None,
-    opened: OpenLoop | None, counts: Counter[str],
+    opened: OpenLoop | None, counts: dict[str, int],
 ) -> dict[str, Any]:  # fmt: skip
     stats = stats or {}
     return {
@@ -261,6 +266,10 @@ def _subscription_row(
         "peak_oldest": None if mine.peak_backlog is None else mine.oldest.peak,
         **_opened(opened),
     }  # fmt: skip
+
+
+_TOTALS = ("dispatched", "acked", "lost_undelivered", "lost_delivered", "taken_acked")
+_CHANGES = (*(change.replace(" ", "_") for change in CHANGES), "unchanged")
 
 
 def _totals_of(mine: OfSubscription, first: int, stop: int) -> dict[str, int]:
@@ -507,6 +516,26 @@ def _dictionary(codes: np.ndarray[Any, Any], values: Sequence[str | None]) -> pa
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(distinct), pa.string()))
 
 
+def united(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """The rows of all tables, in one chunk. Arrow's own way takes memory in proportion to their number times that of the different texts."""
+    whole = pa.concat_tables([schema.empty_table(), *tables])
+    columns = [
+        _one_dictionary(column.chunks) if pa.types.is_dictionary(column.type) else column.combine_chunks()
+        for column in whole.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _one_dictionary(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+    known: dict[str, int] = {}
+    codes = [np.zeros(0, np.int32)]
+    for chunk in chunks:
+        places = [known.setdefault(each, len(known)) for each in chunk.dictionary.to_pylist()]
+        own = chunk.indices.fill_null(-1).to_numpy()  # the last place
+        codes.append(np.array([*places, -1], np.int32)[own])
+    return _dictionary(np.concatenate(codes), [*known])
+
+
 def _same(value: str, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))
 
@@ -515,15 +544,26 @@ def _times(moments: np.ndarray[Any, Any]) -> pa.Array:
     return pa.array(time_of(moments), mask=moments == 0)
 
 
-def _series(name: str, topic: str, of: OfTopic) -> Iterator[pa.Table]:
-    found: list[tuple[str | None, str, TimeSeries]] = [(None, "storage", of.storages)]
+class _OneSeries(NamedTuple):
+    policies: str
+    topic: str
+    subscription: str | None
+    measure: str
+    points: TimeSeries
+
+
+def _series_of(name: str, topic: str, of: OfTopic) -> Iterator[_OneSeries]:
+    yield _OneSeries(name, topic, None, "storage", of.storages)
     for subscription, mine in of.subscriptions.items():
-        found += [(subscription, "backlog", mine.backlogs), (subscription, "oldest", mine.oldest)]
-    for about, measure, series in found:
-        if count := len(series.values):
-            none = pa.nulls(count, SERIES.field("subscription").type)
-            columns = [
-                _same(name, count), _same(topic, count), none if about is None else _same(about, count), _same(measure, count),
-                pa.array(series.clocks), pa.array(series.values),
-            ]  # fmt: skip
-            yield pa.Table.from_arrays(columns, schema=SERIES)
+        yield _OneSeries(name, topic, subscription, "backlog", mine.backlogs)
+        yield _OneSeries(name, topic, subscription, "oldest", mine.oldest)
+
+
+def _series_table(found: Sequence[_OneSeries]) -> pa.Table:
+    rows = np.repeat(np.arange(len(found)), [len(each.points.values) for each in found])
+    names = [(each.policies, each.topic, each.subscription, each.measure) for each in found]
+    columns: list[Any] = [_dictionary(rows, [each[place] for each in names]) for place in range(4)]
+    for name in ("clocks", "values"):
+        points = [np.array(getattr(each.points, name)) for each in found]
+        columns.append(pa.array(np.concatenate([np.zeros(0, np.int64), *points])))
+    return pa.Table.from_arrays(columns, schema=SERIES)

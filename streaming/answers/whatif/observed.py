@@ -292,6 +292,10 @@ class OfSubscription:
         self.delivered, self.acked, self.passed = (Column() for _ in range(3))
         self.rule, self.deliveries, self.redelivery_count = (Column(np.int32) for _ in range(3))
         self._former = Column(np.int32)
+        self._columns = (
+            self.delivered, self.acked, self.passed, self.rule, self.deliveries, self.redelivery_count, self._former,
+        )  # fmt: skip
+        self._over = False
         self._parted: list[tuple[int, int, int]] = []
         self.peak_backlog: int | None = 0
         self.unknown_lost = self.unknown_acked = 0
@@ -357,11 +361,18 @@ class OfSubscription:
 
     def forget(self, stop: int) -> None:
         """What became of the messages before `stop` is final, and known elsewhere."""
-        for column in (
-            self.delivered, self.acked, self.passed, self.rule, self.deliveries, self.redelivery_count, self._former,
-        ):  # fmt: skip
+        if self.is_over(stop):
+            return
+        for column in self._columns:
             column.forget(stop)
         self._parted = [each for each in self._parted if each[1] > stop]
+
+    def is_over(self, first: int) -> bool:
+        """It is deleted, and never had to do with the messages from `first` on."""
+        if self.gone and not self._over and not (self._parted and self._parted[-1][1] > first):
+            held = (column.held(first) for column in self._columns)
+            self._over = all(start == stop for start, stop in held)
+        return self._over
 
     def open(self, first: int, stop: int) -> np.ndarray[Any, Any]:
         """Which of the messages `first`..`stop` − 1 are neither acked nor taken, nor parted from it."""
@@ -417,7 +428,7 @@ class OfSubscription:
         self._part(count, MISSED if self.gone else 0)
         self.revive(start)
         self._done = start
-        self.start, self.gone = min(start, self.start), 0
+        self.start, self.gone, self._over = min(start, self.start), 0, False
 
     def _part(self, count: int, value: int) -> None:
         """It has nothing to do any more with what it has not acked. Up to `_done`, nothing changes for it any more."""
@@ -585,8 +596,10 @@ class OfTopic:
         """The first of the messages `first`..`stop` − 1 that a subscription may still get or ack; `stop`: there is none."""
         stored = self.answer.between(first, stop) == STORED
         for subscription in self.subscriptions.values():
+            if subscription.gone:
+                continue
             subscription.settle(self.written)
-            waits = subscription.open(first, stop) & stored & (not subscription.gone)
+            waits = subscription.open(first, stop) & stored
             waits[: max(subscription.start + 1 - first, 0)] = False
             stop = first + int(waits.argmax()) if waits.any() else stop
             stored = stored[: stop - first]
