@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.commands import Admin
+from schemas.commands import Admin, Profile
 from schemas.effects import AdminResponse
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -44,6 +44,15 @@ def test_a_cluster_from_its_creation_to_its_deletion(run: Run) -> None:
     assert call(run, "GET", "/clusters/c/peers") == (200, ["standalone"])
     assert call(run, "DELETE", "/clusters/c") == (204, None)
     assert call(run, "DELETE", "/clusters/c") == (404, "Cluster does not exist")
+
+
+@pytest.mark.parametrize(("profile", "status"), [("4.0", 200), ("2.10", 204)])
+def test_peers_that_there_are_and_that_there_are_not(profile: Profile, status: int) -> None:
+    run = Run(profile=profile, namespacesMustExist=True)
+    assert call(run, "GET", "/clusters/standalone/peers") == (status, None)
+    call(run, "PUT", "/clusters/c", CLUSTER)
+    call(run, "POST", "/clusters/c/peers", ["standalone"])
+    assert call(run, "GET", "/clusters/c/peers") == (200, ["standalone"])
 
 
 @pytest.mark.parametrize(

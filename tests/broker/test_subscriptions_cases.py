@@ -152,6 +152,17 @@ def test_subscriptions_case_04_only_the_best_priority_is_active() -> None:
 
 
 @pytest.mark.feature("E3")
+@pytest.mark.parametrize("whole", [True, False])
+def test_without_a_ring_for_others_the_first_partition_has_one_all_the_same(whole: bool) -> None:
+    run = Run(activeConsumerFailoverRingForNonPartitioned=False, activeConsumerFailoverConsistentHashing=True)
+    topics = [topic_of(f"t{number}" if whole else f"t{number}-partition-0") for number in range(9)]
+    for topic in topics:
+        for number, name in enumerate(("a", "b", "c")):
+            join(run, name, number, topic)
+    assert {active(run, topic) for topic in topics} == ({"a"} if whole else {"a", "b"})
+
+
+@pytest.mark.feature("E3")
 def test_subscriptions_case_05_failover_hand_over() -> None:
     run, topic = Run(), topic_of("t1")
     join(run, "c1", 1, topic)
