@@ -379,6 +379,7 @@ WRITERS = {
     "streaming/log/files.py:append": "back to the end that the file had, if the disk is full",
     "streaming/log/files.py:appending": _APPENDS,
     "streaming/log/files.py:write_log": "write a log",
+    "streaming/log/spool.py:_write": "a file without a name, which is gone with its process",
     "streaming/quality/data_docs.py:write": _MARKS,
     "streaming/quality/sink.py:_sample": _MARKS,
     "streaming/quality/sink.py:write": _MARKS,
