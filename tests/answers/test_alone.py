@@ -11,7 +11,7 @@ from streaming.answers.whatif.compare import PolicySet, whatif
 from tests.answers import test_whatif
 from tests.answers.test_reactive import as_table
 from tests.answers.test_settled import POLICIES
-from tests.answers.test_whatif import Record, ack, broker, flow, publish, subscribe, table, tick, ttl
+from tests.answers.test_whatif import Record, T, ack, broker, flow, publish, subscribe, table, tick, ttl
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 
@@ -32,10 +32,10 @@ OTHERS = {"open_loop_from", "storage", "peak_storage", "peak_oldest"}
 
 
 def told(log: Any, asked: list[PolicySet], name: str) -> list[Any]:
-    """All that an answer says of a policy set and of the baseline. A name that a broker makes up is any run's."""
+    """All that an answer says of a policy set and of the baseline."""
     found = whatif(log, asked, partitions=1, processes=1)
     rows = [
-        {column: value for column, value in row.items() if column != "producer"}
+        row
         for each in (found.summary, found.differences, found.series)
         for row in each.to_pylist()
         if row["policies"] in (name, BASELINE)
@@ -85,3 +85,22 @@ def test_a_log_without_times_begins_at_0() -> None:
     assert answers[0] == answers[1] == answers[2]
     lost = answers[0][2]
     assert [row["baseline_delivered"] for row in lost] == [0, 0, 0, None, None]
+
+
+def test_the_names_that_the_baseline_makes_up_are_the_producers() -> None:
+    """Under a policy set that refuses the first producer, the second one would have the first name."""
+    other = T.replace("/t", "/u")
+    records: list[Record] = [
+        (0, T, {"command": "ADMIN", "method": "PUT", "path": f"/{T.replace('://', '/')}"}),
+        subscribe(),
+        *((0, topic, {"command": "PRODUCER", "connection": topic, "producer_id": 1, "request_id": 1}) for topic in (other, T)),
+        (1, T, {
+            "command": "SEND", "connection": T, "producer_id": 1, "sequence_id": 0, "payload": "x",
+            "metadata": {"producer_name": "recorded", "sequence_id": 0, "publish_time": test_whatif.START},
+        }),
+        tick(600), tick(1200),
+    ]  # fmt: skip
+    log = table(records, allowAutoTopicCreation=True)
+    refusing = PolicySet("r", broker(allowAutoTopicCreation=False, ttlDurationDefaultInSeconds=60))
+    (row,) = whatif(log, [refusing], partitions=1).differences.to_pylist()
+    assert (row["change"], row["producer"]) == ("lost newly", "standalone-0-1")

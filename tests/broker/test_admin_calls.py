@@ -21,6 +21,7 @@ from schemas.effects import (
     Unsupported,
 )
 from streaming.broker import admin_table
+from streaming.broker.admin_requests import may_have_secrets
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.persistent import admin_operations
@@ -715,3 +716,19 @@ def test_a_subscription_of_a_non_persistent_topic() -> None:
         ("GET", "t/properties", 404),
     ):
         assert ask(method, call)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("path", "secret"),
+    [
+        ("/namespaces/a/b/offloadPolicies", True),
+        ("/namespaces/a/b/offloadPolicies?applied=true", True),
+        ("/persistent/a/b/t/offloadPolicies", True),
+        ("/persistent/a/b/offloadPolicies", False),
+        ("/namespaces/a/b/c/offloadPolicies", False),
+        ("/persistent/a/b/t/subscription/offloadPolicies", False),
+        ("/namespaces/a/b/retention", False),
+    ],
+)
+def test_which_calls_may_have_secrets(path: str, secret: bool) -> None:
+    assert may_have_secrets(path) is secret

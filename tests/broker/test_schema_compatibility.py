@@ -344,6 +344,9 @@ def test_a_namespace_is_no_part_of_each_name_inside_it() -> None:
     validate(avro(of_a_namespace))
     with pytest.raises(InvalidSchema, match="Names of more than 1024 characters"):
         validate(avro({**of_a_namespace, "namespace": "n" * 1_030}))
+    validate(avro({**of_a_namespace, "namespace": "n" * 1_020}))  # with the dot, 1,024 for the longest
+    with pytest.raises(InvalidSchema, match="Names of more than 1024 characters"):
+        validate(avro({**of_a_namespace, "namespace": "n" * 1_021}))
 
 
 def test_schemas_with_too_many_types_are_refused() -> None:

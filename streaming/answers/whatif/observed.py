@@ -642,12 +642,14 @@ class OfTopic:
 
 class Observer:
     """Observes one run of an ingress partition. `numbers`: the number of each publish by the record's offset. `admin_answers`: those of the
-    piece at hand, by the call's offset."""
+    piece at hand, by the call's offset. `names_producers`: of several runs with the same messages, one tells who produced them."""
 
-    def __init__(self, messages: dict[str, TopicPublishes], numbers: dict[int, int]) -> None:
+    def __init__(
+        self, messages: dict[str, TopicPublishes], numbers: dict[int, int], *, names_producers: bool = True
+    ) -> None:
         self.topics: dict[str, OfTopic] = {}
         self.rules: list[LossRule] = []
-        self._messages, self.numbers = messages, numbers
+        self._messages, self.numbers, self._names_producers = messages, numbers, names_producers
         self._rules: dict[LossRule, int] = {}
         self._touched: set[str] = set()
         self.admin_answers: dict[int, e.AdminResponse] = {}
@@ -749,7 +751,7 @@ class Observer:
         number = self._put_off.answered(effect, self.broker)
         if number is None:
             number = self.numbers.get(offset)
-        if number is not None:
+        if number is not None and self._names_producers:
             of.messages.name(number, effect.producer_name)
         return number
 

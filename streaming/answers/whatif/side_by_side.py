@@ -176,7 +176,7 @@ class _Run:
         pins: PartitionPins, start: Start | None = None, reacted: Reacted | None = None,
     ) -> None:  # fmt: skip
         self.messages, self.numbers, self.reacted = messages, numbers, reacted
-        self.observer = Observer(messages, numbers)
+        self.observer = Observer(messages, numbers, names_producers=baseline is None)
         self.open_loop: dict[str, OpenLoop] = {}
         state = None if start is None else start.state
         self.fold = SharedFold(partition, SharedEntries(self.observer), state, broker=ObservedBroker)
