@@ -55,7 +55,7 @@ from streaming.broker.names import (
     whole_of,
     why_not_topic_name,
 )
-from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
+from streaming.broker.non_persistent.topic import SCHEME, NonPersistentTopic, is_non_persistent
 from streaming.broker.parameters import flag
 from streaming.broker.persistent import admin_operations, lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent.cleanup import backlog_quota, trimming
@@ -295,7 +295,7 @@ class Broker:
     def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> Refused | None:
         """Carry out a command, or say why the record must be refused."""
         if name in self._state.topics and type(command) not in ROUTED:  # the common case, kept short
-            topics = self._non_persistent if is_non_persistent(name) else self._persistent
+            topics = self._non_persistent if name.startswith(SCHEME) else self._persistent
             topics.carry_out(name, command)  # type: ignore[arg-type]
             return None
         if name is not None and name.startswith(NOT_UTF8):
@@ -517,7 +517,7 @@ class Broker:
             for each in partitions:
                 topic = self._persistent.touch(each)
                 lifecycle.policies_changed(self._ctx, topic)
-                self._persistent.check_unacked(topic)
+                self._persistent.check_effects(topic)
             self._non_persistent.policies_changed(
                 [each for each in self._partitions(name) if is_non_persistent(each)]
             )
@@ -705,7 +705,7 @@ class Broker:
             self._state.origin = ctx.clock = timestamp
             topics.configured()
             self._non_persistent.configured(self._non_persistent.names())
-        if topics.next_due() <= timestamp:
+        if topics.may_be_due(timestamp):
             topics.advance(timestamp)
         if timestamp > ctx.clock:
             ctx.clock = timestamp

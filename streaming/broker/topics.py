@@ -272,6 +272,11 @@ class PersistentTopics(Topics[PersistentTopic]):
         timer = timers[0][0] if timers else NEVER
         return rounds[0][0] if rounds and rounds[0][0] < timer else timer
 
+    def may_be_due(self, until: int) -> bool:
+        """Whether a timer fires or a round runs by `until` (ms), or was to do so: cheaper to find out than `next_due`."""
+        timers, rounds = self._ctx.timers, self._queue
+        return (rounds and rounds[0][0] <= until) or (timers and timers[0][0] <= until)  # type: ignore[return-value]
+
     def _holds(self, at: int, name: str) -> bool:
         """Whether a topic still has its next round then (ms)."""
         block = self._state.topics.get(name)
@@ -379,7 +384,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         happened = lifecycle.run_timers(ctx, topic)
         if happened:
             self.touch(name)
-            self.check_unacked(topic)
+            self.check_effects(topic)
         elif block.settled < 0:  # retries that make no difference may be asleep now
             block.settled = self._passed
             self._awake.pop(name, None)
@@ -407,7 +412,7 @@ class PersistentTopics(Topics[PersistentTopic]):
             topic = self.touch(name)
             for check in checks:
                 check.run(ctx, topic)
-            self.check_unacked(topic)
+            self.check_effects(topic)
             for check in checks:
                 if check.deletes is not None and check.deletes(ctx, topic):
                     self._delete_unused(name)
@@ -449,7 +454,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         for name in [name for name in self.names() if not self._is_idle(name)]:
             topic = self.touch(name)
             check.run(ctx, topic)
-            self.check_unacked(topic)
+            self.check_effects(topic)
             if check.deletes is not None and check.deletes(ctx, topic):
                 self._delete_unused(name)
 
@@ -494,12 +499,13 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
-        loads = isinstance(command, Producer) and self.is_closed(name)
+        loads = type(command) is Producer and self.is_closed(name)
         if loads:
             # quirk: expiry has to read entries first, so quotas judge the producer by the backlog before it (recorded)
             self._wake(name, expires=False)
         topic = self.touch(name)
-        self._carry_out(topic, command)
+        commands.carry_out(self._ctx, topic, command)
+        self.check_effects(topic)
         if loads:
             lifecycle.expire_when_loaded(self._ctx, topic)
 
@@ -508,7 +514,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def _close(self, topic: PersistentTopic, cause: str) -> int:
         left = lifecycle.delete(self._ctx, topic, cause)
-        self.check_unacked(topic)
+        self.check_effects(topic)
         self._awake.pop(topic.name, None)
         return left
 
@@ -541,21 +547,18 @@ class PersistentTopics(Topics[PersistentTopic]):
         """Close the connection's producers and consumers, then apply the broker's limit of unacked messages."""
         topic = self.touch(name)
         lifecycle.connection_lost(self._ctx, topic, connection)
-        self.check_unacked(topic)
+        self.check_effects(topic)
 
     def check_effects(self, topic: PersistentTopic) -> None:
-        """Something was done with the topic: see `check_unacked`. If it was unloaded, it rests from now on."""
-        self.check_unacked(topic)
-        if (name := self._ctx.unloaded) is not None:
-            self._ctx.unloaded = None
+        """Something happened on the topic: enforce maxUnackedMessagesPerBroker. If it was unloaded, it rests from now on."""
+        ctx = self._ctx
+        if ctx.config.maxUnackedMessagesPerBroker > 0:
+            unacked_limit.check(ctx, self._state.unacked, topic, self.touch)
+        if (name := ctx.unloaded) is not None:
+            ctx.unloaded = None
             block = self._state.topics[name]
             block.closed = True
             self._leave_idle(name, block)
-
-    def check_unacked(self, topic: PersistentTopic) -> None:
-        """Something happened on the topic: enforce maxUnackedMessagesPerBroker."""
-        if self._ctx.config.maxUnackedMessagesPerBroker > 0:
-            unacked_limit.check(self._ctx, self._state.unacked, topic, self.touch)
 
     def recount_unacked(self) -> None:
         """The configuration is new: apply its maxUnackedMessagesPerBroker to the topics, which are loaded."""

@@ -736,7 +736,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             return 0
         config = sub.ctx.config
         # Permits may be negative after a large batch, so the total may be less than what the first one can take.
-        permits, most = self.total_permits, sub.most_entries
+        permits, most = self.total_permits, sub.subscription.read_batch or config.dispatcherMaxReadBatchSize
         if first.permits > permits:
             permits = first.permits
         if config.preciseDispatcherFlowControl and first.average:
@@ -751,7 +751,6 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         from_replay: bool,
     ) -> bool:
         """Deal entries to consumers and put those that none can take now into the replay set. True if any was dealt."""
-        sub.read_completed()
         found = read(sub, positions)
         left = self.deal(sub, found, from_replay=from_replay)
         # Only what was dealt leaves the replay set: those in `left` are still there.

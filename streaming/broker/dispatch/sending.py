@@ -26,7 +26,9 @@ def is_server_only(entry: Entry) -> bool:
 
 
 def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
-    """The entries at `positions`."""
+    """The entries at `positions`, which the cursor has passed with a read."""
+    if sub.subscription.read_batch:
+        sub.read_completed()
     if len(positions) == 1:
         found = [(positions[0], sub.ctx.entries.get(sub.topic, positions[0]))]
     else:

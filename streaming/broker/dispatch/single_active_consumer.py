@@ -259,14 +259,12 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def read_more(self, sub: SubscriptionContext) -> None:
         """Read and send while the active consumer has permits. At the end of the topic, leave a read waiting."""
         active, config, at_end = self.active_consumer(sub.consumers), sub.ctx.config, False
-        while active is not None and active.permits > 0:
-            wanted = min(active.permits, sub.most_entries)
+        while active is not None and (permits := active.permits) > 0:
             if config.preciseDispatcherFlowControl and active.average:
-                per_entry = active.messages_per_entry
-                wanted = min(-(-active.permits // per_entry), sub.most_entries)
-            if not (wanted := sub.readable(wanted)):
+                permits = -(-permits // active.messages_per_entry)  # rounded up
+            most = sub.subscription.read_batch or config.dispatcherMaxReadBatchSize
+            if not (wanted := sub.readable(permits if permits < most else most, only_new=True)):
                 return
-            wanted = sub.fitting(wanted)
             if at_end or not (count := self._read(sub, active, wanted)):
                 self.pending_read = sub.waiting(wanted)
                 return
@@ -277,7 +275,6 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         positions = sub.cursor.read(sub.ledger, wanted)
         if not positions:
             return 0
-        sub.read_completed()
         found = read(sub, positions)
         if active.hash_ranges and not self.failover:
             found = _in_ranges(found, active, spreads_keyless=sub.ctx.config.keySharedSpreadsKeyless)

@@ -284,7 +284,6 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
     def _deal_out(self, sub: SubscriptionContext, positions: list[Position], *, from_replay: bool) -> bool:
         """Deal entries to the consumers of their keys, and keep the others with their hashes in the replay set. Returns
         True if another round follows."""
-        sub.read_completed()
         found = read(sub, positions)
         spreads = sub.ctx.config.keySharedSpreadsKeyless
         slots = {

@@ -72,32 +72,28 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
         self.timers.wake(self.subscription.name, due)
         self.ctx.wake(self.topic, due)
 
-    def readable(self, entries: int, *, replay: bool = False) -> int:
+    def readable(self, entries: int, *, replay: bool = False, only_new: bool = False) -> int:
         """How many of so many `entries` a dispatcher may read now. 0: none, until the topic's timer.
 
-        `replay`: entries before the read position may be among them. dispatcherMaxReadSizeBytes and dispatch rates limit the
-        bytes, but one entry may always be read, however large.
+        `replay`: entries before the read position may be among them. `only_new`: only new ones are, so that `fitting` asks nothing more.
+        dispatcherMaxReadSizeBytes and dispatch rates limit the bytes, but one entry may always be read, however large.
         """
         if self.ctx.ordinal >= self.ctx.spent_at:
             self.wake(self.subscription.put_off(self.ctx.clock, self.ctx.until + 1))
             return 0
-        size = self.ctx.config.dispatcherMaxReadSizeBytes
+        config = self.ctx.config
+        size = config.dispatcherMaxReadSizeBytes
         if self.throttle is not None:
             found = self._permits(self.throttle, Permits(entries, size))
             if found is None:
                 return 0
             entries, size = found
         cursor, ledger = self.cursor, self.ledger
-        if not self.ctx.config.readsByLedgerSizes:
-            return entries if self.throttle is None else self._within(size, entries)
+        if not config.readsByLedgerSizes:
+            return self._within(size, entries) if only_new or self.throttle is not None else entries
         if replay or cursor.read_position < ledger.last_confirmed:
             return ledger.entries_within(size, cursor.read_position, entries)
         return entries
-
-    @property
-    def most_entries(self) -> int:
-        """How many entries a read may return, whatever the permits are."""
-        return self.subscription.read_batch or self.ctx.config.dispatcherMaxReadBatchSize
 
     def read_completed(self) -> None:
         """A read returned entries. After one that failed, the next may return twice as many, up to dispatcherMaxReadBatchSize."""

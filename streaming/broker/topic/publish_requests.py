@@ -104,7 +104,8 @@ def may_publish(
 
 def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
     """Why an entry has too many messages or bytes; None: it has not. The bytes of chunks are not checked."""
-    if (refusal := too_many_messages(ctx, write)) is not None:
+    batch = write.metadata.num_messages_in_batch is not None
+    if batch and (refusal := too_many_messages(ctx, write)) is not None:
         return refusal
     if write.metadata.chunk_id is not None:
         return None

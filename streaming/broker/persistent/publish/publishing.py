@@ -46,7 +46,7 @@ _NOWHERE = Position(-1, -1)
 
 def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
     """A SEND of a connected producer, or with an entry of a shadow topic's source."""
-    if topic.is_shadow and command.message_id is not None:
+    if command.message_id is not None and topic.is_shadow:
         _store_of_source(ctx, topic, command, command.message_id)
         return
     policies = ctx.policies_of(topic)
@@ -125,7 +125,8 @@ def _publish(
         topic.counters.unknown += messages
         cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
         return refuse(ctx, topic, write, "PersistenceError", cause)
-    _note_broker_time(ctx, write)
+    if ctx.config.brokerEntryMetadataInterceptors:
+        _note_broker_time(ctx, write)
     if fails or topic.fail_writes:
         topic.fail_writes -= not fails
         if topic.ledger.closed:
@@ -152,7 +153,8 @@ def _store_of_source(ctx: Context, topic: PersistentTopic, command: Send, messag
         return
     topic.counters.messages_in += command.num_messages
     topic.counters.bytes_in += write.size
-    _note_broker_time(ctx, write)
+    if ctx.config.brokerEntryMetadataInterceptors:
+        _note_broker_time(ctx, write)
     topic.last_active = ctx.clock  # somebody has published on the source
     shadow.follow(ctx, topic, source.ledger)
     _submit(ctx, topic, write)
@@ -160,10 +162,9 @@ def _store_of_source(ctx: Context, topic: PersistentTopic, command: Send, messag
 
 
 def _note_broker_time(ctx: Context, write: PendingWrite) -> None:
-    """AppendBrokerTimestampMetadataInterceptor, if it is set."""
-    if ctx.config.brokerEntryMetadataInterceptors:
-        write.broker_timestamp = ctx.clock
-        write.size += broker_entry_metadata_size(ctx.clock)
+    """AppendBrokerTimestampMetadataInterceptor."""
+    write.broker_timestamp = ctx.clock
+    write.size += broker_entry_metadata_size(ctx.clock)
 
 
 def _submit(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
