@@ -37,7 +37,7 @@ from streaming.answers.whatif.report import report
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.jobs.replay import replay_in_process
-from streaming.log.table import LOGICAL, log_table, rank
+from streaming.log.table import LOGICAL, OffsetCounter, log_table
 
 WEEK = 7 * 86_400_000
 NAMESPACE = "bench/week"
@@ -114,7 +114,7 @@ def week(messages: int) -> pa.Table:
     partitions, timestamps, topics, values = columns
     partition_ids = np.array(partitions, np.int32)
     return log_table(
-        RECORD, partition=partition_ids, offset=rank(partition_ids), timestamp=timestamps,
+        RECORD, partition=partition_ids, offset=OffsetCounter().of(partition_ids), timestamp=timestamps,
         topic=pa.array(topics, pa.string()), value=values,
     )  # fmt: skip
 

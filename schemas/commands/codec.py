@@ -166,6 +166,11 @@ Decoded = AnyCommand | Publish | Refused | Line
 """What a record's value turned out to be."""
 
 
+def command_in(decoded: Decoded) -> AnyCommand | Publish | Refused:
+    """The command of a record, whether or not its value is a line with coordinates."""
+    return decoded.command if isinstance(decoded, Line) else decoded
+
+
 def decode_all(values: Sequence[bytes]) -> list[Decoded]:
     """`decode_or_refuse` of each value, in half the time where all are commands in the same encoding."""
     if values:

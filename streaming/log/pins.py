@@ -24,6 +24,7 @@ from schemas.commands import (
     BrokerConfig,
     Line,
     Mirror,
+    command_in,
     decode_or_refuse,
     to_binary,
 )
@@ -284,7 +285,7 @@ _NOTHING = PolicyCommand("", None, BrokerConfig(), {})
 def is_mirrored(records: pa.Table) -> bool:
     """Whether a log (columns `RECORD`) is a mirror's."""
     found = (decode_or_refuse(records["value"][row].as_py()) for row in mentioning(records, b"MIRROR"))
-    return any(isinstance(each.command if isinstance(each, Line) else each, Mirror) for each in found)
+    return any(isinstance(command_in(each), Mirror) for each in found)
 
 
 def configurations(records: pa.Table) -> Iterator[BrokerConfig]:

@@ -8,6 +8,7 @@ names another folder.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
@@ -33,6 +34,15 @@ def pieces(table: pa.Table) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch])
 
 
+@contextmanager
+def _full_disk_named() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        name_full(error, Path(gettempdir()))
+        raise
+
+
 class Spool:
     """Takes the pieces of a table with the columns of `schema`, and gives the table."""
 
@@ -50,11 +60,8 @@ class Spool:
         self._pieces.append(piece)
         self._size += piece.nbytes
         if self._size > IN_MEMORY:
-            try:
+            with _full_disk_named():
                 self._write()
-            except OSError as error:
-                name_full(error, Path(gettempdir()))
-                raise
 
     def _write(self) -> None:
         if self._writer is None:
@@ -65,10 +72,11 @@ class Spool:
         self._pieces.clear()
 
     def table(self) -> pa.Table:
-        """The table. Nothing can be added any more."""
+        """The table. Nothing can be added any more. Raises `OSError` if the disk is full."""
         if self._writer is None:
             return pa.concat_tables(self._pieces)
         with self._file:
-            self._writer.close()
-            self._file.flush()
+            with _full_disk_named():
+                self._writer.close()
+                self._file.flush()
             return pa.ipc.open_file(pa.py_buffer(mmap(self._file.fileno(), 0, access=ACCESS_READ))).read_all()

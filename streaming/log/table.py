@@ -121,16 +121,6 @@ def replaced(table: pa.Table, name: str, values: Mapping[int, object]) -> pa.Tab
     return table.set_column(table.schema.get_field_index(name), field, column)
 
 
-def rank(partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """For each record, the number of earlier records in its partition."""
-    order = np.argsort(partition, kind="stable")
-    starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
-    lengths = np.diff(starts, append=len(partition))
-    rank = np.empty(len(partition), np.int64)
-    rank[order] = np.arange(len(partition)) - np.repeat(starts, lengths)
-    return rank
-
-
 class OffsetCounter:
     """Gives the records of each ingress partition the offsets 0, 1, 2, …, some records at a time."""
 
@@ -139,10 +129,11 @@ class OffsetCounter:
 
     def of(self, partition: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The offsets of the next records, which are in these partitions."""
-        found = rank(partition)
-        for number, count in zip(*np.unique(partition, return_counts=True), strict=True):
-            found[partition == number] += self._next[number]
-            self._next[number] += count
+        found = np.empty(len(partition), np.int64)
+        for number in np.unique(partition).tolist():
+            own = np.flatnonzero(partition == number)
+            found[own] = self._next[number] + np.arange(len(own))
+            self._next[number] += len(own)
         return found
 
 

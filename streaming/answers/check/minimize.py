@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from schemas.arguments import checked
-from schemas.commands import AnyCommand, Line, MessageIdData, Publish, Refused, to_binary, to_json
+from schemas.commands import AnyCommand, MessageIdData, Publish, Refused, command_in, to_binary, to_json
 from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Row, SendReceipt, SubscriptionEvent
 from schemas.errors import MagnetarError
 from schemas.printable import counted
@@ -355,7 +355,7 @@ def commands_of(log: pa.Table) -> list[LogCommand]:
     for number, (at, topic, given) in enumerate(
         zip(log["timestamp"].to_pylist(), topics, judge(topics, values), strict=True)
     ):
-        command = given.command if isinstance(given, Line) else given
+        command = command_in(given)
         if not isinstance(command, Refused):
             found.append(LogCommand(number, at, topic, command))
     places = {

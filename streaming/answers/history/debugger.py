@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 
-from schemas.commands import Line, Refused, decode_or_refuse
+from schemas.commands import Refused, command_in, decode_or_refuse
 from schemas.effects import KINDS, Row
 from streaming.answers.history.inspection import differences
 from streaming.answers.history.timeline import LoggedCommand, Timeline
@@ -183,7 +183,7 @@ def _decoded(value: bytes) -> dict[str, Any]:
     command = decode_or_refuse(value)
     if isinstance(command, Refused):
         return {}
-    found: dict[str, Any] = msgspec.to_builtins(command.command if isinstance(command, Line) else command)
+    found: dict[str, Any] = msgspec.to_builtins(command_in(command))
     return found
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import commands as c
-from schemas.commands import AnyCommand, Decoded, Line, Refused, to_binary
+from schemas.commands import AnyCommand, Decoded, Line, Refused, command_in, to_binary
 from schemas.effects import AdminResponse
 from schemas.entries import EntryReader
 from schemas.records import RECORD
@@ -101,7 +101,7 @@ class _Traffic(NamedTuple):
             command.topic if topic is None and isinstance(command, Line) else topic
             for topic, command in zip(given, decoded, strict=True)
         ]
-        commands = [command.command if isinstance(command, Line) else command for command in decoded]
+        commands = [command_in(each) for each in decoded]
         return cls(own["timestamp"].to_pylist(), topics, commands, values)
 
     @property

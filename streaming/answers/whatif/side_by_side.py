@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from schemas import effects as e
-from schemas.commands import Decoded, Line, decode_or_refuse
+from schemas.commands import Decoded, Line, command_in, decode_or_refuse
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.observed import Ints, Observer, OfTopic, Seen, SharedEntries, TopicPublishes
 from streaming.answers.whatif.projection import Start
@@ -75,7 +75,7 @@ class ObservedBroker(Broker):
         if offset in self._pins.dropped:
             return
         command = self._pins.replaced.get(offset, command)
-        inner = command.command if isinstance(command, Line) else command
+        inner = command_in(command)
         if isinstance(inner, NAMING) and topic and not is_non_persistent(topic):
             self.flush()
             if self._baseline is not None:
@@ -302,7 +302,7 @@ def _first_fault(part: pa.Table) -> int:
     """How many records come before the first FAULT."""
     for row in mentioning(part, b'"FAULT"', b"\xa5FAULT"):  # in JSON, in MessagePack
         command = decode_or_refuse(part["value"][row].as_py())
-        if isinstance(command.command if isinstance(command, Line) else command, c.Fault):
+        if isinstance(command_in(command), c.Fault):
             return row
     return len(part)
 
@@ -339,7 +339,7 @@ def _shared(
         offsets, known, timestamps, topics, commands, strict=True
     ):
         now = max(now, timestamp)
-        inner = command.command if isinstance(command, Line) else command
+        inner = command_in(command)
         if not topic or not isinstance(inner, c.Publish | c.Send) or is_non_persistent(topic):
             continue
         of = messages.get(topic)

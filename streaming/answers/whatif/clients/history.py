@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from schemas import effects as e
-from schemas.commands import Decoded, Line
+from schemas.commands import Decoded, command_in
 from streaming.answers.fates import deletes, loses_writes
 from streaming.answers.whatif.put_off import PutOffWrites, pending_writes
 from streaming.broker.broker import Broker
@@ -242,8 +242,7 @@ def decoded(records: pa.Table) -> Iterator[DecodedRecord]:
             judge(topics, values),
             strict=True,
         ):
-            inner = command.command if isinstance(command, Line) else command
-            yield DecodedRecord(offset, timestamp, topic, value, command, inner)
+            yield DecodedRecord(offset, timestamp, topic, value, command, command_in(command))
 
 
 class NumberedPublish(NamedTuple):

@@ -128,7 +128,7 @@ class MadeLog:
         values.append(encoded)
         self.origins.append(origin)
         self.after.append(self.reached)
-        inner = command.command if isinstance(command, c.Line) else command
+        inner = c.command_in(command)
         number = -1
         if topic is not None and isinstance(inner, c.Publish | c.Send) and not is_non_persistent(topic):
             number = self.history.topics[topic].number_of(origin)
