@@ -18,12 +18,14 @@ pytestmark = pytest.mark.kafka
 
 def test_the_answer_is_that_of_the_log(kafka: LocalKafka, tmp_path: Path) -> None:
     topic, file = f"kafka://{kafka.bootstrap}/asked", tmp_path / "log.parquet"
+    policies = tmp_path / "ttl.yaml"
+    policies.write_text("broker: {ttlDurationDefaultInSeconds: 1, messageExpiryCheckIntervalInMinutes: 1}")
     log = made_log(400)
     produce_log(log, topic, partitions=2)
     write_log(file, partition_log(log, 2))
     answers = []
     for source in (topic, str(file)):
-        result = CliRunner().invoke(app, ["whatif", source, "--profile", "2.10", "--json"])
+        result = CliRunner().invoke(app, ["whatif", source, "--policies", str(policies), "--json"])
         assert result.exit_code == 0, result.output
         answers.append(json.loads(result.stdout))
         assert answers[-1].pop("log") == source
