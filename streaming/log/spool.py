@@ -43,15 +43,26 @@ def _full_disk_named() -> Iterator[None]:
         raise
 
 
-class Spool:
-    """Takes the pieces of a table with the columns of `schema`, and gives the table."""
+def mapped(file: Any) -> pa.Table:
+    """The table in an Arrow file, mapped into memory. The file need not stay open."""
+    return pa.ipc.open_file(pa.py_buffer(mmap(file.fileno(), 0, access=ACCESS_READ))).read_all()
 
-    def __init__(self, schema: pa.Schema) -> None:
+
+class Spool:
+    """Takes the pieces of a table with the columns of `schema`, and gives the table. `file`: where a large one goes; None: to one without
+    a name."""
+
+    def __init__(self, schema: pa.Schema, file: Any = None) -> None:
         self._schema = schema
         self._pieces = [schema.empty_table()]
         self._size = 0
-        self._file: Any = None
+        self._file, self._owns_file = file, file is None
         self._writer: pa.RecordBatchFileWriter | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the table is a file."""
+        return self._writer is not None
 
     def add(self, piece: pa.Table) -> None:
         """Add rows at the end. Raises `OSError` if the disk is full."""
@@ -65,7 +76,7 @@ class Spool:
 
     def _write(self) -> None:
         if self._writer is None:
-            self._file = TemporaryFile()  # noqa: SIM115 - it is closed in `table`
+            self._file = self._file or TemporaryFile()  # noqa: SIM115 - it is closed in `table`
             self._writer = pa.ipc.new_file(self._file, self._schema)
         for piece in self._pieces:
             self._writer.write_table(piece, ROWS)
@@ -75,8 +86,10 @@ class Spool:
         """The table. Nothing can be added any more. Raises `OSError` if the disk is full."""
         if self._writer is None:
             return pa.concat_tables(self._pieces)
-        with self._file:
-            with _full_disk_named():
-                self._writer.close()
-                self._file.flush()
-            return pa.ipc.open_file(pa.py_buffer(mmap(self._file.fileno(), 0, access=ACCESS_READ))).read_all()
+        with _full_disk_named():
+            self._writer.close()
+            self._file.flush()
+        found = mapped(self._file)
+        if self._owns_file:
+            self._file.close()
+        return found

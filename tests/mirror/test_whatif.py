@@ -17,6 +17,7 @@ from streaming.answers.check.minimize import FoldedLog, minimize
 from streaming.answers.whatif.answer import BASELINE
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.compare import PolicySet, whatif
+from streaming.answers.whatif.difference_table import together
 from streaming.answers.whatif.differences import compared
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker.broker import Broker
@@ -220,7 +221,7 @@ def test_the_policies_that_the_cluster_has_change_nothing(seed: int) -> None:
     # And the rules of a twin that follows its source no more come to what the source did.
     records = load(mirrored, partitions=1).records
     found = compared(fold_side_by_side(records, 0, [of_baseline(records)[0]]), ["alone"])
-    for row in found.differences.to_pylist():
+    for row in together([found.differences]).to_pylist():
         assert row["change"] == "lost earlier", row
         assert row["baseline_clock"] - row["proposed_clock"] < 2 * LOOK * 1000
     at_end = ("dispatched", "acked", "expired", "backlog", "storage", "trimmed")

@@ -199,6 +199,9 @@ class WhatIf(msgspec.Struct):
     sampled: list[str] = []
 
 
+_ROW_GROUP = 1 << 17
+"""Rows that are in memory at a time to be written."""
+
 SHOWN = 1000
 """The JSON has so many differences at most; all of them are in the Parquet files."""
 
@@ -223,5 +226,5 @@ def write(found: WhatIf, out: Path) -> None:
         table: pa.Table = getattr(found, name)
         clients = {"clients": found.clients, "model": msgspec.json.encode(found.model)}
         table = table.replace_schema_metadata((table.schema.metadata or {}) | clients)
-        pq.write_table(table, out / f"{name}.parquet", compression="zstd")
+        pq.write_table(table, out / f"{name}.parquet", compression="zstd", row_group_size=_ROW_GROUP)
     (out / "whatif.json").write_text(to_json(found) + "\n")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,9 +21,9 @@ from schemas.arguments import checked
 from schemas.records import RECORD
 from streaming.answers.fates import CHANGES
 from streaming.answers.forked import forked
+from streaming.answers.whatif import difference_table
 from streaming.answers.whatif.answer import (
     BASELINE,
-    DIFFERENCES,
     SERIES,
     SUMMARY,
     Model,
@@ -206,7 +208,8 @@ def named_sets(policies: Sequence[str | Path | PolicySet], profile: str | None) 
 
 class _Work(NamedTuple):
     """An ingress partition to fold: its records, the policies of each set, what is done to the log for the `baseline` (None: nothing),
-    and where the fold starts (None: with nothing). With modelled `clients`, also its records under each set and how much higher their offsets are."""
+    and where the fold starts (None: with nothing). With modelled `clients`, also its records under each set and how much higher their offsets are. `file`: where a large table of differences
+    goes, since what a process returns is copied."""
 
     records: pa.Table
     partition: int
@@ -216,6 +219,7 @@ class _Work(NamedTuple):
     start: Start | None
     pinned: list[tuple[pa.Table, int]]
     clients: ClientSettings | None
+    file: Any = None
 
 
 def _fold_all(
@@ -242,14 +246,23 @@ def _fold_all(
             yield _part(each, note)
         return
     largest_first = sorted(work, key=lambda each: -len(each.records))
-    for each, found in zip(largest_first, forked(_part, largest_first, workers), strict=True):
-        note(len(each.records))
-        yield found
+    with ExitStack() as files:
+        if len(work) <= _FILES:
+            largest_first = [
+                each._replace(file=files.enter_context(TemporaryFile())) for each in largest_first
+            ]
+        for each, found in zip(largest_first, forked(_part, largest_first, workers), strict=True):
+            note(len(each.records))
+            yield found._replace(differences=difference_table.from_file(found.differences, each.file))
+
+
+_FILES = 256
+"""So many processes may have a file for their differences. Of more, they come through a pipe, into memory."""
 
 
 def _part(work: _Work, progress: Callable[[int], object] | None = None) -> PartitionCompared:
     if work.clients is None:
-        comparison = Comparison(work.names)
+        comparison = Comparison(work.names, work.file)
         folded = fold_side_by_side(
             work.records,
             work.partition,
@@ -265,7 +278,8 @@ def _part(work: _Work, progress: Callable[[int], object] | None = None) -> Parti
         react(work.records, pinned, shift, work.partition, history, work.clients)
         for pinned, shift in work.pinned
     ]
-    return compared(fold_reacted(work.records, work.partition, reacted, progress), work.names)
+    folded = fold_reacted(work.records, work.partition, reacted, progress)
+    return compared(folded, work.names, Comparison(work.names, work.file))
 
 
 # ---- all partitions together
@@ -290,9 +304,7 @@ def joined(
         return table.take(order)
 
     summary = together([each.summary for each in parts], SUMMARY, ("topic", "subscription"))
-    differences = together(
-        [each.differences for each in parts], DIFFERENCES, ("topic", "offset", "subscription")
-    )
+    differences = difference_table.together([each.differences for each in parts])
     series = together([each.series for each in parts], SERIES, ("topic", "subscription", "measure", "clock"))
     unmatched = [sum(each.unmatched[run] for each in parts) for run in range(len(names) + 1)]
     return WhatIf(

@@ -19,11 +19,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streaming.answers.fates import CHANGES, LOST, NOT_STORED, Change, Outcome, Published
 from streaming.answers.whatif.answer import BASELINE, DIFFERENCES, SERIES, SUMMARY
 from streaming.answers.whatif.clients.reactive import Reacted
+from streaming.answers.whatif.difference_table import DifferenceTable, PartitionDifferences
 from streaming.answers.whatif.observed import (
     MISSED,
     REFUSED,
@@ -59,7 +59,7 @@ class PartitionCompared(NamedTuple):
     """What came of one ingress partition."""
 
     summary: pa.Table
-    differences: pa.Table
+    differences: PartitionDifferences
     series: pa.Table
     unmatched: list[int]
     begin: int
@@ -72,12 +72,12 @@ class Comparison:
     """Compares the runs of an ingress partition message by message, as soon as nothing changes any more for a message.
 
     It does not when no run has it any more: each has deleted its ledger, or never stored it. Then its difference, if it has one, is
-    noted, it is counted, and the runs forget it. `names`: of the policy sets.
+    noted, it is counted, and the runs forget it. `names`: of the policy sets. `file`: see `DifferenceTable`.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], file: Any = None) -> None:
         self.names = names
-        self._differences: dict[tuple[int, str], list[pa.Table]] = {}
+        self._differences = DifferenceTable(names, file)
         self._answers: dict[tuple[int, str], Ints] = {}
         self._counts: dict[tuple[int, str, str], Counter[str]] = {}
         self._tries: dict[str, int] = {}
@@ -114,7 +114,8 @@ class Comparison:
             answers = same[run].answer if run in same else of.answer.between(first, stop)
             so_far = self._answers.get((run, topic), 0)
             self._answers[run, topic] = so_far + np.bincount(answers, minlength=4)
-        for subscription in {name for of in everything for name in of.subscriptions}:
+        tables: list[pa.Table] = []
+        for subscription in sorted({name for of in everything for name in of.subscriptions}):
             if all(_is_over(of.subscriptions.get(subscription), first) for of in everything):
                 continue
             before = Fates(runs.observers[0], own, subscription, first, stop)
@@ -132,13 +133,16 @@ class Comparison:
                 found = _Pair(topic, subscription, before, after, runs.open_loop[run].get(topic))
                 counts.update(found.counts())
                 if len(found.rows):
-                    rows = self._differences.setdefault((run, topic), [])
-                    rows.append(found.table(self.names[run - 1]))
+                    tables.append(found.table(self.names[run - 1]))
+        self._differences.add(topic, tables)
 
-    def differences(self, open_loop: Sequence[Mapping[str, OpenLoop]]) -> Iterator[pa.Table]:
+    def differences(self, open_loop: Sequence[Mapping[str, OpenLoop]]) -> PartitionDifferences:
         """The rows of `DIFFERENCES`. `open_loop`: of the runs, at the end."""
-        for (run, topic), tables in sorted(self._differences.items(), key=lambda each: each[0]):
-            yield from map(_with_unknown_opened, tables) if topic in open_loop[run] else tables
+        opened: dict[str, list[str]] = {}
+        for name, topics in zip(self.names, open_loop[1:], strict=True):
+            for topic in topics:
+                opened.setdefault(topic, []).append(name)
+        return self._differences.finish(opened)
 
     def answers(self, run: int, topic: str) -> Ints:
         """How many publishes were answered how."""
@@ -194,7 +198,7 @@ def compared(folded: Folded, names: Sequence[str], comparison: Comparison | None
             series += _series_of(name, topic, other)
     return PartitionCompared(
         pa.Table.from_pylist(rows, SUMMARY),
-        united([*comparison.differences(folded.open_loop)], DIFFERENCES),
+        comparison.differences(folded.open_loop),
         _series_table(series),
         folded.unmatched,
         folded.first,
@@ -438,13 +442,6 @@ class _Pair:
         last: np.ndarray[Any, Any] = np.maximum.reduce(moments)
         found: np.ndarray[Any, Any] = (last > moment(self.opened.clock)) | (self.change[rows] == len(CHANGES))
         return found
-
-
-def _with_unknown_opened(rows: pa.Table) -> pa.Table:
-    """Rows of a topic that became open-loop, perhaps after they were made: of what is unknown, nobody can say that it came before."""
-    place = rows.schema.get_field_index("open_loop")
-    is_unknown = pc.equal(rows["change"].cast(pa.string()), CHANGES[-1])
-    return rows.set_column(place, rows.schema.field(place), pc.if_else(is_unknown, True, rows["open_loop"]))
 
 
 def _absent(side: Fates) -> np.ndarray[Any, Any]:
