@@ -51,3 +51,6 @@ client may give it to a dead-letter topic, is another one. ``unknown``: what bec
 example because the message was refused; or one run has acked what another has not."""
 
 CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined]
+
+CHANGE_COLUMNS: dict[Change, str] = {change: change.replace(" ", "_") for change in CHANGES}
+"""The column of a summary that counts each change."""

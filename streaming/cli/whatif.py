@@ -279,9 +279,10 @@ def totals_table(found: WhatIf) -> Table:
 
 def subscriptions_table(found: WhatIf) -> Table:
     """The subscriptions whose messages differ, those with most differences first."""
+    from streaming.answers.fates import CHANGE_COLUMNS
     from streaming.answers.whatif.page import clock_text
 
-    columns = [change.replace(" ", "_") for change in found.totals[0].differences]
+    columns = [*CHANGE_COLUMNS.values()]
     rows = [
         row
         for row in found.summary.to_pylist()

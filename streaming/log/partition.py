@@ -6,13 +6,12 @@ topic: the partitions of that topic are in several ingress partitions.
 """
 
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from schemas.commands import Admin, Line, decode_or_refuse, to_json
 from schemas.records import RECORD
@@ -103,17 +102,16 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
 
 def by_partition(records: pa.Table) -> dict[int, pa.Table]:
     """`records` (columns `RECORD`) by ingress partition."""
-    found, counts = Spool(records.schema), dict[int, int]()
-    for partition in sorted(records["partition"].unique().to_pylist()):
-        counts[partition] = 0
-        for piece in pieces(records):
-            own = piece.filter(pc.equal(piece["partition"], partition))
-            found.add(own)
-            counts[partition] += len(own)
-    table, stops = found.table(), accumulate(counts.values())
+    found, places, done = Spool(records.schema), defaultdict[int, list[tuple[int, int]]](list), 0
+    for piece in pieces(records):
+        partition = piece["partition"].to_numpy()
+        found.add(piece.take(pa.array(np.argsort(partition, kind="stable"))))
+        for number, count in zip(*np.unique(partition, return_counts=True), strict=True):
+            places[int(number)].append((done, int(count)))
+            done += int(count)
+    table = found.table()
     return {
-        partition: table.slice(stop - count, count)
-        for (partition, count), stop in zip(counts.items(), stops, strict=True)
+        number: pa.concat_tables(table.slice(*place) for place in places[number]) for number in sorted(places)
     }
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming.answers.fates import CHANGES
+from streaming.answers.fates import CHANGE_COLUMNS
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.broker.config import setting_text
 
@@ -44,7 +44,7 @@ SUMMARY = pa.schema(
         ("lost_undelivered", _number), ("lost_delivered", _number), ("taken_acked", _number), ("backlog", _number),
         ("peak_backlog", _number), ("storage", _number), ("peak_storage", _number), ("trimmed", _number),
         ("held", _number), ("closed_producers", _number), ("answered_otherwise", _number), ("other_stats", _text), ("oldest", _number), ("peak_oldest", _number),
-        *((change.replace(" ", "_"), _number) for change in CHANGES), ("unchanged", _number),
+        *((column, _number) for column in CHANGE_COLUMNS.values()), ("unchanged", _number),
         ("open_loop_from", _number), ("open_loop_offset", _number), ("open_loop_baseline", _text),
         ("open_loop_proposed", _text),
     ]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from schemas.arguments import checked
 from schemas.records import RECORD
-from streaming.answers.fates import CHANGES
+from streaming.answers.fates import CHANGE_COLUMNS
 from streaming.answers.forked import forked
 from streaming.answers.whatif import difference_table
 from streaming.answers.whatif.answer import (
@@ -349,14 +349,13 @@ def _totals(name: str, summary: pa.Table, unmatched: int) -> Totals:
         return pc.sum(rows[column]).as_py() or 0
 
     open_ = own.filter(pc.is_valid(own["open_loop_from"]))
-    columns = [change.replace(" ", "_") for change in CHANGES]
     topics = own.filter(pc.is_null(own["subscription"]))
     subscriptions = own.filter(pc.is_valid(own["subscription"]))
     return Totals(
         policies=name,
-        differences={change: total(column) for change, column in zip(CHANGES, columns, strict=True)},
+        differences={change: total(column) for change, column in CHANGE_COLUMNS.items()},
         unchanged=total("unchanged"),
-        unjudged=sum(total(column, open_) for column in (*columns, "unchanged")),
+        unjudged=sum(total(column, open_) for column in (*CHANGE_COLUMNS.values(), "unchanged")),
         open_loop_topics=len(open_.filter(pc.is_null(open_["subscription"]))),
         unmatched=unmatched,
         expired=total("expired"),

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from streaming.answers.fates import CHANGES, LOST, NOT_STORED, Change, Outcome, Published
+from streaming.answers.fates import CHANGE_COLUMNS, CHANGES, LOST, NOT_STORED, Change, Outcome, Published
 from streaming.answers.whatif.answer import BASELINE, DIFFERENCES, SERIES, SUMMARY
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.difference_table import DifferenceTable, PartitionDifferences
@@ -273,7 +273,7 @@ def _subscription_row(
 
 
 _TOTALS = ("dispatched", "acked", "lost_undelivered", "lost_delivered", "taken_acked")
-_CHANGES = (*(change.replace(" ", "_") for change in CHANGES), "unchanged")
+_CHANGES = (*CHANGE_COLUMNS.values(), "unchanged")
 
 
 def _totals_of(mine: OfSubscription, first: int, stop: int) -> dict[str, int]:
@@ -400,8 +400,8 @@ class _Pair:
     def counts(self) -> dict[str, int]:
         """How many messages changed how, and how many did not."""
         found = np.bincount(self.change, minlength=len(CHANGES) + 1)
-        counts = {change.replace(" ", "_"): int(found[number]) for number, change in enumerate(CHANGES, 1)}
-        return counts | {"unchanged": int((self.judged & (self.change == 0)).sum())}
+        unchanged = int((self.judged & (self.change == 0)).sum())
+        return dict(zip(_CHANGES, [*found[1:].tolist(), unchanged], strict=True))
 
     def table(self, name: str) -> pa.Table:
         """The rows of `DIFFERENCES` for a policy set."""

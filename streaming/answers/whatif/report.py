@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.printable import counted
-from streaming.answers.fates import CHANGES
+from streaming.answers.fates import CHANGE_COLUMNS, CHANGES
 from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf
 from streaming.answers.whatif.page import clock_text, page, short_name, size_text, span_text, table
@@ -186,16 +186,16 @@ def _differing(summary: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _count(row: dict[str, Any]) -> int:
-    return sum(row[change.replace(" ", "_")] or 0 for change in CHANGES)
+    return sum(row[column] or 0 for column in CHANGE_COLUMNS.values())
 
 
 def _subscriptions(summary: list[dict[str, Any]]) -> str:
     rows = _differing(summary)
     if not rows:
         return "<p>No subscription differs.</p>"
-    used = [change for change in CHANGES if any(row[change.replace(" ", "_")] for row in rows)]
+    used = {change: column for change, column in CHANGE_COLUMNS.items() if any(row[column] for row in rows)}
     cells = [
-        [row["policies"], short_name(row["topic"]), row["subscription"], *(row[change.replace(" ", "_")] or "" for change in used),
+        [row["policies"], short_name(row["topic"]), row["subscription"], *(row[column] or "" for column in used.values()),
          row["lost_undelivered"], row["lost_delivered"], row["peak_backlog"], "" if row["peak_oldest"] is None else span_text(row["peak_oldest"]),
          "the end" if row["open_loop_from"] is None else clock_text(row["open_loop_from"])]
         for row in rows[:LISTED]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from schemas.commands import BrokerConfig
 from schemas.commands.control import Profile
-from streaming.answers.fates import CHANGES
+from streaming.answers.fates import CHANGE_COLUMNS
 from streaming.answers.profile_rules import PROFILE_RULES
 from streaming.answers.whatif.answer import Figure, RuleMet, RuleOnTopic, Rules, WhatIf
 from streaming.broker.config import changes
@@ -26,7 +26,7 @@ BESIDE = 8
 """So many policy sets are folded beside the baseline in one pass."""
 
 _NOT_FIGURES = frozenset(
-    {"policies", "topic", "subscription", "unchanged", *(change.replace(" ", "_") for change in CHANGES)}
+    {"policies", "topic", "subscription", "unchanged", *CHANGE_COLUMNS.values()}
     | {f"open_loop_{what}" for what in ("from", "offset", "baseline", "proposed")}
 )
 T = TypeVar("T", bound=Sized)
