@@ -10,6 +10,8 @@ from asyncio import sslproto
 from collections import deque
 from collections.abc import Callable
 
+from streaming.server.tls_transport import TlsTransport
+
 MOST = 1024
 """Handshakes under way. Beyond them, the one is closed that has waited for longest."""
 
@@ -100,8 +102,7 @@ class _Handshake(asyncio.Protocol):
             error.__traceback__ = None
         if secured is not None and not secured.is_closing():
             protocol = self._new_protocol()
-            secured.set_protocol(protocol)
-            protocol.connection_made(secured)
+            TlsTransport(secured, self._transport, protocol)
             if self._early:
                 protocol.data_received(bytes(self._early))
         self._all.under_way.pop(self, None)

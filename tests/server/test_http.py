@@ -1,11 +1,15 @@
 """The HTTP server: what its connections may hold, and for how long they may keep others from their turn."""
 
 import asyncio
+import gc
 import logging
 import socket
+import ssl
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +22,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streaming.server.admin import http
 from streaming.server.admin.application import MOST_BYTES, Bodies, _header
 from streaming.server.admin.http import HttpServer
+from streaming.server.server import tls_context
+from tests.certificates import Certificate
 
 LARGE = 16 << 20
 """More than a socket buffers (bytes)."""
@@ -44,7 +50,8 @@ async def endless(request: Request) -> Response:
 class Served:
     """A server on the loop of the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Path | None) -> None:
+        """`tls`: a file with a key and a certificate."""
         routes = [
             Route("/large", large),
             Route("/endless", endless),
@@ -52,10 +59,14 @@ class Served:
             Route("/length", length, methods=["GET", "POST"]),
         ]
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.server = HttpServer(Starlette(routes=routes), self.listener)
+        context = None if tls is None else tls_context(tls, tls)
+        self._tls = None if tls is None else ssl.create_default_context(cafile=tls)
+        self.server = HttpServer(Starlette(routes=routes), self.listener, context)
 
     async def open(self, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(*self.listener.getsockname(), limit=1 << 10)
+        reader, writer = await asyncio.open_connection(
+            *self.listener.getsockname(), limit=1 << 10, ssl=self._tls
+        )
         writer.write(request)
         return reader, writer
 
@@ -72,9 +83,18 @@ class Served:
         return sum(each.transport.get_write_buffer_size() for each in self.connections)
 
 
-def run(work: Callable[[Served], Awaitable[None]]) -> None:
+@pytest.fixture(params=["http", "https"])
+def tls(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    if request.param == "http":
+        return None
+    file = tmp_path / "own.pem"
+    file.write_bytes(Certificate("server").pem(with_key=True))
+    return file
+
+
+def run(work: Callable[[Served], Awaitable[None]], tls: Path | None = None) -> None:
     async def main() -> None:
-        served = Served()
+        served = Served(tls)
         await served.server.start()
         try:
             await asyncio.wait_for(work(served), 60)
@@ -89,9 +109,11 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_answers_that_nobody_reads_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_nobody_reads_have_a_bound_together(
+    monkeypatch: pytest.MonkeyPatch, tls: Path | None
+) -> None:
     """The connection that has waited for longest is closed. One answer may be larger than the bound."""
-    monkeypatch.setattr(http, "MOST_UNREAD", LARGE + LARGE // 2)
+    monkeypatch.setattr(http, "MOST_UNREAD", LARGE)
 
     async def work(served: Served) -> None:
         clients = []
@@ -106,10 +128,10 @@ def test_answers_that_nobody_reads_have_a_bound_together(monkeypatch: pytest.Mon
             each.close()
         await until(lambda: not served.connections and served.unread == 0)
 
-    run(work)
+    run(work, tls)
 
 
-def test_a_connection_that_reads_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_reads_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, tls: Path | None) -> None:
     monkeypatch.setattr(http, "UNREAD_SECONDS", 0.05)
 
     async def work(served: Served) -> None:
@@ -118,11 +140,11 @@ def test_a_connection_that_reads_nothing_is_closed(monkeypatch: pytest.MonkeyPat
         await until(lambda: not served.connections)
         writer.close()
 
-    run(work)
+    run(work, tls)
 
 
 def test_a_closing_connection_whose_rest_is_not_read_is_closed_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tls: Path | None
 ) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)
 
@@ -132,7 +154,50 @@ def test_a_closing_connection_whose_rest_is_not_read_is_closed_at_once(
         await until(lambda: not served.connections)
         writer.close()
 
-    run(work)
+    run(work, tls)
+
+
+def test_a_client_that_reads_slowly_gets_all(monkeypatch: pytest.MonkeyPatch, tls: Path | None) -> None:
+    """Though the server would close it if it read nothing for as long as this takes."""
+    monkeypatch.setattr(http, "UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.1)
+
+    async def work(served: Served) -> None:
+        reader, writer = await served.open(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        read = 0
+        while read < LARGE:
+            got = await reader.read(LARGE // 100)
+            assert got, f"cut off after {read} of {LARGE} bytes"
+            read += len(got)
+        writer.close()
+
+    run(work, tls)
+
+
+def test_nothing_is_left_of_clients_that_are_gone(tls: Path | None) -> None:
+    """Neither of their answers nor of what OpenSSL has for them, until Python collects garbage."""
+
+    def there() -> int:
+        return sum(isinstance(each, sslproto.SSLProtocol | ssl.SSLObject) for each in gc.get_objects())
+
+    async def work(served: Served) -> None:
+        gc.collect()
+        gc.disable()
+        before = there()
+        try:
+            for count in range(1, 6):
+                _, writer = await served.open(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
+                await until(partial(served.has_answered, count))
+                writer.transport.abort()
+                del _, writer
+            await until(lambda: not served.connections)
+            await asyncio.sleep(0.01)
+            assert there() <= before + 1
+        finally:
+            gc.enable()
+
+    run(work, tls)
 
 
 def test_input_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
