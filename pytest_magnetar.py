@@ -8,6 +8,7 @@ Magnetar's packages do no harm.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import shutil
 import subprocess
@@ -24,7 +25,6 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-_START_SECONDS = 60
 _LOG = Path("commands", f"{0:020d}.jsonl")
 _FOREVER = 10**15
 _PROGRAM = """
@@ -245,10 +245,11 @@ class PulsarBroker:
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             raise BrokerError(f"{method} {path}: {error.code} {text}") from None
-        except urllib.error.URLError as error:
-            if isinstance(error.reason, TimeoutError):
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            if isinstance(reason, TimeoutError):
                 raise TimeoutError(f"{method} {path}") from None
-            raise BrokerError(f"{method} {path}: {error.reason}; the broker has ended") from None
+            raise BrokerError(f"{method} {path}: {reason}; the broker has ended") from None
         if not found:
             return None
         if kind == "application/json":
@@ -283,7 +284,10 @@ def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[P
     for name, value in pulsar_broker_settings.items():
         command += ["--profile", value] if name == "profile" else ["--set", f"{name}={value}"]
     # not in the application's folder, where packages may have the names of Magnetar's
-    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # And not in pytest's process group: what is sent to that, such as Ctrl-C in the debugger, is not for the broker, which ends with pytest.
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         service_url, admin_url = _urls(process)
         yield PulsarBroker(service_url, admin_url, folder / _LOG)
@@ -334,7 +338,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     broker = item.stash.get(_BROKER, None)
     if report.failed and broker is not None:
         kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / "commands.jsonl"
-        shutil.copyfile(broker.log, kept)
-        text = f"log of the broker: {kept}\nask it: magnetar explain {kept} TOPIC"
+        try:
+            shutil.copyfile(broker.log, kept)
+        except OSError as error:  # if the test, or what it tests, has ended the broker
+            text = f"the log of the broker is lost: {error}"
+        else:
+            text = f"log of the broker: {kept}\nask it: magnetar explain {kept} TOPIC"
         report.sections.append(("Pulsar broker", text))
     return report

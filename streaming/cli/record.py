@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import StrEnum
+from errno import EINVAL
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -332,20 +333,27 @@ def tls_of(authorities: Path | None) -> ssl.SSLContext | None:
 
 
 def token_of(file: Path | None) -> Callable[[], str | None]:
-    """The token in a file, read anew each time, so that another one may take its place. While the file can't be read, it is the one before.
+    """The token in a file, read anew each time, so that another one may take its place. While the file has none, it is the one before.
     Raises OSError if there is none yet."""
-    from sinks.small_files import read_small_text
-
     if file is None:
         return lambda: None
-    last = read_small_text(file).strip()
+    last = _read_token(file)
 
     def token() -> str:
         nonlocal last
         with suppress(OSError):
-            last = read_small_text(file).strip() or last
+            last = _read_token(file) or last
         return last
 
+    return token
+
+
+def _read_token(file: Path) -> str:
+    from sinks.small_files import read_small_text
+
+    token = read_small_text(file).strip()
+    if not token.isascii() or any(not " " < each < "\x7f" for each in token):
+        raise OSError(EINVAL, "the token has a line break, or another character that no token has", str(file))
     return token
 
 

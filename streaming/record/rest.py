@@ -256,8 +256,9 @@ class Rest:
             raise
         except (OSError, http.client.HTTPException) as error:
             raise CallFailed(f"{self.url} can't be reached: {error}") from None
-        except ValueError as error:  # of a header, such as a token
-            raise CallFailed(f"{method} {path}: can't be sent: {error}", HTTPStatus.BAD_GATEWAY) from None
+        except ValueError:  # which shows the header, that may be a token
+            why = "a header, such as the token, has a line break or another character that none may have"
+            raise CallFailed(f"{method} {path}: can't be sent: {why}", HTTPStatus.BAD_GATEWAY) from None
         if len(said) > _MOST_BYTES:
             raise CallFailed(f"{method} {path}: the response has more than {_MOST_BYTES >> 20} MiB", status)
         if is_deep(said, around=1):  # a record that has it is an object

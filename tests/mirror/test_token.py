@@ -10,7 +10,7 @@ from streaming.cli.record import authorization, token_of
 from streaming.mirror import mirror as mirroring
 from streaming.protocol.codec import encode
 from streaming.record.client import Reader, ReadFailed
-from streaming.record.rest import Rest
+from streaming.record.rest import CallFailed, Rest
 from streaming.server.authentication import TokenAuthentication
 from streaming.server.server import Security
 from tests.mirror.kit import mirror, positions
@@ -70,6 +70,24 @@ def test_a_file_that_is_being_replaced_has_the_token_before(tmp_path: Path) -> N
     assert found == ["a", "a", "a", "b"]
     assert authorization(read)() == {"Authorization": "Bearer b"}
     assert (token_of(None)(), authorization(token_of(None))()) == (None, {})
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a b", "a\tb", "ü", "a\0"])
+def test_what_is_no_token_is_not_shown(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret" + text)
+    with pytest.raises(OSError, match="line break") as raised:
+        token_of(file)
+    assert str(file) in str(raised.value)
+    assert "secret" not in str(raised.value)
+    file.write_text("good")
+    read = token_of(file)
+    file.write_text("secret" + text)
+    assert read() == "good"
+    rest = Rest("http://127.0.0.1:1", lambda: {"Authorization": f"Bearer secret{text}"})
+    with pytest.raises(CallFailed) as failed:
+        rest.call("GET", "/clusters")
+    assert "secret" not in str(failed.value)
 
 
 def test_a_reader_answers_a_challenge_with_the_token_of_now() -> None:

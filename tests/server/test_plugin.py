@@ -271,6 +271,32 @@ def test_the_log_of_a_failed_test_is_kept_and_replays(tmp_path: Path, fails: str
     assert '"command":"SEND"' in log.read_text()
 
 
+ENDS_THE_BROKER = """
+import os, signal
+import psutil
+
+
+def test_first(pulsar_broker):
+    (broker,) = (each for each in psutil.Process().children() if "--test-double" in each.cmdline())
+    assert os.getpgid(broker.pid) != os.getpgid(0)
+    broker.terminate()
+    broker.wait()
+    pulsar_broker.now()
+
+
+def test_of_others():
+    pass
+"""
+
+
+def test_a_broker_that_ends_in_a_test_fails_that_test(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, ("test_ends.py", ENDS_THE_BROKER))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the broker has ended" in done.stdout
+    assert "the log of the broker is lost" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
 ENDLESS = """
 import time
 
