@@ -212,6 +212,28 @@ def test_what_a_closed_producer_holds_is_in_the_topic_later(policy: Any) -> None
     assert not [row for row in answer.differences.to_pylist() if row["proposed_ledger"] is None]
 
 
+@pytest.mark.parametrize("short", [False, True], ids=["connected", "short form"])
+@pytest.mark.parametrize("timeout", [0, 30_000])
+def test_a_silence_costs_no_attempts(timeout: int, short: bool) -> None:
+    """However long a quota keeps producers out: they come back within a minute after there is room."""
+    filled = [subscribe(type_="Exclusive"), flow(0, 100)]
+    if short:
+        filled += [publish(second, second) for second in (*range(1, 6), *range(14, 18))]
+    else:
+        filled = FILLED
+    made = {}
+    for days in (1, 300):
+        end = days * 86_400
+        log = table([*filled, ack(end, *range(9)), tick(end + 120)])
+        made[days] = reacted(log, exception(300) if short else hold(300), send_timeout=timeout)
+    assert len(made[1].records) == len(made[300].records) < 60
+    for days, found in made.items():
+        kind = "PRODUCER" if timeout and not short else None if short else "SEND"
+        came_back = commands(found, kind)[-1][0] - days * 86_400
+        assert (timeout and short) or 0 < came_back < 60
+        assert bool(found.given_up) == bool(timeout)
+
+
 def test_messages_are_given_up_after_the_send_timeout() -> None:
     log = table([*FILLED, tick(120), *(send(second, second) for second in range(130, 133)), tick(200)])
     found = reacted(log, hold(200))

@@ -18,6 +18,15 @@ class Backoff:
         """An attempt succeeded."""
         self._next, self._first, self._stopped = INITIAL_BACKOFF, 0, self._stop <= 0
 
+    @property
+    def is_longest(self) -> bool:
+        """The interval does not grow any more."""
+        return self._next == LONGEST_BACKOFF
+
+    def rest(self) -> int:
+        """How much (ms) of the interval is left at a moment that has nothing to do with the attempts."""
+        return max(INITIAL_BACKOFF, self._dice.randrange(self._next))
+
     def delay(self, now: int) -> int:
         """How long (ms) to wait from now."""
         delay = self._next

@@ -9,7 +9,8 @@ import heapq
 import random
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from schemas import effects as e
 from schemas.commands import Decoded, to_binary
 from schemas.records import RECORD
 from schemas.units import LATEST_TIME
+from streaming.answers.whatif.clients.backoff import Backoff
 from streaming.answers.whatif.clients.history import (
     DecodedRecord,
     History,
@@ -83,6 +85,9 @@ class MadeLog:
         self.left_out: Counter[str] = Counter()
         self.unmatched = 0
         self._partition, self._see = partition, see
+        self._changes: Counter[str | None] = Counter()
+        self._waiting: dict[str, list[tuple[Backoff, Any]]] = {}
+        self._attempting = False
         self._events: list[tuple[int, int, Any]] = []
         self._event = self._request = 0
         self._next = self.first
@@ -110,6 +115,33 @@ class MadeLog:
         self._event += 1
         heapq.heappush(self._events, (time, self._event, act))
 
+    # -- clients that the broker does not let in ------------------------------------------------------------------
+
+    def version(self, topic: str) -> tuple[int, int]:
+        """It is another one once something has happened that may let in a client which a topic has refused."""
+        return self._changes[topic], self._changes[None]
+
+    def changed(self, topic: str | None) -> None:
+        """Something has happened on a topic, or (None) on any."""
+        self._changes[topic] += 1
+        for name in [*self._waiting] if topic is None else [topic]:
+            for backoff, act in self._waiting.pop(name, ()):
+                self.at(self.now + backoff.rest(), *act)
+
+    def wait_for_change(self, topic: str, backoff: Backoff, *act: Any) -> None:
+        """Call `act[0]` with the rest of `act`, as `at` does, within an interval of `backoff` after something has happened on a topic. Until
+        then, an attempt each minute would be refused as the last one."""
+        self._waiting.setdefault(topic, []).append((backoff, act))
+
+    @contextmanager
+    def attempting(self) -> Iterator[None]:
+        """A client tries to come back. That changes nothing, unless it is let in."""
+        self._attempting = True
+        try:
+            yield
+        finally:
+            self._attempting = False
+
     def dice(self, *what: object) -> random.Random:
         """Randomness for `what`, by the seed."""
         return random.Random(" ".join(map(str, (self.settings.seed, *what))))
@@ -136,6 +168,8 @@ class MadeLog:
             self.numbers.begin(number, message)
             if message in self.history.repeated:
                 self.numbers.unstored.add(message)
+        if not self._attempting:
+            self.changed(topic)
         self.broker.apply(offset, timestamp, topic, command, encoded)
         self._see()
         waits = self.numbers.end()

@@ -69,6 +69,7 @@ class ProducerModel:
         self.epoch = 0 if template is None else template.epoch
         self.topic_epoch: int | None = None if template is None else template.topic_epoch
         self.trying = 0
+        self.refused_at: tuple[int, int] | None = None
         self.timed = False
 
 
@@ -270,6 +271,15 @@ class Producers:
     def _reconnect(self, producer: ProducerModel, trying: int) -> None:
         if producer.connected or producer.gone or producer.refused or trying != producer.trying:
             return
+        topic = producer.key[0]
+        if producer.backoff.is_longest and producer.refused_at == self._made.version(topic):
+            self._made.wait_for_change(topic, producer.backoff, self._reconnect, producer, trying)
+            return
+        with self._made.attempting():
+            self._attempt(producer, trying)
+        producer.refused_at = self._made.version(topic)
+
+    def _attempt(self, producer: ProducerModel, trying: int) -> None:
         topic, connection, number = producer.key
         if producer.template is None:  # the short form: a message is the attempt
             self._resume(producer, trying)

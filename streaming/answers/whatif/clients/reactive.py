@@ -80,11 +80,16 @@ from streaming.broker.non_persistent.topic import is_non_persistent
 ASSUMED = (
     "A command stands as recorded while its client saw what it saw in the log.",
     "A closed or refused producer comes back after 100 ms, doubling to 60 s, less up to 10 %, and sends what is pending again.",
+    "Once attempts are 60 s apart, those are left out that come while nothing happens on the topic: they would be refused again.",
     "What a quota makes the client return is sent again by the application; what fails by the send timeout is not.",
     "A consumer acks each message as long after the delivery as in the log, or after a delay drawn from its own ones there.",
     "Permits come back in FLOWs of half the receiver queue, or as small as the consumer's smallest one in the log.",
 )
 """What the model takes for granted, in words."""
+
+
+_CHANGES_NOTHING = (e.Error, e.SendError, e.Tick)
+"""What happens without letting anybody in."""
 
 
 class Reacted(NamedTuple):
@@ -212,6 +217,8 @@ class _Clients:
             effect = row.effect
             self._made.now = max(self._made.now, row.clock)
             kind = type(effect)
+            if kind not in _CHANGES_NOTHING:
+                self._made.changed(getattr(effect, "topic", None))
             if kind is e.SendReceipt:
                 published = self._made.stored(effect)  # type: ignore[arg-type]
                 if published is not None:
