@@ -64,9 +64,7 @@ def check(name: str) -> Record:
 
 
 def test_nothing(tmp_path: Path) -> None:
-    assert sentences(replay(tmp_path, publish(0))) == [
-        "Nothing was refused, dropped, expired, evicted or trimmed."
-    ]
+    assert sentences(replay(tmp_path, publish(0))) == ["Nothing was refused, expired, evicted or trimmed."]
 
 
 def test_a_record_that_is_not_a_command(tmp_path: Path) -> None:
@@ -228,5 +226,5 @@ def test_the_command_prints_it(tmp_path: Path) -> None:
         r"^3 records \(1 without a topic, copied to 4 partitions\) in ", done.output, re.MULTILINE
     )
     assert done.output.endswith(
-        "\nWhat happened, and why:\n  Nothing was refused, dropped, expired, evicted or trimmed.\n"
+        "\nWhat happened, and why:\n  Nothing was refused, expired, evicted or trimmed.\n"
     )

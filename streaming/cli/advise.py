@@ -132,12 +132,14 @@ def curves_table(found: Advice) -> Table | None:
 
 def notes(found: Advice) -> list[str]:
     """The window, and what the answer does not know."""
+    from streaming.answers.quarantined import quarantine_note
     from streaming.answers.sampled import sampled_note
     from streaming.answers.whatif.page import clock_text
 
     folded = counted(found.folds, "fold")
     texts = [
         f"\n{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)}; {folded}; clients as recorded.",
+        *quarantine_note(found.quarantined),
         *sampled_note(found.sampled),
     ]
     for each in found.needs:

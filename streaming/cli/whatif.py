@@ -316,6 +316,7 @@ def subscriptions_table(found: WhatIf) -> Table:
 
 def notes(found: WhatIf) -> list[str]:
     """The window, and what the answer does not know."""
+    from streaming.answers.quarantined import quarantine_note
     from streaming.answers.sampled import sampled_note
     from streaming.answers.whatif.page import clock_text
 
@@ -323,6 +324,7 @@ def notes(found: WhatIf) -> list[str]:
     clients = "clients as recorded" if model is None else f"reactive clients, seed {model.settings.seed}"
     texts = [
         f"\n{records}, {clock_text(found.begin)} to {clock_text(found.end)}; {clients}.",
+        *quarantine_note(found.quarantined),
         *sampled_note(found.sampled),
     ]
     for each in found.totals:

@@ -38,7 +38,7 @@ def what_happened(tables: str | Path, *, copied: bool) -> list[str]:
     """
     found = _Tables(Storage(str(tables)), copied)
     sentences = [*_refused(found), *_closed(found), *_dropped(found), *_passed_over(found), *_trimmed(found)]
-    return sentences or ["Nothing was refused, dropped, expired, evicted or trimmed."]
+    return sentences or ["Nothing was refused, expired, evicted or trimmed."]
 
 
 @dataclass(slots=True)

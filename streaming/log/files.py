@@ -102,6 +102,11 @@ def read_log(path: str | Path) -> pa.Table:
     path = Path(path)
     check_log(path)
     if parts := _parts(path):
+        if others := sorted(path.glob("*.parquet")):
+            raise LogError(
+                f"{path} has logs of two kinds, such as {parts[0].name} and {others[0].name}: name one of them, or keep those that "
+                "belong together in a folder of their own"
+            )
         return read_lines(_lines_of(parts, _Room(path, parts)), str(path))
     if path.is_dir() and not any(path.rglob("*.parquet")):
         raise LogError(
@@ -119,7 +124,7 @@ def has_lines(folder: Path) -> bool:
 
 def _parts(path: Path) -> list[Path]:
     """The files with lines in a folder, in order."""
-    return sorted(each for each in path.glob("*.jsonl*") if each.name.endswith(JSON_LINES))
+    return sorted(each for each in path.glob("[!.]*.jsonl*") if each.name.endswith(JSON_LINES))
 
 
 def _lines_of(parts: Iterable[Path], room: "_Room") -> Iterator[bytes]:

@@ -251,3 +251,16 @@ def test_a_link_to_a_log_that_is_not_there_yet(tmp_path: Path) -> None:
     with appending(tmp_path / "link.jsonl") as append:
         append(log_table(LOGICAL, timestamp=[1], topic=pa.array(["t"]), value=[TICK]))
     assert read_log(tmp_path / "log.jsonl")["timestamp"].to_pylist() == [1]
+
+
+def test_a_folder_with_logs_of_two_kinds_is_none(tmp_path: Path) -> None:
+    """It was read as its JSON Lines alone."""
+    line = b'{"timestamp":1,"command":"TICK"}\n'
+    (tmp_path / "a.jsonl").write_bytes(line)
+    write_log(tmp_path / "b.parquet", read_log(tmp_path / "a.jsonl"))
+    with pytest.raises(LogError, match=r"two kinds, such as a\.jsonl and b\.parquet"):
+        read_log(tmp_path)
+    (tmp_path / "b.parquet").unlink()
+    (tmp_path / ".b.jsonl").write_bytes(line)  # what an editor or a file server keeps
+    (tmp_path / "._a.jsonl").write_bytes(b"\0")
+    assert len(read_log(tmp_path)) == 1

@@ -31,6 +31,7 @@ from streaming.answers.advise.search import (
     search,
 )
 from streaming.answers.forked import forked
+from streaming.answers.quarantined import in_all
 from streaming.broker.context import namespace_of
 from streaming.broker.names import PARTITION, whole_of
 from streaming.jobs.replay import load
@@ -80,7 +81,8 @@ class Curve(msgspec.Struct):
 
 class Advice(msgspec.Struct):
     """What a log's topics need at least. `begin` and `end`: the time that the log covers (ms). `folds`: how often the ingress
-    partition that took most was folded. `sampled`: the topics whose entries are sampled, see `PersistentTopic.is_sampled`."""
+    partition that took most was folded. `sampled`: the topics whose entries are sampled, see `PersistentTopic.is_sampled`. `quarantined`: how
+    many records of the log each rule set aside."""
 
     log: str
     records: int
@@ -90,6 +92,7 @@ class Advice(msgspec.Struct):
     needs: list[Need]
     curves: list[Curve]
     sampled: list[str] = []
+    quarantined: dict[str, int] = {}
 
 
 _text, _number = pa.string(), pa.int64()
@@ -150,6 +153,7 @@ def advise(
             key=lambda each: (each.topic, POLICY_NAMES.index(each.policy)),
         ),
         sampled=sorted(topic for part in parts for topic in part.sampled),
+        quarantined=in_all(part.quarantined for part in parts),
     )  # fmt: skip
 
 

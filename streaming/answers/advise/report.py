@@ -8,6 +8,7 @@ from html import escape
 from schemas.printable import counted
 from streaming.answers.advise.needs import Advice, Curve, Need
 from streaming.answers.advise.search import POLICY_NAMES, UNITS, Point, PolicyName
+from streaming.answers.quarantined import quarantine_note
 from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.page import clock_text, page, short_name, size_text, table
 
@@ -67,6 +68,7 @@ def report(found: Advice) -> str:
     body = "".join(
         (
             f'<h1>The smallest policies: {escape(found.log)}</h1><p class="soft">{window}</p>',
+            *(f'<p class="soft">{escape(each)}</p>' for each in quarantine_note(found.quarantined)),
             *(f'<p class="soft">{escape(each)}</p>' for each in sampled_note(found.sampled)),
             f"<p>{_MEANING}</p>",
             "<h2>What is needed</h2>",

@@ -7,7 +7,7 @@ plain traffic these are exact, so that one round of folds confirms them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.commands import Admin
+from streaming.answers.quarantined import QuarantineKey
 from streaming.answers.whatif.observed import STORED, Ints, OfSubscription, OfTopic, moment, time_of
 from streaming.answers.whatif.side_by_side import Folded, OpenLoop, fold_side_by_side
 from streaming.broker.admin_requests import topic_path
@@ -98,6 +99,7 @@ class PartitionSearch(NamedTuple):
     first: int
     last: int
     sampled: list[str]
+    quarantined: Mapping[QuarantineKey, int]
 
 
 def search(
@@ -114,7 +116,7 @@ def search(
         searched, more = _search(records, partition, base, policy, baseline)
         found += searched
         folds += more
-    return PartitionSearch(found, folds, base.first, base.last, base.sampled)
+    return PartitionSearch(found, folds, base.first, base.last, base.sampled, base.observers[0].quarantined)
 
 
 def _search(

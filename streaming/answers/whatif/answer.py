@@ -183,7 +183,8 @@ class Rules(msgspec.Struct):
 class WhatIf(msgspec.Struct):
     """The log under its own and other policies. `begin` and `end`: the time that it covers (ms). `summary`, `differences` and
     `series` have the columns of `SUMMARY`, `DIFFERENCES` and `SERIES`. `clients`: recorded, or reactive as `model` says. `rules`: under a
-    profile, what makes the differences. `sampled`: the topics whose entries are sampled, see `PersistentTopic.is_sampled`."""
+    profile, what makes the differences. `sampled`: the topics whose entries are sampled, see `PersistentTopic.is_sampled`.
+    `quarantined`: how many records of the log each rule set aside."""
 
     log: str
     records: int
@@ -197,6 +198,7 @@ class WhatIf(msgspec.Struct):
     model: Model | None = None
     rules: Rules | None = None
     sampled: list[str] = []
+    quarantined: dict[str, int] = {}
 
 
 _ROW_GROUP = 1 << 17
@@ -213,7 +215,7 @@ def to_json(found: WhatIf, *, shown: int = SHOWN) -> str:
         "log": found.log, "records": found.records, "begin": found.begin, "end": found.end, "clients": found.clients,
         "model": msgspec.to_builtins(found.model), "totals": msgspec.to_builtins(found.totals), "summary": found.summary.to_pylist(),
         "differences": rows.slice(0, shown).to_pylist(), "differences_total": len(rows), "rules": msgspec.to_builtins(found.rules),
-        "sampled": found.sampled,
+        "sampled": found.sampled, "quarantined": found.quarantined,
     }  # fmt: skip
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 

@@ -21,6 +21,7 @@ from schemas.arguments import checked
 from schemas.records import RECORD
 from streaming.answers.fates import CHANGE_COLUMNS
 from streaming.answers.forked import forked
+from streaming.answers.quarantined import in_all
 from streaming.answers.whatif import difference_table
 from streaming.answers.whatif.answer import (
     BASELINE,
@@ -319,6 +320,7 @@ def joined(
         series=series,
         model=None if clients is None else _model(clients, parts, names),
         sampled=sorted(topic for each in parts for topic in each.sampled),
+        quarantined=in_all(each.quarantined for each in parts),
     )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from streaming.answers.fates import CHANGE_COLUMNS, CHANGES, LOST, NOT_STORED, Change, Outcome, Published
+from streaming.answers.quarantined import QuarantineKey
 from streaming.answers.whatif.answer import BASELINE, DIFFERENCES, SERIES, SUMMARY
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.difference_table import DifferenceTable, PartitionDifferences
@@ -65,6 +66,7 @@ class PartitionCompared(NamedTuple):
     begin: int
     end: int
     sampled: list[str]
+    quarantined: Mapping[QuarantineKey, int]
     reacted: Sequence[Reacted]
 
 
@@ -204,6 +206,7 @@ def compared(folded: Folded, names: Sequence[str], comparison: Comparison | None
         folded.first,
         folded.last,
         folded.sampled,
+        baseline.quarantined,
         [each._replace(records=each.records.slice(0, 0)) for each in folded.reacted],
     )
 

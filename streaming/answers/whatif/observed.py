@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from schemas import effects as e
 from schemas.commands import MessageMetadata
 from schemas.entries import Entry, EntryNotFound
 from streaming.answers.fates import LOST, MOVED, Outcome, deletes, loses_writes, resets
+from streaming.answers.quarantined import QuarantineKey
 from streaming.answers.whatif.put_off import PutOffWrites
 from streaming.answers.whatif.series import TimeSeries
 from streaming.broker.broker import Broker
@@ -653,6 +655,7 @@ class Observer:
         self._rules: dict[LossRule, int] = {}
         self._touched: set[str] = set()
         self.admin_answers: dict[int, e.AdminResponse] = {}
+        self.quarantined = Counter[QuarantineKey]()
         self._put_off: PutOffWrites[int] = PutOffWrites()
         self.broker: Broker
 
@@ -834,6 +837,9 @@ class Observer:
             found.begin_again(start, of.written, of.stored)
         found.created = offset
 
+    def _quarantined(self, offset: int, clock: int, effect: e.Quarantined) -> None:
+        self.quarantined[QuarantineKey(effect.rule, effect.topic is not None)] += 1
+
     def _topic_event(self, offset: int, clock: int, effect: e.TopicEvent) -> None:
         if not loses_writes(effect.cause):
             return
@@ -954,6 +960,7 @@ _OTHERS = {
     e.LedgerDeleted: "_ledger_deleted",
     e.SubscriptionEvent: "_subscription_event",
     e.TopicEvent: "_topic_event",
+    e.Quarantined: "_quarantined",
 }
 """The method for each other kind that the observer needs."""
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from schemas.printable import counted
 from streaming.answers.fates import CHANGE_COLUMNS, CHANGES
+from streaming.answers.quarantined import quarantine_note
 from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf
 from streaming.answers.whatif.page import clock_text, page, short_name, size_text, span_text, table
@@ -68,8 +69,9 @@ def _head(found: WhatIf) -> str:
             f"Clients are modelled, with the seed {found.model.settings.seed}. Each answer is exact until the first moment at "
             "which a client would have seen something else; from there on it is what the modelled clients would have done."
         )
-    sampled = "".join(f'<p class="soft">{escape(each)}</p>' for each in sampled_note(found.sampled))
-    return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{sampled}'
+    aside = [*quarantine_note(found.quarantined), *sampled_note(found.sampled)]
+    noted = "".join(f'<p class="soft">{escape(each)}</p>' for each in aside)
+    return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{noted}'
 
 
 def _model(model: Model) -> str:
