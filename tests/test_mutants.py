@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tools.mutants.__main__ import CORE, ROOT, equivalents, lines_with, sampled
@@ -205,6 +207,20 @@ def test_what_time_does_not_allow_is_left_without_a_judgment(tmp_path: Path) -> 
     assert waiting
     assert 0 < int(waiting[1]) < 9
     assert f"of {9 - int(waiting[1])}, " in ran.stdout.splitlines()[-1], "a share of those that were judged"
+
+
+def test_nothing_goes_on_that_time_did_not_allow(tmp_path: Path) -> None:
+    """Such as the tests in a process of their own, which a change at import has."""
+    folder = project(tmp_path, WAITS_WHEN_IMPORTED)
+    ran = run(folder, "--jobs", "9", "--minutes", "0.1")
+    assert "not judged within 0.1 minutes" in ran.stdout, ran.stdout + ran.stderr
+    left = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("PYTHONPATH") == str(folder):
+                left.append(process)
+                process.kill()
+    assert not left
 
 
 @pytest.mark.parametrize("tests", ["def test_it() -> None:\n    assert False\n", "import nothing\n"])

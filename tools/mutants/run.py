@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import groupby, zip_longest
 from typing import Any, NoReturn
@@ -141,35 +142,43 @@ def forked(
     ways = os if measured else posix
     waiting = iter(enumerate(works))
     running: dict[int, tuple[int, int, list[bytes]]] = {}
-    while True:
-        while len(running) < jobs and (work := next(waiting, None)):
-            end, theirs = os.pipe()
-            if not (child := ways.fork()):
-                answer(work[1], theirs, ways._exit)
-            os.close(theirs)
-            running[end] = (child, work[0], [])
-        if not running:
-            return
-        left = until - time.monotonic()
-        if left <= 0:
-            for child, _, _ in running.values():
-                os.kill(child, signal.SIGKILL)
+    try:
+        while True:
+            while len(running) < jobs and (work := next(waiting, None)):
+                end, theirs = os.pipe()
+                if not (child := ways.fork()):
+                    answer(work[1], theirs, ways._exit)
+                os.close(theirs)
+                running[end] = (child, work[0], [])
+            left = until - time.monotonic()
+            if not running or left <= 0:
+                return
+            for end in select.select(list(running), [], [], None if left == math.inf else left)[0]:
+                child, number, parts = running[end]
+                if part := os.read(end, 1 << 16):
+                    parts.append(part)
+                    continue
+                os.close(end)
                 os.waitpid(child, 0)
-            return
-        for end in select.select(list(running), [], [], None if left == math.inf else left)[0]:
-            child, number, parts = running[end]
-            if part := os.read(end, 1 << 16):
-                parts.append(part)
-                continue
-            os.close(end)
-            os.waitpid(child, 0)
-            del running[end]
-            yield number, json.loads(b"".join(parts)) if parts else None
+                del running[end]
+                yield number, json.loads(b"".join(parts)) if parts else None
+    finally:
+        for child, _, _ in running.values():
+            kill_group(child)
+
+
+def kill_group(child: int) -> None:
+    """End a fork, and what it has started: the tests in a process of their own would go on for minutes."""
+    with suppress(ProcessLookupError):  # it has yet to make its group
+        os.killpg(child, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def answer(work: Callable[[], Any], pipe: int, end: Callable[[int], NoReturn]) -> None:
     """What a fork does."""
     try:
+        os.setpgid(0, 0)
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)
