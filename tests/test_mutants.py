@@ -209,15 +209,16 @@ def test_what_time_does_not_allow_is_left_without_a_judgment(tmp_path: Path) -> 
     assert f"of {9 - int(waiting[1])}, " in ran.stdout.splitlines()[-1], "a share of those that were judged"
 
 
-def test_nothing_goes_on_that_time_did_not_allow(tmp_path: Path) -> None:
+def test_nothing_goes_on_that_time_did_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as the tests in a process of their own, which a change at import has."""
-    folder = project(tmp_path, WAITS_WHEN_IMPORTED)
+    folder = project(tmp_path / "project", WAITS_WHEN_IMPORTED)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the tool copies the project
     ran = run(folder, "--jobs", "9", "--minutes", "0.1")
     assert "not judged within 0.1 minutes" in ran.stdout, ran.stdout + ran.stderr
     left = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get("PYTHONPATH") == str(folder):
+            if process.cwd().startswith(str(tmp_path)):
                 left.append(process)
                 process.kill()
     assert not left
