@@ -9,7 +9,7 @@ A live query adds a log, which makes one Delta Lake table of the files, see `sin
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 
 import numpy as np
@@ -170,12 +170,11 @@ class DeltaSink(TableSink):
         if self._last is not None and self._last < batch_id:  # it saves S3 a request for each file
             super().write(batch_id, partition, rows)
             return
-        paths = {self._path(kind, batch_id, partition): kind for kind in rows}
-        there = self._storage.infos(paths)
+        there = self._files_of(batch_id, [(partition, kind) for kind in rows])
         if there and self.has_committed(batch_id):
-            for path in there:
-                self._check_same(path, self._columns(batch_id, paths[path], rows[paths[path]]))
-            left = {kind: rows[kind] for path, kind in paths.items() if path not in there}
+            for (_, kind), (path, _) in there.items():
+                self._check_same(path, self._columns(batch_id, kind, rows[kind]))
+            left = {kind: rows[kind] for kind in rows if (partition, kind) not in there}
         else:
             left = dict(rows)
         super().write(batch_id, partition, left)
@@ -256,24 +255,37 @@ class DeltaSink(TableSink):
             raise self._other(own.get(first) or self._path(kind, batch_id, partition))
 
     def _written(self, batch_id: int, rows: Mapping[tuple[int, str], int]) -> dict[str, File]:
-        """The files of a micro-batch, each of which has the day of the machine that wrote it."""
+        """The files of a micro-batch. Raises `NotStored`."""
+        found = self._files_of(batch_id, rows)
+        for partition, kind in rows:
+            if (partition, kind) not in found:
+                raise NotStored(
+                    f"{self._storage.url}: the rows of micro-batch {batch_id}, partition {partition} and kind {kind} are missing"
+                )
+        return {
+            path: File(kind, day, size, rows[partition, kind])
+            for (partition, kind), (path, (day, size)) in found.items()
+        }
+
+    def _files_of(
+        self, batch_id: int, wanted: Iterable[tuple[int, str]]
+    ) -> dict[tuple[int, str], tuple[str, tuple[date, int]]]:
+        """Those of the files of a micro-batch, by partition and kind, that are there: the path of each, its day, which is that of the machine
+        that wrote it, perhaps before midnight, and its size."""
         now = today()
-        files: dict[str, File] = {}
-        left = dict(rows)
+        found: dict[tuple[int, str], tuple[str, tuple[date, int]]] = {}
+        left = [*wanted]
         for day in (now, now - _DAY, now + _DAY):
             paths = {
                 batch_files.path(_of_day(kind, day), batch_id, partition, "parquet"): (partition, kind)
                 for partition, kind in left
             }
             for path, info in self._storage.infos(paths).items():
-                partition, kind = paths[path]
-                files[path] = File(kind, day, info.size, left.pop((partition, kind)))
-        if left:
-            partition, kind = next(iter(left))
-            raise NotStored(
-                f"{self._storage.url}: the rows of micro-batch {batch_id}, partition {partition} and kind {kind} are missing"
-            )
-        return files
+                found[paths[path]] = path, (day, info.size)
+            left = [each for each in left if each not in found]
+            if not left:
+                break
+        return found
 
     def clear(self, batch_id: int) -> None:
         """See `StoringSink`: files that no commit names are no part of the table."""

@@ -503,10 +503,9 @@ class PersistentTopics(Topics[PersistentTopic]):
         if loads:
             # quirk: expiry has to read entries first, so quotas judge the producer by the backlog before it (recorded)
             self._wake(name, expires=False)
-        topic, ctx = self.touch(name), self._ctx
-        commands.carry_out(ctx, topic, command)
-        if ctx.unloaded is not None or ctx.config.maxUnackedMessagesPerBroker > 0:
-            self.check_effects(topic)
+        topic = self.touch(name)
+        commands.carry_out(self._ctx, topic, command)
+        self.check_effects(topic)
         if loads:
             lifecycle.expire_when_loaded(self._ctx, topic)
 

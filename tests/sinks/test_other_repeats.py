@@ -1,12 +1,15 @@
 """A micro-batch that is repeated with other rows, as after a topic was set aside: what the first attempt wrote does not stay."""
 
+from datetime import timedelta
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from schemas.effects import Effect, Quarantined
+from sinks import tables
 from sinks.base import ForeignFiles, StoringSink
+from sinks.delta_log import today
 from sinks.ledger_store import LedgerStore
 from sinks.quarantine import QuarantineSink
 from sinks.tables import DeltaSink, read_table
@@ -76,12 +79,18 @@ def test_the_rows_of_the_last_attempt_count(tmp_path: Path, first: int, second: 
     assert found(twice) == found(once)
 
 
+@pytest.mark.parametrize("after_midnight", [False, True])
 @pytest.mark.parametrize(("first", "second"), [*permutations(range(len(ATTEMPTS)), 2)])
-def test_other_rows_than_the_committed_ones_are_refused(tmp_path: Path, first: int, second: int) -> None:
+def test_other_rows_than_the_committed_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, second: int, after_midnight: bool
+) -> None:
     """Also those of a kind that only one of the attempts has. The table stays as it was."""
     attempt(tmp_path, 0, BEFORE)
     attempt(tmp_path, 1, ATTEMPTS[first])
     before = read_table(str(tmp_path / "tables"))
+    if after_midnight:
+        tomorrow = today() + timedelta(days=1)
+        monkeypatch.setattr(tables, "today", lambda: tomorrow)
     with pytest.raises(ForeignFiles, match="has other rows than the query would write: it began this micro-"):
         attempt(tmp_path, 1, ATTEMPTS[second], is_repeat=True)
     attempt(tmp_path, 1, ATTEMPTS[first], is_repeat=True)

@@ -337,13 +337,6 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if not self.acked.ledgers:
             return
         first = self.acked.first()
-        number, entry = self.mark_delete
-        if (
-            first.ledger == number
-            and entry < first.entry - 1
-            and (ledger.counts_deleted or number in ledger.ledgers)
-        ):
-            return  # the common case, kept short
         low = Position(first.ledger, first.entry - 1)
         if (
             low <= self.mark_delete
