@@ -673,7 +673,7 @@ def test_the_table_is_complete() -> None:
     assert found - {(path, "help") for path, _ in found} == known | ANYTHING
 
 
-@pytest.mark.sampled(5, seconds=14)
+@pytest.mark.sampled(8, seconds=14)
 def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whatever names a file or a folder: it would be the current one."""
     monkeypatch.chdir(folder(tmp_path))

@@ -231,6 +231,7 @@ def test_tests_that_fail_anyway_judge_nothing(tmp_path: Path, tests: str) -> Non
     assert "the tests did not run to the end" in ran.stderr
 
 
+@pytest.mark.sampled(4, seconds=5)
 def test_the_sample_of_a_seed_hardly_changes_with_the_code() -> None:
     found = modules(ROOT, CORE)
     before = [mutant.identity for _, mutant in sampled(found, 100, 1)]
@@ -241,6 +242,7 @@ def test_the_sample_of_a_seed_hardly_changes_with_the_code() -> None:
     assert [each for each in before if each not in changed] == after[: len(before) - len(changed)]
 
 
+@pytest.mark.sampled(4, seconds=5)
 def test_equivalent_mutants_are_mutants() -> None:
     every = {mutant.identity for module in modules(ROOT, CORE) for mutant in module.mutants}
     gone = [each for each in equivalents() if each.identity not in every]

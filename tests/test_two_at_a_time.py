@@ -323,7 +323,7 @@ def test_a_note_survives_a_query_that_starts(inputs: Path, tmp_path: Path) -> No
     assert len(list((tmp_path / "bad/quarantine/_resubmitted").glob("*.json"))) == steps + 1
 
 
-@pytest.mark.sampled(5, seconds=29)
+@pytest.mark.sampled(8, seconds=29)
 def test_snapshots_that_are_forgotten_when_they_are_needed(inputs: Path, tmp_path: Path) -> None:
     """Another command takes a folder in the cache for one that nobody uses any more."""
 

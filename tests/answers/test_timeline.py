@@ -74,6 +74,7 @@ def same(found: list[StateRow], expected: list[StateRow]) -> bool:
     return sorted(found) == sorted(expected)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_each_moment_is_as_the_fold_of_the_beginning(seed: int, tmp_path: Path) -> None:
     draw, log = Random(seed), random_log(seed)

@@ -617,6 +617,7 @@ def test_a_recording_meets_the_rule(setting: str, tmp_path: Path) -> None:
     assert sum(setting in each.split(" or ") for each in named) <= messages
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", LOGS)
 def test_a_log_meets_the_rule(setting: str) -> None:
     records, before, after, says = LOGS[setting]
@@ -646,6 +647,7 @@ def finds(setting: str, case: Case) -> list[str]:
     return [on.topic]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", CASES)
 def test_the_advisor_finds_what_the_rule_does_to_its_smallest_log(setting: str) -> None:
     case = CASES[setting]

@@ -79,6 +79,7 @@ def test_a_checkpoint_in_place_of_a_store(words: str, tmp_path: Path) -> None:
     assert "checkpoint is the checkpoint of a query: name its store (--store) instead" in ran.stderr
 
 
+@pytest.mark.sampled(4, seconds=10)
 def test_a_replay_that_is_interrupted_answers_nothing_until_it_is_done(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "out"
     with log.open("w") as file:

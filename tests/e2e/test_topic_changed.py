@@ -50,6 +50,7 @@ def compacted(admin: Any, url: KafkaUrl) -> None:
     admin.alter_configs([ConfigResource("TOPIC", url.topic, {"cleanup.policy": "compact"})])
 
 
+@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -91,6 +92,7 @@ def test_a_topic_that_changes_under_a_query(
     assert last.batch == 0
 
 
+@pytest.mark.sampled(4, seconds=3)
 def test_a_topic_of_responses_that_is_made_anew_under_a_query(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:

@@ -55,13 +55,14 @@ ROUNDS = 1
 TOPIC = TOPICS[0]
 
 
+@pytest.mark.sampled(4, seconds=4)
 @given(logs(most=16, largest=1 << 15))
 @settings(max_examples=examples(80), suppress_health_check=list(HealthCheck))
 def test_a_log_costs_no_more_than_its_bound(log: Log) -> None:
     judge_log(log)
 
 
-@pytest.mark.sampled(5, seconds=60)
+@pytest.mark.sampled(8, seconds=60)
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """The same cases each time; `make fuzz` tries others."""
     words = ["--rounds", str(ROUNDS), "--seed", "0", "--minutes", "4", "--out", str(tmp_path)]
@@ -267,6 +268,7 @@ def test_a_load_costs_in_proportion(grows: str, before: str) -> None:
     judge_load(load, {"delayed": 1500, "queued": 60}.get(grows, 150))
 
 
+@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize("count", [50, 300])
 def test_a_silence_in_which_little_happens_on_a_topic_with_many_subscriptions(count: int) -> None:
     log = begun()

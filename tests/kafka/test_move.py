@@ -167,6 +167,7 @@ def undisturbed(partitions: int, folder: Path) -> dict[str, Any]:
     return by_topic(of_log(partition_log(whole, partitions), folder))
 
 
+@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (3, 1)])
 def test_a_log_goes_on_over_other_partitions(
     before: int, after: int, kafka: LocalKafka, tmp_path: Path
@@ -385,6 +386,7 @@ def test_each_file_of_a_store_with_states_is_missed(target: str, kafka: LocalKaf
     assert not refused.keys() & {"ingress.json", "seed/begun.json"}
 
 
+@pytest.mark.sampled(4, seconds=10)
 def test_the_commands_go_on_after_an_interruption(
     kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +442,7 @@ def add_partitions(query: Query, count: int) -> None:
         admin.create_partitions({query.url.topic: count})
 
 
+@pytest.mark.sampled(4, seconds=3)
 def test_states_move_from_a_topic_that_got_partitions(kafka: LocalKafka, tmp_path: Path) -> None:
     """Kafka has deleted the log's beginning, so the states are all that there is."""
     old, states = stopped(kafka, "grown", tmp_path)
@@ -506,6 +509,7 @@ def test_from_added_partitions_with_records_a_dump_leads_on(
     assert len(Query(kafka, "cut-new", tmp_path, seed.states()).rows()) == 3
 
 
+@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.parametrize("began", [False, True])
 def test_a_query_whose_topic_got_partitions_during_a_micro_batch(
     began: bool, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PATIENCE_MS", 1500)
 
 
+@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_commands_and_answers_with_a_password(
     secured: SecuredKafka, mechanism: str, caplog: pytest.LogCaptureFixture
@@ -83,6 +84,7 @@ def test_commands_and_answers_with_a_password(
     assert repr(password)[1:-1] not in caplog.text
 
 
+@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.spark
 def test_spark_resolves_the_secrets_by_itself(secured: SecuredKafka, spark: "SparkSession") -> None:
     bootstrap, topic = secured.kafka.bootstrap, f"secured-{uuid4().hex}"

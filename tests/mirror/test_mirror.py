@@ -138,6 +138,7 @@ def of_clock(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == clock.__name__]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("offs", _JUMPS, ids=str)
 def test_the_time_of_a_log_goes_on_whatever_the_machines_clock_does(
     offs: tuple[int, int], client: Any, rest: Rest, broker: Running, namespace: str, tmp_path: Path,
@@ -739,6 +740,7 @@ class Flaky(Rest):
         return super().call(method, path, body)
 
 
+@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize(
     ("status", "words"), [(500, "waits: GET"), (403, "left out: GET"), (None, "trying again every")]
 )
@@ -790,6 +792,7 @@ def test_a_topic_that_can_not_be_read_waits(
     is_twin(rest, folder, *topics)
 
 
+@pytest.mark.sampled(4, seconds=3)
 @pytest.mark.parametrize(("status", "ends"), [(503, "wait"), (403, "are left out")])
 def test_one_line_for_the_trouble_of_many_topics(
     status: int, ends: str, client: Any, broker: Running, tmp_path: Path, namespace: str
@@ -942,6 +945,7 @@ def test_shares_add_up(seed: int) -> None:
     assert shares.next() <= each
 
 
+@pytest.mark.sampled(4, seconds=6)
 def test_policies_have_their_share_although_all_topics_are_due(
     client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -986,6 +990,7 @@ def test_urls_of_several_brokers_of_which_the_first_is_away(
     assert len(positions(folder, topic)) == 5
 
 
+@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize("redirects", [0, 1, 3])
 def test_whatever_calls_take_a_round_has_no_more_than_it_may(
     redirects: int,

@@ -202,7 +202,7 @@ def test_a_process_that_does_not_end_is_ended(
     assert "did not end within 0.1 s" in warning
 
 
-@pytest.mark.sampled(5, seconds=15)
+@pytest.mark.sampled(8, seconds=15)
 def test_a_folder_at_hand_with_packages_of_our_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "streaming").mkdir()
     (tmp_path / "streaming" / "__init__.py").write_text("raise SystemExit(7)")

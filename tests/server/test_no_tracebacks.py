@@ -431,6 +431,7 @@ _ANSWERS = {
 """What comes before a body is read."""
 
 
+@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize("name", _ANSWERS)
 def test_answers_to_requests_whose_bodies_are_no_bodies(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -168,6 +168,7 @@ def test_a_damaged_file_ends_a_compaction_with_a_sentence(url: str, damage: Call
         compact(url)
 
 
+@pytest.mark.sampled(4, seconds=2)
 def test_compaction_leaves_one_file_per_kind_and_day_and_the_same_rows(url: str, tmp_path: Path) -> None:
     sink = DeltaSink(url)
     for number in range(20):
@@ -192,6 +193,7 @@ def test_replaced_files_stay_for_readers(url: str) -> None:
     assert reader.to_pyarrow_table().num_rows == DeltaTable(url).to_pyarrow_table().num_rows
 
 
+@pytest.mark.sampled(4, seconds=4)
 def test_rows_may_be_committed_while_others_are_compacted(url: str, tmp_path: Path) -> None:
     sink = DeltaSink(url)
     for number in range(10):
@@ -411,6 +413,7 @@ def test_a_folder_without_a_table_is_not_compacted(tmp_path: Path) -> None:
         DeltaLog(Storage(str(tmp_path))).compact()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["sp ace", "ünïcode", "a,b;c'd\"e#f", "[x]{y}*?", "kind=x"])
 def test_folders_with_any_name(name: str, tmp_path: Path) -> None:
     url = str(tmp_path / name / "tables")

@@ -79,6 +79,7 @@ def test_the_rows_of_the_last_attempt_count(tmp_path: Path, first: int, second: 
     assert found(twice) == found(once)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("after_midnight", [False, True])
 @pytest.mark.parametrize(("first", "second"), [*permutations(range(len(ATTEMPTS)), 2)])
 def test_other_rows_than_the_committed_ones_are_refused(
