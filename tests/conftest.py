@@ -57,24 +57,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Whoever names a path gets all cases of the tests there. The processes of xdist get a path, and this variable."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        os.environ.setdefault("MAGNETAR_SAMPLES", "all" if named else _commit())
+        os.environ.setdefault("MAGNETAR_SAMPLES", "all" if named else _git("rev-parse", "HEAD") or "0")
 
 
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
-    )
-    return done.stdout.strip() or "0"
+_TESTS = Path(__file__).parent
+
+
+def _git(*arguments: str) -> str:
+    """What git prints; nothing where there is no such thing."""
+    return subprocess.run(["git", *arguments], cwd=_TESTS, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
 def pytest_draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that are marked as `sampled`: others after each commit, which take about as long."""
+    """Leave out cases of tests that are marked as `sampled`: others after each commit, which take about as long. What one of the last
+    five commits changed runs whole."""
     if (commit := os.environ["MAGNETAR_SAMPLES"]) == "all":
         return
+    changed = {_TESTS.parent / path for path in _git("diff", "--name-only", "HEAD~5", "--", ".").split("\n")}
     marked: dict[int, list[tuple[float, pytest.Item]]] = {}
     for item in items:
-        if mark := item.get_closest_marker("sampled"):
+        if item.path not in changed and (mark := item.get_closest_marker("sampled")):
             marked.setdefault(mark.args[0], []).append((mark.kwargs.get("seconds", 1), item))
     left_out = {
         id(item)
@@ -97,9 +100,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(
                     f"{item.nodeid} is named after a set, which has no order: give it `ids`"
                 )
-    here = Path(__file__).parent
     order = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(item.path.relative_to(here).parts[0], len(FIRST)))
+    items.sort(key=lambda item: order.get(item.path.relative_to(_TESTS).parts[0], len(FIRST)))
 
 
 @pytest.fixture(autouse=True)
