@@ -14,7 +14,7 @@ The idea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +123,7 @@ def together(parts: Sequence[PartitionDifferences]) -> pa.Table:
     rows = _Rows()
     for topic in sorted(homes):
         found = pa.concat_tables(
-            piece for number in homes[topic] for piece in _renumbered(parts[number].of(topic), codes[number])
+            [_renumbered(parts[number].of(topic), codes[number]) for number in homes[topic]]
         )
         if len(homes[topic]) > 1 or found["offset"].null_count:
             found = found.take(_order(found, rank))
@@ -131,12 +131,12 @@ def together(parts: Sequence[PartitionDifferences]) -> pa.Table:
     return _decoded(rows.table(), texts)
 
 
-def _renumbered(rows: pa.Table, codes: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[pa.Table]:
+def _renumbered(rows: pa.Table, codes: Mapping[str, np.ndarray[Any, Any]]) -> pa.Table:
     for name in _TEXTS:
         place = rows.schema.get_field_index(name)
         chunks = [_at(codes[name], chunk) for chunk in rows[name].chunks]
         rows = rows.set_column(place, rows.schema.field(place), pa.chunked_array(chunks, pa.int32()))
-    yield rows
+    return rows
 
 
 def _order(rows: pa.Table, rank: np.ndarray[Any, Any]) -> pa.Array:
