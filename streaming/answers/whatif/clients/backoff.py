@@ -8,10 +8,12 @@ INITIAL_BACKOFF, LONGEST_BACKOFF = 100, 60_000
 
 class Backoff:
     """When a client tries again (mirrors the Java client's `Backoff`): the interval doubles, and is shortened by up to a tenth.
-    The attempt that would come after `stop` ms from the first one comes then instead, once; 0: no such attempt."""
+    The attempt that would come after `stop` ms from the first one comes then instead, once; 0: no such attempt. `refused_at`: see
+    `MadeLog.attempt`."""
 
     def __init__(self, dice: random.Random, stop: int) -> None:
         self._dice, self._stop = dice, stop
+        self.refused_at: tuple[int, int] | None = None
         self.reset()
 
     def reset(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -54,7 +55,6 @@ class ConsumerModel:
         self.closed_in_log = self.skips_flow = False
         self.last = Position(-1, -1)
         self.trying = 0
-        self.refused_at: tuple[int, int] | None = None
 
     @property
     def threshold(self) -> int:
@@ -256,17 +256,16 @@ class Consumers:
     def _resubscribe(self, consumer: ConsumerModel, trying: int) -> None:
         if consumer.connected or consumer.gone or trying != consumer.trying:
             return
+        attempt = partial(self._attempt, consumer)
+        self._made.attempt(consumer.key[0], consumer.backoff, attempt, self._resubscribe, consumer, trying)
+
+    def _attempt(self, consumer: ConsumerModel) -> None:
         topic, connection, _ = consumer.key
-        if consumer.backoff.is_longest and consumer.refused_at == self._made.version(topic):
-            self._made.wait_for_change(topic, consumer.backoff, self._resubscribe, consumer, trying)
-            return
         command = msgspec.structs.replace(consumer.template, request_id=self._made.own_request())
         if not command.durable and consumer.last.ledger >= 0:
             command.start_message_id = c.MessageIdData(*consumer.last.next())
         self._made.requests[topic, connection, command.request_id] = consumer
-        with self._made.attempting():
-            self._made.send_own(topic, command)
-        consumer.refused_at = self._made.version(topic)
+        self._made.send_own(topic, command)
 
     def _lost_one(self, consumer: ConsumerModel) -> None:
         """The broker closed or refused the consumer. Its client clears its queue, and comes back."""

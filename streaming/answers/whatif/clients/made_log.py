@@ -9,8 +9,7 @@ import heapq
 import random
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -117,10 +116,6 @@ class MadeLog:
 
     # -- clients that the broker does not let in ------------------------------------------------------------------
 
-    def version(self, topic: str) -> tuple[int, int]:
-        """It is another one once something has happened that may let in a client which a topic has refused."""
-        return self._changes[topic], self._changes[None]
-
     def changed(self, topic: str | None) -> None:
         """Something has happened on a topic, or (None) on any."""
         self._changes[topic] += 1
@@ -128,19 +123,25 @@ class MadeLog:
             for backoff, act in self._waiting.pop(name, ()):
                 self.at(self.now + backoff.rest(), *act)
 
-    def wait_for_change(self, topic: str, backoff: Backoff, *act: Any) -> None:
-        """Call `act[0]` with the rest of `act`, as `at` does, within an interval of `backoff` after something has happened on a topic. Until
-        then, an attempt each minute would be refused as the last one."""
-        self._waiting.setdefault(topic, []).append((backoff, act))
+    def attempt(self, topic: str, backoff: Backoff, attempt: Callable[[], None], *again: Any) -> None:
+        """A client tries to come back to a topic. That changes nothing there, unless it is let in.
 
-    @contextmanager
-    def attempting(self) -> Iterator[None]:
-        """A client tries to come back. That changes nothing, unless it is let in."""
+        Once its interval grows no more, the attempt is not made that would be refused as the last one, each minute: `again[0]` is called
+        with the rest of `again`, as `at` does, within an interval after something has happened that may let the client in.
+        """
+        if backoff.is_longest and backoff.refused_at == self._version(topic):
+            self._waiting.setdefault(topic, []).append((backoff, again))
+            return
         self._attempting = True
         try:
-            yield
+            attempt()
         finally:
             self._attempting = False
+        backoff.refused_at = self._version(topic)
+
+    def _version(self, topic: str) -> tuple[int, int]:
+        """It is another one once something has happened that may let in a client which a topic has refused."""
+        return self._changes[topic], self._changes[None]
 
     def dice(self, *what: object) -> random.Random:
         """Randomness for `what`, by the seed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -69,7 +70,6 @@ class ProducerModel:
         self.epoch = 0 if template is None else template.epoch
         self.topic_epoch: int | None = None if template is None else template.topic_epoch
         self.trying = 0
-        self.refused_at: tuple[int, int] | None = None
         self.timed = False
 
 
@@ -271,13 +271,8 @@ class Producers:
     def _reconnect(self, producer: ProducerModel, trying: int) -> None:
         if producer.connected or producer.gone or producer.refused or trying != producer.trying:
             return
-        topic = producer.key[0]
-        if producer.backoff.is_longest and producer.refused_at == self._made.version(topic):
-            self._made.wait_for_change(topic, producer.backoff, self._reconnect, producer, trying)
-            return
-        with self._made.attempting():
-            self._attempt(producer, trying)
-        producer.refused_at = self._made.version(topic)
+        attempt = partial(self._attempt, producer, trying)
+        self._made.attempt(producer.key[0], producer.backoff, attempt, self._reconnect, producer, trying)
 
     def _attempt(self, producer: ProducerModel, trying: int) -> None:
         topic, connection, number = producer.key
