@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from schemas.commands import Admin
 from streaming.answers.quarantined import QuarantineKey
-from streaming.answers.whatif.observed import STORED, Ints, OfSubscription, OfTopic, moment, time_of
-from streaming.answers.whatif.side_by_side import Folded, OpenLoop, fold_side_by_side
+from streaming.answers.whatif.observed import STORED, Ints, OfSubscription, OfTopic, OpenLoop, moment, time_of
+from streaming.answers.whatif.side_by_side import Folded, fold_side_by_side
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.ledger.managed_ledger import MEGABYTE, consumed_size

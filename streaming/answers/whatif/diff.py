@@ -37,13 +37,13 @@ from streaming.answers.whatif.observed import (
     Observer,
     OfSubscription,
     OfTopic,
+    OpenLoop,
     TopicPublishes,
 )
 from streaming.answers.whatif.side_by_side import (
     PIECE,
     PIECES,
     Folded,
-    OpenLoop,
     note_open_loop,
     sampled_topics,
 )

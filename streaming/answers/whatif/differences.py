@@ -36,12 +36,13 @@ from streaming.answers.whatif.observed import (
     Observer,
     OfSubscription,
     OfTopic,
+    OpenLoop,
     TopicPublishes,
     moment,
     time_of,
 )
 from streaming.answers.whatif.series import TimeSeries
-from streaming.answers.whatif.side_by_side import Folded, OpenLoop, Runs, numbers_in
+from streaming.answers.whatif.side_by_side import Folded, Runs, numbers_in
 
 ALL_FATES: tuple[Published | Outcome, ...] = (
     "waiting", "acked", *LOST, "refused", "duplicate", "not sent", "subscription deleted", "not for it", "unknown",

@@ -10,8 +10,9 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,11 @@ from streaming.broker.topic.abstract_topic import PendingWrite
 from streaming.log.positions import WrittenEntries
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+if TYPE_CHECKING:
+    Integers = array[int]
+else:
+    Integers = array  # which can't be subscripted
 
 UNTIMED, UNKNOWN = 1, -1
 """In place of the moment of an ack: acked at a time that is not known; perhaps acked."""
@@ -94,6 +100,18 @@ class Column:
         self._values: np.ndarray[Any, Any] = np.zeros(0, dtype)
         self._first = self._stop = 0
 
+    @classmethod
+    def of(cls, first: int, stop: int, values: np.ndarray[Any, Any]) -> Column:
+        """One that holds some values, from a place to before another."""
+        found = cls()
+        found._first, found._stop, found._values = first, stop, values
+        return found
+
+    def kept(self) -> tuple[int, int, str, bytes]:
+        """What it holds: the arguments of `of`, the values as their type and bytes."""
+        held = self._values[: self._stop - self._first]
+        return self._first, self._stop, held.dtype.str, held.tobytes()
+
     def __len__(self) -> int:
         """How many integers it has room for."""
         return len(self._values)
@@ -146,30 +164,39 @@ class Column:
 class ByNumber:
     """An integer for each publish of a topic, by its number. Those before `first` are forgotten."""
 
-    def __init__(self) -> None:
-        self.first, self._values = 0, array("q")
-        self.append = self._values.append
+    def __init__(self, first: int = 0, values: Integers | None = None) -> None:
+        self.first, self.values = first, array("q") if values is None else values
+        self.append = self.values.append
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._values)
+        return iter(self.values)
 
     def __getitem__(self, number: int) -> int:
-        return self._values[number - self.first]
+        return self.values[number - self.first]
 
     def __setitem__(self, number: int, value: int) -> None:
-        self._values[number - self.first] = value
+        self.values[number - self.first] = value
 
     def between(self, first: int, stop: int) -> Ints:
         """A copy of those of the publishes `first`..`stop` − 1."""
-        return np.frombuffer(self._values, np.int64)[first - self.first : stop - self.first].copy()
+        return np.frombuffer(self.values, np.int64)[first - self.first : stop - self.first].copy()
 
     def forget(self, stop: int) -> None:
         """Those before `stop` take no memory any more."""
-        del self._values[: stop - self.first]
+        del self.values[: stop - self.first]
         self.first = stop
+
+
+class PublishColumns(NamedTuple):
+    """What `TopicPublishes` has: of each publish, in this order, `offset`, `clock`, `publish_time`, `sequence_id`, `size` and `producer`."""
+
+    columns: list[ByNumber]
+    key: dict[int, str]
+    metadata: dict[int, MessageMetadata]
+    producers: list[str]
 
 
 class TopicPublishes:
@@ -177,14 +204,16 @@ class TopicPublishes:
     is a place in `producers`: the connected producer, or what the message says while nothing has answered it. Those before `first` are
     forgotten."""
 
-    def __init__(self) -> None:
-        self._columns = tuple(ByNumber() for _ in range(6))
+    def __init__(self, kept: PublishColumns | None = None) -> None:
+        kept = kept or PublishColumns([ByNumber() for _ in range(6)], {}, {}, [])
+        self._columns, self.key, self.metadata, self.producers = kept
         self.offset, self.clock, self.publish_time, self.sequence_id, self.size, self.producer = self._columns
-        self.key: dict[int, str] = {}
-        self.metadata: dict[int, MessageMetadata] = {}
-        self.producers: list[str] = []
-        self._producers: dict[str, int] = {}
+        self._producers = {name: place for place, name in enumerate(self.producers)}
         self._entries: dict[int, Entry] = {}
+
+    def kept(self) -> PublishColumns:
+        """All that it has."""
+        return PublishColumns(self._columns, self.key, self.metadata, self.producers)
 
     @classmethod
     def of(cls, entries: Sequence[TopicEntry]) -> TopicPublishes:
@@ -278,6 +307,7 @@ _ENTRIES = 1 << 12
 """Entries that are kept as objects for each topic."""
 
 
+@dataclass(eq=False)
 class OfSubscription:
     """What became of a topic's messages for one subscription.
 
@@ -288,25 +318,36 @@ class OfSubscription:
     that a rule took, `unknown_lost` were delivered and not acked, and `unknown_acked` acked.
     """
 
-    def __init__(self, start: int) -> None:
-        self.start, self.created, self.gone = start, -1, 0
-        self._done = start
-        self.delivered, self.acked, self.passed = (Column() for _ in range(3))
-        self.rule, self.deliveries, self.redelivery_count = (Column(np.int32) for _ in range(3))
-        self._former = Column(np.int32)
+    start: int
+    created: int = -1
+    gone: int = 0
+    delivered: Column = field(default_factory=Column)
+    acked: Column = field(default_factory=Column)
+    passed: Column = field(default_factory=Column)
+    rule: Column = field(default_factory=lambda: Column(np.int32))
+    deliveries: Column = field(default_factory=lambda: Column(np.int32))
+    redelivery_count: Column = field(default_factory=lambda: Column(np.int32))
+    peak_backlog: int | None = 0
+    unknown_lost: int = 0
+    unknown_acked: int = 0
+    moved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LOST, 0))
+    oldest: TimeSeries = field(default_factory=TimeSeries)
+    backlogs: TimeSeries = field(default_factory=TimeSeries)
+    _former: Column = field(default_factory=lambda: Column(np.int32))
+    _over: bool = False
+    _parted: list[tuple[int, int, int]] = field(default_factory=list)
+    _sent: Integers = field(default_factory=lambda: array("q"))
+    _again: Integers = field(default_factory=lambda: array("q"))
+    _acks: Integers = field(default_factory=lambda: array("q"))
+    _ranges: list[tuple[Position, Position, int]] = field(default_factory=list)
+    _done: int = -2
+
+    def __post_init__(self) -> None:
+        if self._done < -1:  # not given
+            self._done = self.start
         self._columns = (
             self.delivered, self.acked, self.passed, self.rule, self.deliveries, self.redelivery_count, self._former,
         )  # fmt: skip
-        self._over = False
-        self._parted: list[tuple[int, int, int]] = []
-        self.peak_backlog: int | None = 0
-        self.unknown_lost = self.unknown_acked = 0
-        self.moved: dict[str, int] = dict.fromkeys(LOST, 0)
-        self.oldest, self.backlogs = TimeSeries(), TimeSeries()
-        self._sent = array("q")
-        self._again = array("q")
-        self._acks = array("q")
-        self._ranges: list[tuple[Position, Position, int]] = []
 
     def sent(self, ledger: int, entry: int, clock: int, redelivery_count: int) -> None:
         """An entry was sent to a consumer."""
@@ -490,7 +531,7 @@ def _span(numbers: Ints) -> tuple[int, int]:
     return (int(numbers.min()), int(numbers.max()) + 1) if len(numbers) else (0, 0)
 
 
-def _numbers(written: WrittenEntries, found: array[int]) -> tuple[Ints, Ints]:
+def _numbers(written: WrittenEntries, found: Integers) -> tuple[Ints, Ints]:
     """The numbers of entries, given as ledger, entry and clock (or count) in turn, and their clocks. Leaves out what was never written."""
     ledgers, entries, clocks = np.frombuffer(found, np.int64).reshape(-1, 3).T
     numbers = written.numbers_of(ledgers, entries)
@@ -498,7 +539,7 @@ def _numbers(written: WrittenEntries, found: array[int]) -> tuple[Ints, Ints]:
     return numbers[there], clocks[there].copy()
 
 
-def _after(found: array[int], last: Position) -> array[int]:
+def _after(found: Integers, last: Position) -> Integers:
     """Of ledgers, entries and clocks in turn those of entries after `last`."""
     rows = np.frombuffer(found, np.int64).reshape(-1, 3)
     ahead = (rows[:, 0] > last.ledger) | ((rows[:, 0] == last.ledger) & (rows[:, 1] > last.entry))
@@ -520,26 +561,31 @@ class Stamped(NamedTuple):
     time: int
 
 
+@dataclass(eq=False)
 class OfTopic:
     """What one run did on a topic: what each publish was answered (`answer`, by number; `reason`: the rule, from 1), where the
     entries are, and what became of them for each subscription. `held`: how long (ms) a backlog quota kept producers off.
     `answered_otherwise`: how many admin calls were not answered as in the baseline."""
 
-    def __init__(self, messages: TopicPublishes) -> None:
-        self.messages = messages
-        self.written = WrittenEntries()
-        self.answer, self.reason = Column(np.int8), Column(np.int32)
-        self.stamped: dict[int, Stamped] = {}
-        self.subscriptions: dict[str, OfSubscription] = {}
-        self.storage = self.peak_storage = self.trimmed = 0
-        self.storages = TimeSeries()
-        self.held = 0
-        self.held_since: int | None = None
-        self.closed_producers = 0
+    messages: TopicPublishes
+    written: WrittenEntries = field(default_factory=WrittenEntries)
+    answer: Column = field(default_factory=lambda: Column(np.int8))
+    reason: Column = field(default_factory=lambda: Column(np.int32))
+    stamped: dict[int, Stamped] = field(default_factory=dict)
+    subscriptions: dict[str, OfSubscription] = field(default_factory=dict)
+    storage: int = 0
+    peak_storage: int = 0
+    trimmed: int = 0
+    storages: TimeSeries = field(default_factory=TimeSeries)
+    held: int = 0
+    held_since: int | None = None
+    closed_producers: int = 0
+    answered_otherwise: int = 0
+    compared: int = 0
+    _begins: Position = EARLIEST
+
+    def __post_init__(self) -> None:
         self.seen: list[Seen] = []
-        self.answered_otherwise = 0
-        self.compared = 0
-        self._begins = EARLIEST
 
     def store(self, number: int, position: Position, size: int, broker_timestamp: int | None = None) -> None:
         """A publish wrote an entry."""
@@ -642,6 +688,27 @@ class OfTopic:
             self.held_since = None
 
 
+class OpenLoop(NamedTuple):
+    """The first moment at which a client of a topic would have seen something else: the clock (ms), the record's offset in
+    the log, and what the client saw and would have seen. `own`: the offset is one of the run's own log."""
+
+    topic: str
+    clock: int
+    offset: int
+    baseline: str
+    proposed: str
+    own: bool = False
+
+
+class Observed(NamedTuple):
+    """What an observer has between two pieces, see `Observer`. `put_off`: see `PutOffWrites.kept`."""
+
+    topics: dict[str, OfTopic]
+    rules: list[LossRule]
+    quarantined: list[tuple[QuarantineKey, int]]
+    put_off: dict[str, list[tuple[int, int]]]
+
+
 class Observer:
     """Observes one run of an ingress partition. `numbers`: the number of each publish by the record's offset. `admin_answers`: those of the
     piece at hand, by the call's offset. `names_producers`: of several runs with the same messages, one tells who produced them."""
@@ -658,6 +725,20 @@ class Observer:
         self.quarantined = Counter[QuarantineKey]()
         self._put_off: PutOffWrites[int] = PutOffWrites()
         self.broker: Broker
+
+    def observed(self) -> Observed:
+        """All that it has between two pieces."""
+        self.settle()
+        return Observed(
+            self.topics, self.rules, list(self.quarantined.items()), self._put_off.kept(self.broker)
+        )
+
+    def go_on(self, before: Observed) -> None:
+        """Go on after what another observer has, of the same broker."""
+        self.topics, self.rules = before.topics, before.rules
+        self._rules = {rule: number for number, rule in enumerate(before.rules, 1)}
+        self.quarantined.update(dict(before.quarantined))
+        self._put_off = PutOffWrites.of(before.put_off, self.broker)
 
     def of(self, topic: str) -> OfTopic:
         """What the run does on a topic."""

@@ -1,7 +1,9 @@
 """Writes that a fault put off: which publish a later answer is for."""
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from schemas import effects as e
@@ -25,11 +27,31 @@ def pending_writes(broker: Broker, topic: str) -> Sequence[PendingWrite]:
         return ()
 
 
+def _place(write: PendingWrite, pending: Sequence[PendingWrite]) -> int:
+    return next(place for place, each in enumerate(pending) if each is write)
+
+
 class PutOffWrites(Generic[P]):
     """The publishes of each topic whose writes wait, oldest first."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, list[_PutOff[P]]] = defaultdict(list)
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Sequence[tuple[int, P]]], broker: Broker) -> PutOffWrites[P]:
+        """Those that were `kept`, of the same broker."""
+        found = cls()
+        for topic, waiting in kept.items():
+            pending = pending_writes(broker, topic)
+            found._waiting[topic] = [_PutOff(pending[place], publish) for place, publish in waiting]
+        return found
+
+    def kept(self, broker: Broker) -> dict[str, list[tuple[int, P]]]:
+        """By topic, the place of each write among those that wait, and its publish."""
+        return {
+            topic: [(_place(write, pending_writes(broker, topic)), publish) for write, publish in waiting]
+            for topic, waiting in self._waiting.items()
+        }
 
     def note(self, topic: str, pending: Sequence[PendingWrite], publish: P) -> bool:
         """A publish was carried out and has no answer yet. Does its write wait? `pending`: the topic's writes that do."""

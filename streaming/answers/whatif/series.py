@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ POINTS = 1 << 10
 class TimeSeries:
     """A value (≥ 0) at moments (ms). `peak`: the highest so far."""
 
-    def __init__(self) -> None:
-        self.clocks, self.values = array("q"), array("q")
-        self.peak = 0
+    def __init__(
+        self, clocks: Iterable[int] = (), values: Iterable[int] = (), peak: int = 0,
+    ) -> None:  # fmt: skip
+        self.clocks, self.values = array("q", clocks), array("q", values)
+        self.peak = peak
 
     @property
     def last(self) -> int:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,18 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas import effects as e
 from schemas.commands import Decoded, Line, command_in, decode_or_refuse
+from streaming.answers.whatif import kept as kept_runs
 from streaming.answers.whatif.clients.reactive import Reacted
-from streaming.answers.whatif.observed import Ints, Observer, OfTopic, Seen, SharedEntries, TopicPublishes
+from streaming.answers.whatif.kept import KeptRun
+from streaming.answers.whatif.observed import (
+    Ints,
+    Observer,
+    OfTopic,
+    OpenLoop,
+    Seen,
+    SharedEntries,
+    TopicPublishes,
+)
 from streaming.answers.whatif.projection import Start
 from streaming.answers.whatif.put_off import pending_writes
 from streaming.broker.broker import Broker
@@ -44,18 +54,6 @@ _LOOK = (c.Subscribe, c.Producer, c.Admin, c.Mirror)
 """Commands that may create subscriptions, whose first position the observer looks up at once."""
 
 _NOTHING = WrittenEntries()
-
-
-class OpenLoop(NamedTuple):
-    """The first moment at which a client of a topic would have seen something else: the clock (ms), the record's offset in
-    the log, and what the client saw and would have seen. `own`: the offset is one of the run's own log."""
-
-    topic: str
-    clock: int
-    offset: int
-    baseline: str
-    proposed: str
-    own: bool = False
 
 
 class ObservedBroker(Broker):
@@ -173,18 +171,112 @@ def sampled_topics(broker: Broker) -> list[str]:
 class _Run:
     def __init__(
         self, partition: int, messages: dict[str, TopicPublishes], numbers: dict[int, int], baseline: Observer | None,
-        pins: PartitionPins, start: Start | None = None, reacted: Reacted | None = None,
+        pins: PartitionPins, start: Start | None = None, reacted: Reacted | None = None, kept: KeptRun | None = None,
     ) -> None:  # fmt: skip
         self.messages, self.numbers, self.reacted = messages, numbers, reacted
         self.observer = Observer(messages, numbers, names_producers=baseline is None)
-        self.open_loop: dict[str, OpenLoop] = {}
-        state = None if start is None else start.state
+        self.open_loop: dict[str, OpenLoop] = {} if kept is None else kept.open_loop
+        state = kept.state if kept is not None else None if start is None else start.state
         self.fold = SharedFold(partition, SharedEntries(self.observer), state, broker=ObservedBroker)
         assert isinstance(self.fold.broker, ObservedBroker)
         self.broker = self.fold.broker
         self.broker.begin(self.observer, baseline, pins)
-        if start is not None:
+        if kept is not None:
+            self.broker.unmatched = kept.unmatched
+            self.observer.go_on(kept.observed)
+        elif start is not None:
             self.observer.begin(start.entries)
+
+
+class SideBySide:
+    """The folds of the records of an ingress partition as they are (or with the pins of a `baseline`), and under each policy set.
+
+    With a `start`, these folds go on from its state. Positions in commands are then those of a fold of the records by themselves,
+    which is folded beside. `shift`: how much higher offsets are than in the log, the largest number of pinned commands. `runs`: what
+    became of the records so far. `kept`: what another one kept (`keep`), with the same other arguments; this one goes on from there.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        pins: Sequence[PartitionPins],
+        start: Start | None = None,
+        baseline: PartitionPins | None = None,
+        kept: bytes | None = None,
+    ) -> None:
+        before = None if kept is None else kept_runs.decode(kept)
+        self._numbers: dict[int, int] = {}
+        self._first: int | None = None if before is None else before.first
+        self._everything = [baseline or (PartitionPins() if start is None else start.now), *pins]
+        self.shift = max(len(each.front) for each in self._everything)
+        messages = {} if before is None else before.messages
+        if start is not None and before is None:
+            messages |= {name: TopicPublishes.of(entries) for name, entries in start.entries.items()}
+        folded = [(each, start) for each in self._everything]
+        if start is not None:
+            folded.insert(0, (start.recorded, None))
+        self._all: list[_Run] = []
+        for place, (each, begins) in enumerate(folded):
+            positions = self._all[0].observer if self._all else None
+            run = _Run(
+                partition, messages, self._numbers, positions, each.moved(self.shift), begins,
+                kept=None if before is None else before.runs[place],
+            )  # fmt: skip
+            self._all.append(run)
+        self._runs = self._all[len(self._all) - len(self._everything) :]
+        self.runs = Runs(
+            messages=messages,
+            observers=[run.observer for run in self._runs],
+            open_loop=[run.open_loop for run in self._runs],
+            beside=[run.observer for run in self._all[: -len(self._runs)]],
+        )
+
+    def _begin(self, offset: int, timestamp: int) -> None:
+        """The policies hold from the first record on."""
+        self._first = timestamp
+        for run, each in zip(self._runs, self._everything, strict=True):
+            for place, (topic, command) in enumerate(each.front):
+                run.broker.apply(offset + place, timestamp, topic, command, b"")
+            run.broker.flush()
+            run.observer.sample()
+
+    def fold(self, records: pa.Table, settle: Callable[[Runs], object] | None = None) -> int:
+        """Fold the first of some records (columns `schemas.records.RECORD`), at least one, and say how many. Then call `settle`, which may
+        let the runs forget what is settled."""
+        if self._first is None:
+            self._begin(records["offset"][0].as_py(), records["timestamp"][0].as_py())
+        waits = any(run.observer.waits for run in self._all)
+        part = records.slice(0, 1 if waits else len(records))
+        # The baseline is a piece ahead. What it writes late must not be there when a command before that names the position.
+        part = part.slice(0, _first_fault(part) or 1)
+        shared = _shared(part, self.shift, self._runs[0].broker.clock, self.runs.messages, self._numbers)
+        for run in self._all:
+            run.fold.fold(shared)
+        for run in self._runs[1:]:
+            note_open_loop(self._runs[0].observer, run.observer, run.open_loop, self.shift)
+        if settle is not None:
+            settle(self.runs)
+        for run in self._runs:
+            run.observer.sample()
+        for observer in self.runs.beside:
+            observer.pass_over()
+        self._numbers.clear()
+        return len(part)
+
+    def keep(self) -> bytes:
+        """What is needed to go on after the records so far."""
+        return kept_runs.encode(
+            self.runs.messages,
+            self._first,
+            [(run.fold.state(), run.observer, run.open_loop, run.broker.unmatched) for run in self._all],
+        )
+
+    def end(self) -> Folded:
+        """No more records come."""
+        for run in self._runs:
+            run.observer.end()
+        unmatched = [run.broker.unmatched for run in self._runs]
+        return _folded(self.runs.messages, self._runs, unmatched, self._first or 0)
 
 
 def fold_side_by_side(
@@ -196,64 +288,16 @@ def fold_side_by_side(
     baseline: PartitionPins | None = None,
     settle: Callable[[Runs], object] | None = None,
 ) -> Folded:
-    """Fold the `records` (columns `schemas.records.RECORD`) of an ingress partition as they are (or with the pins of a `baseline`), and
-    under each policy set.
-
-    With a `start`, these folds go on from its state. Positions in commands are then those of a fold of the records by themselves,
-    which is folded beside. Offsets rise by the largest number of pinned commands. `progress` gets the number of records after each piece.
-    `settle` gets the runs after each piece, and may let them forget what is settled.
-    """
-    messages: dict[str, TopicPublishes] = {}
-    numbers: dict[int, int] = {}
-    own = PartitionPins() if start is None else start.now
-    everything = [baseline or own, *pins]
-    shift = max(len(each.front) for each in everything)
-    runs: list[_Run] = []
-    recorded: _Run | None = None
-    if start is not None:
-        messages |= {name: TopicPublishes.of(entries) for name, entries in start.entries.items()}
-        recorded = _Run(partition, messages, numbers, None, start.recorded.moved(shift))
-    for each in everything:
-        named = recorded or (runs[0] if runs else None)
-        positions = None if named is None else named.observer
-        runs.append(_Run(partition, messages, numbers, positions, each.moved(shift), start))
-    first = records["timestamp"][0].as_py() if len(records) else 0
-    for run, each in zip(runs, everything, strict=True):
-        for offset, (topic, command) in enumerate(each.front):
-            run.broker.apply(int(records["offset"][0].as_py()) + offset, first, topic, command, b"")
-        run.broker.flush()
-        run.observer.sample()
-    so_far = Runs(
-        messages=messages,
-        observers=[run.observer for run in runs],
-        open_loop=[run.open_loop for run in runs],
-        beside=[recorded.observer] if recorded else [],
-    )
+    """Fold all records of an ingress partition, see `SideBySide`. `progress` gets the number of records after each piece."""
+    folds = SideBySide(partition, pins, start, baseline)
     size = max(1, min(PIECE, len(records) // PIECES))
     done = 0
     while done < len(records):
-        waits = any(each.waits for each in (*so_far.observers, *so_far.beside))
-        part = records.slice(done, 1 if waits else size)
-        # The baseline is a piece ahead. What it writes late must not be there when a command before that names the position.
-        part = part.slice(0, _first_fault(part) or 1)
-        shared = _shared(part, shift, runs[0].broker.clock, messages, numbers)
-        for run in (*([recorded] if recorded else []), *runs):
-            run.fold.fold(shared)
-        for run in runs[1:]:
-            note_open_loop(runs[0].observer, run.observer, run.open_loop, shift)
-        if settle is not None:
-            settle(so_far)
-        for run in runs:
-            run.observer.sample()
-        if recorded is not None:
-            recorded.observer.pass_over()
-        numbers.clear()
-        done += len(part)
+        folded = folds.fold(records.slice(done, size), settle)
+        done += folded
         if progress is not None:
-            progress(len(part))
-    for run in runs:
-        run.observer.end()
-    return _folded(messages, runs, [run.broker.unmatched for run in runs], first)
+            progress(folded)
+    return folds.end()
 
 
 def fold_reacted(
