@@ -17,12 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 
 from schemas.arguments import checked
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, RESPONSES, AdminResponse, CloseConnection, Message, SendReceipt
 from schemas.entries import EntryNotFound
+from schemas.errors import MagnetarError
 from schemas.outputs import IDENTITY, OUTPUT, Rows
 from schemas.records import LARGEST
 from sinks.json_rows import encode_rows
@@ -143,6 +149,19 @@ class KafkaSink:
             "Check that the broker is up and reachable from Spark's workers and that the topic exists; "
             "the query then resumes where it stopped."
         ) from error
+
+
+class RecordsGone(MagnetarError, RuntimeError):
+    """Kafka has no longer the records that a reader of a topic came to. The text says where, and what to do."""
+
+    def __init__(self, topic: str, error: OffsetOutOfRangeError) -> None:
+        """`error`: what kafka-python says instead of skipping them."""
+        places = (f"partition {part.partition}, from offset {at} on" for part, at in error.args[0].items())
+        super().__init__(
+            f"topic {topic!r} no longer has the records to be read next ({'; '.join(places)}): Kafka deleted them meanwhile, as by its "
+            "retention, or the topic was recreated. Nothing is skipped silently: let Kafka keep them for longer than it takes to read them "
+            "(retention.ms, retention.bytes), and start again"
+        )
 
 
 _LIMIT = "max.message.bytes"
@@ -461,6 +480,7 @@ def read_responses(
     """The values of all responses from the start of the topic, without repeats, with `payload` as bytes.
 
     In order per connection. Reads what the topic has in any case, then ends after `timeout` seconds without a new record, or never if None.
+    Raises `RecordsGone` if Kafka deletes records before they are read.
     """
     for record in read_records(bootstrap, topic, timeout=timeout, config=config):
         value: dict[str, Any] = msgspec.json.decode(record.value)
@@ -475,12 +495,12 @@ def read_records(
     """The Kafka records of a sink's topic from its start, without repeats.
 
     Ends after `timeout` seconds without a new record, or never if None. What the topic has is read in any case, however
-    slow the broker is.
+    slow the broker is. Raises `RecordsGone` if Kafka deletes records before they are read.
     """
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap.split(","),
-        auto_offset_reset="earliest",
+        auto_offset_reset="none",  # any other skips what Kafka deletes meanwhile
         enable_auto_commit=False,
         allow_auto_create_topics=False,
         consumer_timeout_ms=float("inf") if timeout is None else timeout * 1000,
@@ -488,6 +508,8 @@ def read_records(
     )
     try:
         yield from drop_repeats(_until_silence(consumer, topic))
+    except OffsetOutOfRangeError as error:
+        raise RecordsGone(topic, error) from error
     finally:
         consumer.close()
 
@@ -495,9 +517,12 @@ def read_records(
 def _until_silence(consumer: Any, topic: str) -> Iterator[Any]:
     """The client's own timeout counts while it still connects, and while a busy broker has not answered yet."""
     while True:
-        yield from consumer
-        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-        ends = consumer.end_offsets(partitions) if partitions else {}
-        assigned = consumer.assignment()
-        if all(each in assigned and (consumer.position(each) or 0) >= end for each, end in ends.items()):
-            return
+        try:
+            yield from consumer
+            numbers = consumer.partitions_for_topic(topic) or ()
+            ends = consumer.end_offsets([TopicPartition(topic, each) for each in numbers]) if numbers else {}
+            assigned = consumer.assignment()
+            if all(each in assigned and (consumer.position(each) or 0) >= end for each, end in ends.items()):
+                return
+        except NoOffsetForPartitionError as error:  # at first, and when the topic gets more partitions
+            consumer.seek_to_beginning(*error.args[0])

@@ -609,7 +609,8 @@ for record in consumer:
         print(answer["connection"], answer["ledger_id"], answer["entry_id"], payload.decode())
 ```
 
-In Python with Magnetar installed, `sinks.kafka.read_responses` does the same.
+In Python with Magnetar installed, `sinks.kafka.read_responses` does the same. It ends with an error if Kafka deletes rows before they are
+read, which the above skips.
 
 ## Kinds
 """

@@ -101,11 +101,16 @@ def administration(url: KafkaUrl, config: KafkaConfig = PLAIN) -> Iterator[Kafka
 
 @contextmanager
 def consuming(url: KafkaUrl, config: KafkaConfig = PLAIN, **settings: Any) -> Iterator[KafkaConsumer]:
-    """A consumer that commits no offsets, at the Kafka at `url`, whose errors become `KafkaUnreachable`."""
+    """A consumer that commits no offsets, at the Kafka at `url`, whose errors become `KafkaUnreachable`.
+
+    Assign it partitions, and seek in each. It skips nothing: if Kafka deletes records before they are read, that is an error, too.
+    """
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
-    consumer = connect(KafkaConsumer, url, config, enable_auto_commit=False, **settings)
+    # By default, kafka-python goes on at the end.
+    settings = {"enable_auto_commit": False, "auto_offset_reset": "none", **settings}
+    consumer = connect(KafkaConsumer, url, config, **settings)
     try:
         yield consumer
     except KafkaError as error:
@@ -115,6 +120,12 @@ def consuming(url: KafkaUrl, config: KafkaConfig = PLAIN, **settings: Any) -> It
 
 
 def _failed(url: KafkaUrl, error: Exception) -> KafkaUnreachable:
+    from kafka.errors import OffsetOutOfRangeError
+
+    from sinks.kafka import RecordsGone
+
+    if isinstance(error, OffsetOutOfRangeError):
+        return KafkaUnreachable(f"Kafka at {url.bootstrap}, {RecordsGone(url.topic, error)}")
     why = str(error).rstrip(". ")
     return KafkaUnreachable(f"Kafka at {url.bootstrap}, topic {url.topic!r}: {why}. Fix this and try again")
 

@@ -122,7 +122,7 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
     """The whole log in a Kafka topic, as the query reads it.
 
     Raises `LogError` if the topic does not exist or no longer holds all that was written to it, or if a transaction does not end;
-    `KafkaUnreachable`.
+    `KafkaUnreachable`, also if Kafka deletes records before they are read.
     """
     from kafka.admin import ConfigResource
 
@@ -149,7 +149,8 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
 def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -> Iterator[pa.Table]:
     """The committed records of a Kafka topic between `offsets`, some thousand at a time. Each partition's are in order.
 
-    `offsets` has all partitions of the topic. Raises `KafkaUnreachable`, and `LogError` if a transaction does not end.
+    `offsets` has all partitions of the topic. Raises `KafkaUnreachable`, also if Kafka deletes some of the records before they are read, and
+    `LogError` if a transaction does not end.
     """
     from kafka import TopicPartition
 

@@ -286,19 +286,15 @@ class KafkaLog:
         """See `MirrorLog.read`."""
         from kafka import TopicPartition
 
-        settings = {
-            "group_id": self._group,
-            "isolation_level": "read_committed",
-            "auto_offset_reset": "earliest",
-        }
+        settings = {"group_id": self._group, "isolation_level": "read_committed"}
         with consuming(self._url, self._config, **settings) as consumer:
             parts = [TopicPartition(self._url.topic, each) for each in range(self._writer.partitions)]
             consumer.assign(parts)
-            ends = consumer.end_offsets(parts)
+            begins, ends = consumer.beginning_offsets(parts), consumer.end_offsets(parts)
             self._kept = {part.partition: consumer.committed(part) or 0 for part in parts}
             seen = set[tuple[str, int]]()
             for part in parts:
-                consumer.seek(part, self._kept[part.partition])
+                consumer.seek(part, max(self._kept[part.partition], begins[part]))
             while any(consumer.position(part) < ends[part] for part in parts):
                 for records in consumer.poll(timeout_ms=_POLL_MS).values():
                     for record in records:

@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, RESPONSES, AdminResponse, Effect, Row
-from sinks.kafka import drop_repeats
+from sinks.kafka import RecordsGone, drop_repeats
 from streaming.kafka.client import connect
 from streaming.kafka.config import KafkaConfig
 from streaming.kafka.url import KafkaUrl
@@ -62,7 +62,7 @@ class ResponseReader:
     """Reads a response topic from its end on, in a thread of its own, until it is closed.
 
     `wanted` says of a record's key, the name of a connection, whether its row is passed to `deliver`. Both are called in that thread, and so is
-    `failed`, at the end.
+    `failed`, at the end, such as with `RecordsGone`.
     """
 
     def __init__(
@@ -77,12 +77,13 @@ class ResponseReader:
         from kafka import KafkaConsumer, TopicPartition
 
         self._wanted, self._deliver, self._failed = wanted, deliver, failed
-        self._closing = False
+        self._topic, self._closing = url.topic, False
         self._consumer: KafkaConsumer = connect(
             KafkaConsumer,
             url,
             config,
             enable_auto_commit=False,
+            auto_offset_reset="none",  # clients wait for what is skipped
             allow_auto_create_topics=False,
             max_partition_fetch_bytes=16 << 20,
         )
@@ -100,9 +101,13 @@ class ResponseReader:
         self._thread.join()
 
     def _run(self) -> None:
+        from kafka.errors import OffsetOutOfRangeError
+
         try:
             for record in drop_repeats(self._own()):
                 self._deliver(decode(record.value))
+        except OffsetOutOfRangeError as error:
+            self._failed(RecordsGone(self._topic, error))
         except Exception as error:
             self._failed(error)
         finally:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from typer.testing import CliRunner, Result
 
 from schemas.commands import ConnectionLost, RunCheck, Tick, to_json
@@ -27,12 +27,12 @@ from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow
 from streaming.jobs.run import run_query
 from streaming.kafka import copies
-from streaming.kafka.client import administration
+from streaming.kafka.client import KafkaUnreachable, administration
 from streaming.kafka.ingress import IngressChanged, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import NotProduced, produce_log
 from streaming.kafka.repartition import read_records, read_topic
-from streaming.kafka.topics import Offsets, topic_offsets
+from streaming.kafka.topics import Offsets, holds_records, topic_offsets
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError, slices
@@ -561,6 +561,24 @@ def test_an_open_transaction_does_not_use_up_the_new_store(kafka: LocalKafka, tm
     writer.close()
     move_states(states, new, store, partitions=5)
     assert moved_on(kafka, old, "open-new", tmp_path) == undisturbed(5, tmp_path / "whole")
+
+
+def test_records_that_kafka_deletes_during_a_move_are_missed(
+    kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, states = stopped(kafka, "gone-under-a-move", tmp_path)
+    new, store = KafkaUrl(kafka.bootstrap, "gone-under-a-move-new"), str(tmp_path / "new")
+    real = KafkaConsumer.seek
+
+    def seek(self: KafkaConsumer, part: TopicPartition, offset: int) -> None:
+        if part.topic == old.url.topic:
+            old.forget()
+        real(self, part, offset)
+
+    monkeypatch.setattr(KafkaConsumer, "seek", seek)
+    with pytest.raises(KafkaUnreachable, match="'gone-under-a-move' no longer has the records"):
+        move_states(states, new, store, partitions=5)
+    assert not holds_records(new)
 
 
 def test_the_old_query_goes_on_as_if_nothing_had_been_moved(kafka: LocalKafka, tmp_path: Path) -> None:
