@@ -16,9 +16,10 @@ from schemas.records import RECORD, Coordinates
 from sinks.quarantine import read_set_aside
 from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, administration, consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.ingress import IngressChanged, partition_counts
 from streaming.kafka.produce import NotProduced, produce_log
 from streaming.kafka.records import READ, ingress_records
-from streaming.kafka.topics import Offsets, are_distinct, topic_offsets
+from streaming.kafka.topics import Offsets, are_distinct, topic_offsets, topic_settings
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
 from streaming.log.partition import note_on_strays
@@ -71,8 +72,8 @@ def repartition_topic(
         paced, progress, stop: as in `streaming.kafka.produce.produce_log`.
 
     Raises:
-        LogError, KafkaUrlError, KafkaConfigError: an argument is wrong, or `source` is incomplete or cannot be given other
-            partitions.
+        LogError, KafkaUrlError, KafkaConfigError: an argument is wrong, such as the store of a query on another topic, or `source` is
+            incomplete or cannot be given other partitions.
         KafkaUnreachable: no Kafka answers.
         NotProduced: Kafka refused a record, the copy was stopped, `source` grew, or another process wrote: start again with another topic.
     """
@@ -82,7 +83,7 @@ def repartition_topic(
     with administration(new, config) as admin:
         if _records(admin, new):
             raise LogError(f"topic {new.topic} has records already: choose another topic to write")
-    ticks = None if store is None else _ticks(store)
+    ticks = None if store is None else _ticks(store, old, config)
     log = read_topic(old, config)
     records, notes = log.records, []
     if store is not None and (aside := read_set_aside(store)):
@@ -124,21 +125,18 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
     Raises `LogError` if the topic does not exist or no longer holds all that was written to it, or if a transaction does not end;
     `KafkaUnreachable`, also if Kafka deletes records before they are read.
     """
-    from kafka.admin import ConfigResource
-
     with administration(url, config) as admin:
         offsets = topic_offsets(admin, url.topic)
         if not offsets:
             raise LogError(f"{url.bootstrap} has no topic {url.topic}: check the address")
-        wanted = ConfigResource("TOPIC", url.topic, ["cleanup.policy"])
-        found = admin.describe_configs([wanted], config_filter="all")["topic"][url.topic]
+        (policy,) = topic_settings(admin, url, "cleanup.policy")
     gone = "so its brokers can't be folded again: see docs/operate/partitions.md"
     for partition, (first, _) in offsets.items():
         if first:
             raise LogError(
                 f"topic {url.topic}, partition {partition}: the records before offset {first} are deleted, {gone}"
             )
-    if "compact" in found["cleanup.policy"]["value"]:
+    if "compact" in policy:
         raise LogError(f"topic {url.topic} is compacted, {gone}")
     found = Spool(RECORD)
     for piece in read_records(url, offsets, config):
@@ -201,10 +199,18 @@ def _without(records: pa.Table, aside: Collection[Coordinates]) -> pa.Table:
     return records.filter(pa.array([place not in aside for place in places], pa.bool_()))
 
 
-def _ticks(store: str) -> pa.Table:
+def _ticks(store: str, source: KafkaUrl, config: KafkaConfig) -> pa.Table:
+    """The ticks of the query that folded `source`. Raises `LogError` if the store is another one's, or has none."""
     from sinks.storage import within
     from sinks.tables import read_table
 
+    try:
+        partition_counts(source, store, config)
+    except IngressChanged as error:
+        raise LogError(
+            f"{store} is not the store of a query on topic {source.topic}, but on another one, or on one of that name that was deleted or "
+            "recreated since: its ticks belong to another log. Give the store of the query on the old topic, if it wrote tables, or none"
+        ) from error
     ticks = read_table(within(store, "tables"), "TICK")
     if not len(ticks):
         raise LogError(

@@ -16,6 +16,7 @@ from streaming.cli.app import app
 from streaming.jobs.replay import replay_log
 from streaming.kafka import repartition
 from streaming.kafka.client import administration
+from streaming.kafka.ingress import ensure_dataframe, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import NotProduced, produce_log
 from streaming.kafka.repartition import read_topic, repartition_topic
@@ -25,6 +26,7 @@ from streaming.log.merge import merge_partitions
 from streaming.log.partition import partition_log
 from streaming.log.table import LogError
 from tests.e2e.outcome import of_log
+from tests.e2e.processes import wait_until
 from tests.spark.helpers import log_of, read_with_spark
 from tests.state.by_topic import by_topic
 from tests.state.test_other_partitions import made_log
@@ -190,8 +192,36 @@ def test_the_command(kafka: LocalKafka, tmp_path: Path) -> None:
         app, ["produce", old, "--ingress", topic(kafka, "x"), "--ticks", str(tmp_path)]
     )
     assert "has no table of ticks" in no_ticks.stderr
+    ensure_ingress(KafkaUrl.parse(new), str(tmp_path))
+    others = CliRunner().invoke(
+        app, ["produce", old, "--ingress", topic(kafka, "x"), "--ticks", str(tmp_path)]
+    )
+    assert others.exit_code == 2
+    assert f"{tmp_path} is not the store of a query on topic from-here, but on another one" in others.stderr
     file = CliRunner().invoke(app, ["produce", "a.jsonl", "--ingress", new, "--ticks", str(tmp_path)])
     assert file.exit_code == 2
+
+
+def test_ticks_are_those_of_the_topic(kafka: LocalKafka, tmp_path: Path) -> None:
+    """Whose store it is shows before anything is read of it."""
+    old, other, new = (topic(kafka, name) for name in ("own-ticks", "others-ticks", "without-ticks"))
+    own, foreign, of_dataframe = (str(tmp_path / name) for name in ("own", "foreign", "of-a-dataframe"))
+    for url, store in ((old, own), (other, foreign)):
+        produce_log(LOG, url, partitions=2)
+        ensure_ingress(KafkaUrl.parse(url), store)
+    ensure_dataframe(of_dataframe, 2)
+    with pytest.raises(LogError, match="own has no table of ticks"):
+        repartition_topic(old, new, partitions=3, store=own)
+    for store in (foreign, of_dataframe):
+        with pytest.raises(LogError, match=f"{store} is not the store of a query on topic own-ticks"):
+            repartition_topic(old, new, partitions=3, store=store)
+    with administration(KafkaUrl.parse(old)) as admin:
+        admin.delete_topics(["own-ticks"])
+        wait_until(lambda: "own-ticks" not in admin.list_topics(), "the end of the topic")
+        assert "without-ticks" not in admin.list_topics()
+    produce_log(LOG, old, partitions=2)
+    with pytest.raises(LogError, match="of that name that was deleted or recreated since"):
+        repartition_topic(old, new, partitions=3, store=own)
 
 
 def test_a_transaction_counts_when_it_is_committed(kafka: LocalKafka) -> None:
