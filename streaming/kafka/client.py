@@ -122,9 +122,9 @@ def consuming(url: KafkaUrl, config: KafkaConfig = PLAIN, **settings: Any) -> It
 def _failed(url: KafkaUrl, error: Exception) -> KafkaUnreachable:
     from kafka.errors import OffsetOutOfRangeError
 
-    from sinks.kafka import RecordsGone
-
     if isinstance(error, OffsetOutOfRangeError):
+        from sinks.kafka import RecordsGone
+
         return KafkaUnreachable(f"Kafka at {url.bootstrap}, {RecordsGone(url.topic, error)}")
     why = str(error).rstrip(". ")
     return KafkaUnreachable(f"Kafka at {url.bootstrap}, topic {url.topic!r}: {why}. Fix this and try again")

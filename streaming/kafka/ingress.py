@@ -30,7 +30,7 @@ from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.retention import check_policy
-from streaming.kafka.topics import create_topic, holds_records
+from streaming.kafka.topics import NotShown, create_topic, holds_records
 from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
 
@@ -170,12 +170,14 @@ class TopicWatch:
         config: KafkaConfig = PLAIN,
         on_note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`written`: the topics that the query writes. `on_note` gets a sentence when one of them was made anew."""
+        """`written`: the topics that the query writes. `on_note` gets a sentence when one of them was made anew, or when Kafka no longer
+        shows the settings of the ingress topic."""
         self._url, self._written, self._config, self._on_note = url, written, config, on_note
         self._storage = Storage(store)
         self._before = _noted(self._storage)
         self._admins: dict[str, KafkaAdminClient] = {}
         self._policy_checked = time.monotonic()
+        self._policy_hidden = False
 
     def check(self) -> None:
         """Raises `IngressChanged`, `LogLost` within a minute after Kafka was told to compact the topic, and the store's `NotStored`.
@@ -188,9 +190,8 @@ class TopicWatch:
             return
         try:
             now = self._look(self._url)
-            if time.monotonic() - self._policy_checked > _POLICY_SECONDS:
-                check_policy(self._admins[self._url.bootstrap], self._url)
-                self._policy_checked = time.monotonic()
+            if now.partitions and time.monotonic() - self._policy_checked > _POLICY_SECONDS:
+                self._check_policy()
             written = [self._look(url) for url in self._written]
         except (KafkaError, KafkaUnreachable):
             self.close()
@@ -211,6 +212,19 @@ class TopicWatch:
                 f"Kafka's topic {name!r} was deleted and recreated while the query writes to it: the rows that it had are gone, and the "
                 "query goes on in the new one"
             )
+
+    def _check_policy(self) -> None:
+        """A user that no longer sees it is no reason to end."""
+        try:
+            check_policy(self._admins[self._url.bootstrap], self._url)
+            self._policy_hidden = False
+        except NotShown as error:
+            if not self._policy_hidden:
+                self._on_note(
+                    f"{error}. Until then, the query goes on and does not notice if the topic is compacted"
+                )
+            self._policy_hidden = True
+        self._policy_checked = time.monotonic()
 
     def _look(self, url: KafkaUrl) -> Ingress:
         from kafka import KafkaAdminClient

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from streaming.kafka.client import administration, consuming
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.topics import topic_offsets
+from streaming.kafka.topics import topic_offsets, topic_settings
 from streaming.kafka.url import KafkaUrl
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def check_retention(
     """Sentences on how long the topic must keep its records, and on what threatens those that the query has not folded.
 
     `offsets`: the first offset that was not folded, by partition; None: the query is new. Raises `LogLost`, also for a topic that
-    is compacted, and `KafkaUnreachable`.
+    is compacted, and `KafkaUnreachable`, also if the user may not see its settings.
     """
     with administration(url, config) as admin:
         held = topic_offsets(admin, url.topic)
         check_policy(admin, url)
-        keeps_ms, keeps_bytes = _settings(admin, url.topic, "retention.ms", "retention.bytes")
+        keeps_ms, keeps_bytes = topic_settings(admin, url, "retention.ms", "retention.bytes")
     notes = []
     if offsets is None:
         if gone := {partition: first for partition, (first, _) in held.items() if first}:
@@ -79,22 +79,14 @@ def check_retention(
 
 
 def check_policy(admin: KafkaAdminClient, url: KafkaUrl) -> None:
-    """Raises `LogLost` if Kafka compacts the topic: of all commands on a Pulsar topic, it may then keep only the last."""
-    (policy,) = _settings(admin, url.topic, "cleanup.policy")
+    """Raises `LogLost` if Kafka compacts the topic: of all commands on a Pulsar topic, it may then keep only the last. And `NotShown`."""
+    (policy,) = topic_settings(admin, url, "cleanup.policy")
     if "compact" in policy:
         raise LogLost(
             f"topic {url.topic} is compacted (cleanup.policy={policy}): Kafka deletes commands that the "
             "query has not folded. Set cleanup.policy=delete. If it was compacted while commands were "
             "waiting, some are lost, and there is no way to tell which"
         )
-
-
-def _settings(admin: KafkaAdminClient, topic: str, *names: str) -> list[str]:
-    from kafka.admin import ConfigResource
-
-    wanted = ConfigResource("TOPIC", topic, list(names))
-    found = admin.describe_configs([wanted], config_filter="all")["topic"][topic]
-    return [found[name]["value"] for name in names]
 
 
 def _oldest(url: KafkaUrl, offsets: Mapping[int, int], config: KafkaConfig) -> int | None:

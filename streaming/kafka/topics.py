@@ -41,6 +41,10 @@ class NoSuchTopic(RuntimeError):
     """A Kafka topic does not exist. The text says which, and who creates it."""
 
 
+class NotShown(KafkaUnreachable):
+    """Kafka does not show a topic's settings to this user. The text says which right is missing."""
+
+
 Offsets = dict[int, tuple[int, int]]
 """By partition: the offset of the first record, and the offset after the last."""
 
@@ -154,6 +158,21 @@ def records_within(url: KafkaUrl, size: int, config: KafkaConfig = PLAIN) -> int
                     sizes[index] = max(sizes.get(index, 0), part["partition_size"])
     stored = sum(sizes.values())
     return max(1, records * size // stored) if records and stored else None
+
+
+def topic_settings(admin: KafkaAdminClient, url: KafkaUrl, *names: str) -> list[str]:
+    """The values of some settings of a topic that exists. Raises `NotShown`."""
+    from kafka.admin import ConfigResource
+
+    wanted = ConfigResource("TOPIC", url.topic, list(names))
+    found = admin.describe_configs([wanted], config_filter="all")["topic"].get(url.topic, {})
+    if hidden := [name for name in names if name not in found]:
+        raise NotShown(
+            f"Kafka at {url.bootstrap} does not show {' and '.join(hidden)} of topic {url.topic!r} to this user: grant it the right "
+            f"DescribeConfigs on the topic (kafka-acls.sh --add --allow-principal User:NAME --operation DescribeConfigs --topic {url.topic}), "
+            "see docs/operate/security.md#rights-in-kafka"
+        )
+    return [found[name]["value"] for name in names]
 
 
 def committed_ends(admin: KafkaAdminClient, topic: str, partitions: Iterable[int]) -> dict[int, int]:

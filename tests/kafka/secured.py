@@ -1,4 +1,4 @@
-"""A Kafka that asks for a client's certificate and a password, and the files that go with it."""
+"""A Kafka that asks for a client's certificate, a password and rights, and the files that go with it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +8,9 @@ from streaming.kafka.local import LocalKafka
 from tests.certificates import Certificate
 
 USER = "magnetar"
+SCRAM_USER = "sam"
+GUEST = "guest"
+"""Has no rights but those that a test grants."""
 PASSWORD = "Tr0ub4dor-&3-of-the-client"
 WRONG = "not-the-password-0815"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -30,7 +33,11 @@ class SecuredKafka:
                 "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
                 "sasl.mechanism.inter.broker.protocol": "PLAIN",
                 "listener.name.plaintext.plain.sasl.jaas.config": f'{PLAIN_MODULE} required username="broker" '
-                f'password="{PASSWORD}" user_broker="{PASSWORD}" user_{USER}="{PASSWORD}";',
+                f'password="{PASSWORD}" user_broker="{PASSWORD}" user_{USER}="{PASSWORD}" user_{GUEST}="{PASSWORD}";',
+                # The listener's name is PLAINTEXT, so the broker would verify transactions with itself without TLS.
+                "transaction.partition.verification.enable": "false",
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": f"User:broker;User:{USER};User:{SCRAM_USER};User:ANONYMOUS",
                 "listener.name.plaintext.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram."
                 "ScramLoginModule required;",
                 "ssl.client.auth": "required",

@@ -1,5 +1,6 @@
 """A real Kafka with TLS, clients' certificates and passwords, and what kafka-python does with it."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,20 +10,32 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient
-from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ResourcePattern,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from typer.testing import CliRunner
 
+from schemas.commands import BrokerConfig
 from schemas.effects import Success
 from schemas.records import RECORD
 from sinks.kafka import KafkaResponses, ResponsesNotSent, read_records, read_responses
 from streaming.cli.app import app
-from streaming.kafka import client
-from streaming.kafka.client import KafkaUnreachable
+from streaming.kafka import client, ingress
+from streaming.kafka.client import KafkaUnreachable, administration
 from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.ingress import TopicWatch, claim, ensure_ingress
 from streaming.kafka.produce import produce_log
-from streaming.kafka.topics import ensure_topic
+from streaming.kafka.retention import check_retention
+from streaming.kafka.topics import ensure_topic, records_within
 from streaming.kafka.url import KafkaUrl
-from tests.kafka.secured import PASSWORD, USER, WRONG, SecuredKafka, secured_kafka
+from streaming.server.query_engine import QueryEngine
+from tests.kafka.secured import GUEST, PASSWORD, SCRAM_USER, USER, WRONG, SecuredKafka, secured_kafka
 from tests.sinks.helpers import TOPIC, output
 
 if TYPE_CHECKING:
@@ -51,7 +64,7 @@ def test_commands_and_answers_with_a_password(
     config = KafkaConfig.of(secured.file("plain", {}))
     user, password = USER, PASSWORD
     if mechanism != "PLAIN":
-        user, password = "sam", 'a"b\\c and a blank'
+        user, password = SCRAM_USER, 'a"b\\c and a blank'
         admin = KafkaAdminClient(bootstrap_servers=secured.kafka.bootstrap, **config.client())
         made = UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password)
         assert admin.alter_user_scram_credentials([made]) == {user: None}
@@ -171,3 +184,107 @@ def test_a_changed_password_stops_a_sink_with_a_sentence_and_a_repaired_file_let
     secured.file("rotated", {})
     sink.write(0, 0, rows)
     assert len(list(read_records(bootstrap, topic, timeout=0.01, config=config))) == 1
+
+
+LOG = '{"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n'
+POLICIES = "namespaces: {public/default: {messageTTL: 60}}"
+SEEN = (ACLOperation.READ, ACLOperation.DESCRIBE_CONFIGS)
+
+
+def grant(
+    secured: SecuredKafka, name: str, *operations: ACLOperation, kind: ResourceType = ResourceType.TOPIC
+) -> None:
+    """Gives the guest rights."""
+    config = KafkaConfig.of(secured.file("admin", {}))
+    with administration(KafkaUrl(secured.kafka.bootstrap, name), config) as admin:
+        pattern = ResourcePattern(kind, name)
+        made = [ACL(f"User:{GUEST}", "*", each, ACLPermissionType.ALLOW, pattern) for each in operations]
+        admin.create_acls(made)
+
+
+def topic_of_a_log(secured: SecuredKafka, tmp_path: Path) -> tuple[KafkaUrl, Path]:
+    """A topic with a log, which the guest may not use, and the file of the guest."""
+    url = KafkaUrl(secured.kafka.bootstrap, f"rights-{uuid4().hex}")
+    (tmp_path / "log.jsonl").write_text(LOG)
+    (tmp_path / "p.yaml").write_text(POLICIES)
+    address = f"kafka://{url.bootstrap}/{url.topic}"
+    produce_log(
+        tmp_path / "log.jsonl", address, partitions=1, config=KafkaConfig.of(secured.file("right", {}))
+    )
+    return url, secured.file("guest", {"sasl.username": GUEST})
+
+
+@pytest.mark.parametrize("command", ["run", "produce", "whatif"])
+def test_the_right_to_see_a_topics_settings_is_named(
+    command: str, secured: SecuredKafka, tmp_path: Path
+) -> None:
+    url, file = topic_of_a_log(secured, tmp_path)
+    new = url._replace(topic=f"{url.topic}-new")
+    grant(secured, url.topic, ACLOperation.READ)
+    grant(secured, new.topic, ACLOperation.CREATE, ACLOperation.WRITE)
+    address, to = (f"kafka://{each.bootstrap}/{each.topic}" for each in (url, new))
+    arguments = {
+        "run": ["--ingress", address, "--checkpoint", str(tmp_path / "c"), "--store", str(tmp_path / "s")],
+        "produce": [address, "--ingress", to],
+        "whatif": [address, "--policies", str(tmp_path / "p.yaml")],
+    }
+    done = CliRunner().invoke(app, [command, *arguments[command], "--kafka-config", str(file)])
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"magnetar: Kafka at {url.bootstrap} does not show cleanup.policy of topic {url.topic!r} to this user: grant it the right "
+        "DescribeConfigs on the topic"
+    )
+
+
+def test_a_query_goes_on_when_it_may_not_see_that_any_more(
+    secured: SecuredKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingress, "_POLICY_SECONDS", -1.0)
+    url, file = topic_of_a_log(secured, tmp_path)
+    grant(secured, url.topic, ACLOperation.READ)
+    config, said = KafkaConfig.of(file), list[str]()
+    ensure_ingress(url, str(tmp_path / "store"), 1, config)
+    watch = TopicWatch(url, [], str(tmp_path / "store"), config, said.append)
+    for _ in range(3):
+        watch.check()
+    (note,) = said
+    assert "the right DescribeConfigs on the topic" in note
+    assert note.endswith("the query goes on and does not notice if the topic is compacted")
+    grant(secured, url.topic, ACLOperation.DESCRIBE_CONFIGS)
+    watch.check()
+    watch.close()
+    assert said == [note]
+
+
+def test_the_rights_that_each_command_needs(secured: SecuredKafka, tmp_path: Path) -> None:
+    """Those in docs/operate/security.md#rights-in-kafka are enough."""
+    url, file = topic_of_a_log(secured, tmp_path)
+    new, answers = (url._replace(topic=f"{url.topic}-{name}") for name in ("new", "answers"))
+    address, to = (f"kafka://{each.bootstrap}/{each.topic}" for each in (url, new))
+    config, store = KafkaConfig.of(file), str(tmp_path / "store")
+
+    def magnetar(*arguments: object) -> None:
+        done = CliRunner().invoke(app, [*map(str, arguments), "--kafka-config", str(file)])
+        assert done.exit_code == 0, done.output
+
+    grant(secured, url.topic, *SEEN)
+    magnetar("whatif", address, "--policies", tmp_path / "p.yaml")
+    grant(secured, new.topic, ACLOperation.CREATE, ACLOperation.WRITE)
+    magnetar("produce", address, "--ingress", to)
+    magnetar("produce", tmp_path / "log.jsonl", "--ingress", to)
+    # What a query asks for itself. Spark reads the topic with the same right.
+    grant(secured, answers.topic, ACLOperation.CREATE, ACLOperation.READ, ACLOperation.WRITE)
+    ensure_ingress(url, store, 1, config)
+    claim([answers], store, 1, config)
+    assert check_retention(url, None, config) == []
+    assert records_within(url, 1 << 20, config) is None  # sizes are another right
+    KafkaResponses(answers.bootstrap, answers.topic, config).begin(0)
+    grant(secured, url.topic, ACLOperation.WRITE)
+    grant(secured, f"magnetar-{url.topic}", ACLOperation.WRITE, kind=ResourceType.TRANSACTIONAL_ID)
+
+    async def serve() -> None:
+        async with QueryEngine(url, answers, "a", config=config, begins_with=[BrokerConfig()]):
+            pass
+
+    asyncio.run(serve())
