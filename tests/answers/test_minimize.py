@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from streaming.answers.check import minimize as subject
@@ -26,10 +29,10 @@ from streaming.answers.check.minimize import (
     commands_of,
     keep_of,
     minimize,
+    pytest_file,
     shown,
 )
 from streaming.answers.check.reduction import reduced
-from streaming.answers.explain.delivery import to_json
 from streaming.cli.app import app
 from streaming.log.files import read_lines
 from tests.e2e.processes import no_nohup
@@ -210,20 +213,100 @@ def test_positions_follow_the_entries_that_they_name() -> None:
     assert shown(found.keep, found.lines)
 
 
-def test_the_command_writes_a_log_and_a_test_that_passes(tmp_path: Path) -> None:
-    story, _ = BUGS["deduplication"]
+HOSTILE = [
+    '"""+str(exec(bytes.fromhex("{}")))+"""y'.format(b"raise SystemExit".hex()),
+    '"""', "\'\'\'", 'x"', "x'", "x\\", '"x"', "a, b", "one\u2028two", "one\u0085two", "a\x1cb", "a\rb", "{x} %s", "\u202e", "é😀", ")",
+]  # fmt: skip
+TEXTS = st.text(min_size=1, max_size=20) | st.sampled_from(HOSTILE)
+
+
+@given(TEXTS, TEXTS, TEXTS, TEXTS, TEXTS)
+@settings(max_examples=60, deadline=None)
+@example(*HOSTILE[:5])
+@example(*HOSTILE[5:10])
+@example(*HOSTILE[10:15])
+def test_nothing_of_a_log_is_code_in_its_test(
+    topic: str, subscription: str, payload: str, key: str, producer: str
+) -> None:
+    named = {"topic": f"{TOPIC}/{topic}"}
+    story = [
+        subscribe("a", subscription=subscription) | named,
+        publish(0, producer, payload=payload, key=key) | named,
+    ]
+    log = read_lines([json.dumps({"timestamp": START, **each}).encode() for each in story], "the log")
+    keep = subject.Stuck(named["topic"], subscription)
+    if keep.shape(subject._folding(commands_of(log))) is None:
+        return  # the gate refuses a name
+    assert keep_of(keep.text(subject._folding(commands_of(log))), log) == keep
+    assert_is_plain(pytest_file(minimize(log, keep.text(subject._folding(commands_of(log))))))
+
+
+def assert_is_plain(source: str) -> None:
+    """The file of a test is a function of literals and one call, and passes."""
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    match function.body:
+        case [
+            ast.Expr(ast.Constant(str())),
+            ast.ImportFrom("streaming.answers.check.minimize", [ast.alias("shown", None)]),
+            ast.Assign([ast.Name("log")], ast.List(lines)),
+            ast.Assert(ast.Call(ast.Name("shown"), [ast.Constant(str()), ast.Name("log")], [])),
+        ]:
+            assert all(isinstance(each, ast.Constant) for each in lines)
+        case _:
+            pytest.fail(ast.unparse(function))
+    loaded: dict[str, Any] = {}
+    exec(source, loaded)
+    loaded["test_the_log_shows_it"]()
+
+
+@given(st.lists(TEXTS | st.text(alphabet="ab,'\"\\ \n"), min_size=1, max_size=3))
+@settings(deadline=None)
+def test_any_name_can_be_an_argument(names: list[str]) -> None:
+    assert subject._arguments(", ".join(map(subject._argument, names))) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("t, s", ["t", "s"]), (" 't' ,\"s\"", ["t", "s"]), ('x", s', ['x"', "s"]), ("'x\"', s", ['x"', "s"]),
+        ('"a, b", "c\\"d"', ["a, b", 'c"d']), ("", [""]), ("t,", ["t", ""]),
+    ],
+)  # fmt: skip
+def test_arguments_as_users_write_them(text: str, arguments: list[str]) -> None:
+    assert subject._arguments(text) == arguments
+
+
+DUPLICATE = "any(getattr(each, 'ledger_id', 0) == -1 for each in outputs.effects)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"def keep(outputs):\n    return {DUPLICATE}\n",
+        f'"""About it."""\n\nfrom __future__ import annotations\n\ndef keep(outputs: Any):\n    return {DUPLICATE}',
+        f"LOG = log = shown_by = [-1]\n\ndef keep(outputs):\n    return {DUPLICATE.replace('-1', 'LOG[0]')}\n",
+        f"# -*- coding: latin-1 -*-\nkeep = lambda outputs: {DUPLICATE} # é",
+    ],
+    ids=["plain", "from the future", "the same names", "another encoding"],
+)
+def test_the_command_writes_a_log_and_a_test_that_passes(source: str, tmp_path: Path) -> None:
+    story = [
+        admin("POST", "/deduplicationEnabled", True),
+        *(each | {"payload": "one\u2028two\u0085\x1c é"} for each in SEND),
+    ]
+    del story[1]["payload"]
     (tmp_path / "log.jsonl").write_bytes(b"\n".join(among(story, 1)))
     keep = tmp_path / "duplicate.py"
-    keep.write_text(
-        "def keep(outputs):\n    return any(getattr(each, 'ledger_id', 0) == -1 for each in outputs.effects)\n"
-    )
+    keep.write_text(source)
     out = tmp_path / "small.jsonl"
     arguments = ["minimize", str(tmp_path / "log.jsonl"), "--keep", str(keep), "--out", str(out), "--json"]
     ran = CliRunner().invoke(app, arguments)
     assert ran.exit_code == 0, ran.output
     expected = minimize(read_lines(among(story, 1), "the log"), Function(is_duplicate))
-    assert json.loads(ran.stdout) == json.loads(to_json(expected)) | {"keep": "keep"}
-    assert out.read_text().splitlines() == expected.lines
+    assert any("\u2028" in line for line in expected.lines)
+    assert json.loads(ran.stdout)["lines"] == expected.lines
+    assert out.read_text(encoding="utf-8").split("\n")[:-1] == expected.lines
     command = [
         sys.executable,
         "-m",

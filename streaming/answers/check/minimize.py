@@ -130,7 +130,7 @@ class Stuck(NamedTuple):
 
     def text(self, fold: FoldLog) -> str:
         """The same, whatever the log."""
-        return f"stuck({self.topic}, {self.subscription})"
+        return f"stuck({_argument(self.topic)}, {_argument(self.subscription)})"
 
 
 class Lost(NamedTuple):
@@ -172,7 +172,7 @@ class Lost(NamedTuple):
 
     def text(self, fold: FoldLog) -> str:
         """With the position that the message has in the log."""
-        return f"lost({self.topic}, {fold(None).entries[self.topic][self.number]})"
+        return f"lost({_argument(self.topic)}, {fold(None).entries[self.topic][self.number]})"
 
 
 class Differs(NamedTuple):
@@ -240,8 +240,8 @@ def keep_of(text: str, log: pa.Table) -> Keep:
 
     Raises `KeepError`.
     """
-    found = re.fullmatch(r"\s*(\w+)\((.*)\)\s*", text)
-    name, given = (found[1], [each.strip(" '\"") for each in found[2].split(",")]) if found else ("", [])
+    found = re.fullmatch(r"\s*(\w+)\((.*)\)\s*", text, re.DOTALL)
+    name, given = (found[1], _arguments(found[2])) if found else ("", [])
     match name, given:
         case "stuck", [topic, subscription]:
             return Stuck(full_topic_name(topic), subscription)
@@ -263,6 +263,27 @@ def keep_of(text: str, log: pa.Table) -> Keep:
         f"{text}: expected stuck(TOPIC, SUBSCRIPTION), lost(TOPIC, LEDGER:ENTRY), differs(4.0, 4.2), "
         f"violates(INVARIANT) with one of {', '.join(INVARIANTS)}, or a Python file"
     )
+
+
+_ARGUMENT = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
+"""An argument in quotes, or up to the next comma."""
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments in a text with commas between them. One in quotes may have commas, and in double quotes the escapes of JSON."""
+    return [_unquoted(each) for each in _ARGUMENT.findall(f"{text},")[:-1]]
+
+
+def _unquoted(argument: str) -> str:
+    try:
+        return msgspec.json.decode(argument, type=str)
+    except msgspec.DecodeError:
+        return argument[1:-1] if re.fullmatch("'[^']*'", argument) else argument
+
+
+def _argument(name: str) -> str:
+    """A name as an argument, in quotes if it would be read as something else."""
+    return name if _arguments(name) == [name] else msgspec.json.encode(name).decode()
 
 
 def _acks(command: c.Ack, position: Position) -> bool:
@@ -461,19 +482,20 @@ def write(found: Minimized, function: str | None, out: Path, test: Path) -> None
 
 def pytest_file(found: Minimized, function: str | None = None) -> str:
     """A test with the log in it, which passes as long as the log shows what it shows. `function`: the source of a file that
-    says so, with a function `keep`."""
-    log = "\n".join(found.lines)
-    name = "shown" if function is None else "shown_by"
-    check = (
-        f"shown({found.keep!r}, LOG.splitlines())" if function is None else "shown_by(keep, LOG.splitlines())"
-    )
-    source = "" if function is None else f"\n{function.strip()}\n\n"
-    quotes = '"""'
+    says so, with a function `keep`.
+
+    Every text that comes from outside is written as a literal in ASCII, so none of it becomes code. The source alone is code. It
+    stands first, as its imports from `__future__` must, and shares no names with the test but `keep`."""
+    source = "" if function is None else f"{function.strip()}\n\n\n"
+    name, wanted = ("shown", ascii(found.keep)) if function is None else ("shown_by", "keep")
+    about = f"The smallest of {counted(found.before, 'command')} that show: {found.keep}."
+    lines = "".join(f"        {line!a},\n" for line in found.lines)
     return (
-        f"{quotes}The smallest of {counted(found.before, 'command')} that show: {found.keep}.{quotes}\n\n"
-        f"from streaming.answers.check.minimize import {name}\n\n"
-        f"LOG = r{quotes}\n{log}\n{quotes}.strip()\n{source}\n"
-        f"def test_the_log_shows_it() -> None:\n    assert {check}\n"
+        f"{source}def test_the_log_shows_it() -> None:\n"
+        f"    {about!a}\n"
+        f"    from streaming.answers.check.minimize import {name}\n\n"
+        f"    log = [\n{lines}    ]\n"
+        f"    assert {name}({wanted}, log)\n"
     )
 
 
