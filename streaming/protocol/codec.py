@@ -13,6 +13,7 @@ import struct
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
@@ -181,6 +182,35 @@ def send_receipt(producer_id: int, sequence_id: int, ledger_id: int, entry_id: i
     _RECEIPT_ID.ledgerId, _RECEIPT_ID.entryId = ledger_id, entry_id
     body: bytes = _RECEIPT_BASE.SerializeToString()
     return _SIZES.pack(4 + len(body), len(body)) + body
+
+
+def check(frame: Frame) -> None:
+    """Raises `FrameError`, which names the field, unless `decode` could have given the fields and metadata of a frame. Bytes may be
+    base64."""
+    known = _BY_NAME.get(frame.cmd)
+    if known is None:
+        raise FrameError(f"{frame.cmd}: no such command")
+    base = _Base(type=known.number)
+    _check(f"fields of {frame.cmd}", frame.fields, getattr(base, known.field), known.table)
+    if frame.metadata is not None:
+        _check("metadata", frame.metadata, _Metadata(), _METADATA_TABLE)
+
+
+def _check(what: str, given: Mapping[str, Any], message: Any, table: "_Table") -> None:
+    """Fills `message` with what is given, and reads it again: protobuf takes some values of other types, and None as nothing."""
+    for name, value in given.items():
+        try:
+            message.MergeFrom(type(message)(**_raw({name: value}, table)))
+            found = _read(message, table).get(name, [])
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            found = None
+        if found is None or _sorted_json(found) != _sorted_json(value):
+            raise FrameError(f"{what}: {name} can't be {_sorted_json(value)[:100].decode(errors='replace')}")
+    if not message.IsInitialized():
+        raise FrameError(f"{what}: {', '.join(message.FindInitializationErrors())} is missing")
+
+
+_sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
 CHECKSUM_BYTES = 6

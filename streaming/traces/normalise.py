@@ -23,7 +23,7 @@ POSITIONS = frozenset({"markDeletePosition", "readPosition", "lastConfirmedEntry
 
 NOT_OURS = frozenset({"msgDropRate>0"})
 
-_POSITION = re.compile(r"(-?\d+):(-?\d+)")
+_POSITION = re.compile(r"(-?\d{1,20}):(-?\d{1,20})")
 _ACK_SET = re.compile(r" \(ackSet [^)]*\)")
 """What 4.0.7 appends to a read position that a seek has set, until something is read."""
 _GENERATED = re.compile(r"standalone-\d+-\d+")

@@ -235,7 +235,10 @@ class Session:
         metadata, payload = self._stored[topic, ledger, entry]
         response = record.get("response")
         if isinstance(response, dict) and isinstance(response.get("base64"), str):
-            response = base64.b64decode(response["base64"])
+            try:
+                response = base64.b64decode(response["base64"])
+            except ValueError:
+                return f"recorded {response!r}, which is not base64"
         elif isinstance(response, str):
             response = response.encode()
         if isinstance(response, bytes) and response != (ours := uncompressed(metadata, payload)):
@@ -365,7 +368,7 @@ class Session:
         if topic is None:
             return path, body
         ours = partial(self.normaliser.our_ledger, topic)
-        path = re.sub(r"(?<=/ledger/)\d+", lambda match: str(ours(int(match[0]))), path)
+        path = re.sub(r"(?<=/ledger/)\d{1,19}", lambda match: str(ours(int(match[0]))), path)
         if isinstance(body, dict) and isinstance(body.get("ledgerId"), int):
             body = {**body, "ledgerId": ours(body["ledgerId"])}
         return path, body

@@ -2,18 +2,18 @@
 
 import base64
 import hashlib
-import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from schemas.lines import LONGEST_LINE, why_unreadable
 from sinks.small_files import in_utf8
-from streaming.protocol.codec import Frame
+from streaming.protocol.codec import Frame, FrameError, check
 
 FORMAT = 1
 
@@ -64,7 +64,7 @@ def read_trace(path: Path) -> Trace:
         if (why := why_unreadable(line)) is not None:
             raise TraceError(f"{path}:{number}: {why}")
         try:
-            value = json.loads(line.decode())  # json would guess the encoding of bytes
+            value = msgspec.json.decode(line.decode())
         except ValueError as error:
             if parsed and parsed[0].get("gated") is False and not line.endswith(b"\n"):
                 break
@@ -73,8 +73,8 @@ def read_trace(path: Path) -> Trace:
             raise TraceError(
                 f"{path}:{number}: expected an object, found {line.strip()[:40].decode(errors='replace')}"
             )
-        if parsed and (missing := _missing(value)) is not None:
-            raise TraceError(f"{path}:{number}: {missing}")
+        if parsed and (mistake := _mistake(value)) is not None:
+            raise TraceError(f"{path}:{number}: {mistake}")
         parsed.append(value)
     if not parsed or parsed[0].get("format") != FORMAT:
         what = (
@@ -85,6 +85,10 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(f"{path}: {what}")
     if not isinstance(parsed[0].get("broker_config"), dict):
         raise TraceError(f"{path}: the header has no broker_config")
+    try:
+        msgspec.convert(parsed[0], _Header)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"{path}: the header: {error}") from None
     header = {"scenario": path.stem, **parsed[0]}
     return Trace(header, _answered(parsed[1:]))
 
@@ -112,44 +116,112 @@ def _answered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     calls = {record["call"]: record for record in records if record["dir"] == "admin" and "call" in record}
     for record in records:
         if record["dir"] == "answer" and record["call"] in calls:
-            calls[record["call"]].update(
-                {key: value for key, value in record.items() if key not in ("t", "dir")}
-            )
+            answer: dict[str, Any] = {
+                key: record[key] for key in ("status", "headers", "response") if key in record
+            }
+            calls[record["call"]].update(answer)
     return [record for record in records if record["dir"] != "answer"]
 
 
-FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "in": {"conn": int, "cmd": str},
-    "out": {"conn": int, "cmd": str},
-    "admin": {"method": str, "path": str},
-    "note": {},
-    "stats": {"topic": str},
-    "answer": {"call": int, "status": int},
-}
-"""The fields of a record besides `t`, by its `dir`."""
-
-OF_MESSAGES: dict[str, type | tuple[type, ...]] = {"metadata": dict, "entry_size": int}
-"""The further fields of SEND and MESSAGE."""
+_Time = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
+_Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_LONGEST_WAIT = 60 * 60 * 1000
+"""The ms that a note of a periodic check may tell of: Magnetar makes each check that was due in it."""
 
 
-def _missing(record: dict[str, Any]) -> str | None:
+class _Config(msgspec.Struct):
+    """The settings that a session computes with; the broker judges all."""
+
+    backlogQuotaCheckIntervalInSeconds: Annotated[str, Meta(pattern=r"^-?[0-9]{1,9}$")] | int = 0
+    messageExpiryCheckIntervalInMinutes: Annotated[str, Meta(pattern=r"^-?[0-9]{1,9}$")] | int = 0
+
+
+class _Header(msgspec.Struct):
+    broker_config: _Config
+    scenario: str = ""
+    pulsar_version: Annotated[str, Meta(max_length=100)] = ""
+    gated: bool = True
+
+
+class _Record(msgspec.Struct):
+    t: _Time
+
+
+class _Frame(_Record):
+    conn: int
+    cmd: str
+    fields: dict[str, Any] = {}
+    metadata: dict[str, Any] | None = None
+    payload: bytes = b""
+    payload_repeat: tuple[Annotated[int, Meta(ge=0, le=255)], _Number] | UnsetType = UNSET
+    payload_sha256: tuple[Annotated[str, Meta(pattern="^[0-9a-f]{64}$")], _Number] | UnsetType = UNSET
+    intact: bool = True
+
+
+class _Message(_Frame, kw_only=True):
+    metadata: dict[str, Any]
+    entry_size: _Number
+
+
+class _Call(_Record, kw_only=True):
+    method: str
+    path: str
+    call: int | UnsetType = UNSET
+    status: _Number | UnsetType = UNSET
+    headers: dict[str, str] | None = None
+
+
+class _CallWithAnswer(_Call, kw_only=True):
+    status: _Number
+
+
+class _Answer(_Record):
+    call: int
+    status: _Number
+    headers: dict[str, str] | None = None
+
+
+class _Note(_Record):
+    step: str = ""
+    event: str = ""
+
+
+class _Check(_Note, kw_only=True):
+    ms: Annotated[int, Meta(ge=0, le=_LONGEST_WAIT)] | Annotated[float, Meta(ge=0, le=_LONGEST_WAIT)]
+
+
+class _Snapshot(_Record):
+    topic: str
+    stats: dict[str, Any] = {}
+
+
+_KINDS: dict[str, type[_Record]] = {
+    "in": _Frame, "out": _Frame, "admin": _Call, "note": _Note, "stats": _Snapshot, "answer": _Answer,
+}  # fmt: skip
+"""What a record must have, by its `dir`. What nobody computes with may have any type."""
+
+_OF_PROXIES = ("_TCP_OPEN", "_TCP_CLOSE")
+"""What a proxy notes like a frame, and is none."""
+
+
+def _mistake(record: dict[str, Any]) -> str | None:
     """What is missing from a record or has the wrong type; None if the record can be replayed."""
     kind = record.get("dir")
-    if not isinstance(kind, str) or kind not in FIELDS:
-        return f"dir {kind!r}: expected one of {', '.join(FIELDS)}"
-    wanted: dict[str, type | tuple[type, ...]] = {"t": (int, float), **FIELDS[kind]}
-    if kind == "admin" and not isinstance(record.get("call"), int):
-        wanted["status"] = int
-    if kind in ("in", "out"):
-        if not isinstance(record.get("fields", {}), dict):
-            return "fields is not an object"
-        if str(record.get("cmd")) in ("SEND", "MESSAGE"):
-            wanted |= OF_MESSAGES
-    if str(record.get("event")) in ("backlog_quota_check", "message_expiry_check"):
-        wanted |= {"ms": (int, float)}
-    for name, type_ in wanted.items():
-        if not isinstance(record.get(name), type_):
-            return f"a record of {kind} without {name}, or with another type"
+    if not isinstance(kind, str) or kind not in _KINDS:
+        return f"dir {kind!r}: expected one of {', '.join(_KINDS)}"
+    wanted = _KINDS[kind]
+    if wanted is _Frame and ("metadata" in record or record.get("cmd") in ("SEND", "MESSAGE")):
+        wanted = _Message
+    elif wanted is _Call and "call" not in record:
+        wanted = _CallWithAnswer
+    elif wanted is _Note and record.get("event") in ("backlog_quota_check", "message_expiry_check"):
+        wanted = _Check
+    try:
+        found = msgspec.convert(record, wanted)
+        if isinstance(found, _Frame) and (found.fields or found.cmd not in _OF_PROXIES):
+            check(Frame("", found.cmd, found.fields, found.metadata))
+    except (msgspec.ValidationError, FrameError) as error:
+        return f"a record of {kind}: {error}"
     return None
 
 

@@ -157,7 +157,7 @@ class UngatedSession(Session):
             self.explained[f"{NOT_SUPPORTED} {name}"] += 1
             self._not_supported.add((connection, fields.get("request_id", -1)))
             return None
-        elif record.get("intact") is False:
+        elif name == "SEND" and record.get("intact") is False:
             refused = {name: fields[name] for name in ("producer_id", "sequence_id")}
             self._answer(Frame(connection, "SEND_ERROR", {**refused, "error": "ChecksumError"}))
             return None

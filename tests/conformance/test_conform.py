@@ -2,8 +2,12 @@
 
 import base64
 import json
+import re
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +17,10 @@ from typer.testing import CliRunner
 
 from streaming.cli.app import app
 from streaming.traces import RECORDED
-from streaming.traces.conform import compare_trace, known_gaps
+from streaming.traces.conform import compare_trace, compare_traces, known_gaps
+from streaming.traces.importer import import_traces
 from streaming.traces.normalise import Normaliser
-from streaming.traces.trace import Trace, read_trace
+from streaming.traces.trace import Trace, TraceError, read_trace
 
 TRACES = sorted(RECORDED.glob("*.jsonl"))
 
@@ -132,6 +137,18 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
 HEADER = '{"format": 1, "scenario": "x", "broker_config": {}}'
 
 
+def frame(**changes: Any) -> str:
+    """A SEND with changes, as a line."""
+    fields = {"producer_id": 0, "sequence_id": 0}
+    metadata = {"producer_name": "p", "sequence_id": 0, "publish_time": 1}
+    sent = (
+        {"cmd": "SEND", "fields": fields, "metadata": metadata, "entry_size": 1}
+        if "cmd" not in changes
+        else {}
+    )
+    return json.dumps({"t": 1, "dir": "in", "conn": 0, **sent, **changes})
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -142,21 +159,98 @@ HEADER = '{"format": 1, "scenario": "x", "broker_config": {}}'
         ('{"format": 1, "scenario": "x"}', "the header has no broker_config"),
         (f"{HEADER}\n7", ":2: expected an object, found 7"),
         (f'{HEADER}\n{{"t": 1, "dir": "up"}}', ":2: dir 'up': expected one of in, out, admin, note, stats"),
-        (f'{HEADER}\n{{"t": "now", "dir": "note"}}', ":2: a record of note without t, or with another type"),
-        (f'{HEADER}\n\n{{"t": 1, "dir": "in", "cmd": "FLOW"}}', ":3: a record of in without conn"),
-        (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "FLOW", "fields": 3}}', ":2: fields is not an object"),
-        (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "SEND"}}', ":2: a record of in without metadata"),
-        (f'{HEADER}\n{{"t": 1, "dir": "note", "event": "backlog_quota_check"}}', ":2: a record of note without ms"),
+        (f'{HEADER}\n{{"t": "now", "dir": "note"}}', ":2: a record of note: Expected `int | float`, got `str` - at `$.t`"),
+        (f'{HEADER}\n\n{{"t": 1, "dir": "in", "cmd": "FLOW"}}', ":3: a record of in: Object missing required field `conn`"),
+        (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "FLOW", "fields": 3}}', ":2: a record of in: Expected `object`, got `int` - at `$.fields`"),
+        (f'{HEADER}\n{{"t": 1, "dir": "in", "conn": 0, "cmd": "SEND"}}', ":2: a record of in: Object missing required field `metadata`"),
+        (f'{HEADER}\n{{"t": 1, "dir": "note", "event": "backlog_quota_check"}}', ":2: a record of note: Object missing required field `ms`"),
         ("\x80", "x.jsonl:1: not JSON: 'utf-8' codec"),
+        ('{"format": 1, "broker_config": {}, "scenario": 5}', "the header: Expected `str`, got `int` - at `$.scenario`"),
+        (f'{HEADER}\n{{"t": 1, "dir": "note", "step": 5}}', ":2: a record of note: Expected `str`, got `int` - at `$.step`"),
+        (f"{HEADER}\n{frame(cmd='X')}", ":2: a record of in: X: no such command"),
+        (f"{HEADER}\n{frame(payload=5)}", ":2: a record of in: Expected `bytes`, got `int` - at `$.payload`"),
+        (f"{HEADER}\n{frame(payload_repeat=[0, 10**400])}", ":2: a record of in: Expected `int` <= 2147483647 - at `$.payload_repeat[1]`"),
+        (f"{HEADER}\n{frame(metadata={'producer_name': 'p'})}", ":2: a record of in: metadata: sequence_id, publish_time is missing"),
+        (f"{HEADER}\n{frame(fields={'sequence_id': 0})}", ":2: a record of in: fields of SEND: producer_id is missing"),
+        (f"{HEADER}\n{frame(fields={'producer_id': []})}", ":2: a record of in: fields of SEND: producer_id can't be []"),
+        (f"{HEADER}\n{frame(cmd='LOOKUP', fields={'topic': 5})}", ":2: a record of in: fields of LOOKUP: topic can't be 5"),
+        (f"{HEADER}\n{frame(cmd='SEEK', fields={'message_id': None})}", ":2: a record of in: fields of SEEK: message_id can't be null"),
     ],
 )  # fmt: skip
 def test_a_bad_file_gives_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     file = tmp_path / "x.jsonl"
     file.write_bytes(text.encode("latin-1"))
-    result = CliRunner().invoke(app, ["conform", str(file)])
-    assert result.exit_code == 2
-    assert sentence in result.output
-    assert "Traceback" not in result.output
+    for arguments in (["conform", str(file)], ["import", str(file), "--out", str(tmp_path / "out.jsonl")]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert sentence in " ".join(result.output.split())
+        assert "Traceback" not in result.output
+
+
+ODD: dict[type, list[Any]] = {
+    str: [
+        "",
+        "x",
+        "1:1",
+        "/",
+        "://",
+        "persistent://",
+        "persistent://a/b/c",
+        "%zz",
+        "(",
+        "a" * 999,
+        f"{'9' * 5000}:1",
+    ],
+    int: [-1, 0, 1, 2**31 - 1, 2**32, 2**53, 2**63 - 1, 2**64 - 1, 2**64, 10**400],
+    float: [-1.0, 0.0, 0.5, 2.0**53, 1e300],
+    bool: [True, False],
+    dict: [{}, {"x": None}],
+    list: [[], [[]], ["x", None]],
+    type(None): [None],
+}
+"""Values, by type."""
+
+
+def odd(value: Any, dice: Random) -> Any:
+    """The value with one part of it missing, another one of its type, or one of any type."""
+    if isinstance(value, dict | list) and value and dice.random() < 0.9:
+        changed: Any = value.copy()
+        at = dice.choice(list(value)) if isinstance(value, dict) else dice.randrange(len(value))
+        if dice.random() < 0.1:
+            del changed[at]
+        else:
+            changed[at] = odd(value[at], dice)
+        return changed
+    kind = type(value) if dice.random() < 0.6 else dice.choice(list(ODD))
+    return dice.choice(ODD[kind])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_odd_value_in_a_trace_gives_its_error_and_no_other(seed: int, tmp_path: Path) -> None:
+    dice = Random(seed)
+    for name in dice.sample([path for path in TRACES if path.stat().st_size < 100_000], 3):
+        lines = [json.loads(line) for line in name.read_text().splitlines()]
+        lines[0]["gated"] = dice.random() < 0.5
+        asked = [number for number, line in enumerate(lines) if line.get("dir") in ("in", "admin")]
+        for _ in range(dice.choice([1, 3])):
+            at = dice.choice([0, dice.randrange(len(lines)), *[dice.choice(asked)] * 4])
+            lines[at] = odd(lines[at], dice)
+        file = tmp_path / "x.jsonl"
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        told = []
+        reads: list[Callable[[list[Path]], object]] = [
+            compare_traces,
+            partial(import_traces, out=tmp_path / "o.jsonl", replace=True),
+        ]
+        for read in reads:
+            try:
+                found = read([file])
+            except TraceError as error:
+                told.append(str(error))
+            else:
+                assert "Magnetar failed" not in str(found)
+        assert len(told) in (0, 2)
+        assert all(re.match(rf"{re.escape(str(file))}(:\d+)?: ", each) for each in told)
 
 
 def test_what_a_trace_may_leave_out() -> None:
