@@ -261,7 +261,8 @@ def keep_of(text: str, log: pa.Table) -> Keep:
             return Violates(invariant)
     raise KeepError(
         f"{text}: expected stuck(TOPIC, SUBSCRIPTION), lost(TOPIC, LEDGER:ENTRY), differs(4.0, 4.2), "
-        f"violates(INVARIANT) with one of {', '.join(INVARIANTS)}, or a Python file"
+        f"violates(INVARIANT) with one of {', '.join(INVARIANTS)}, or a Python file. "
+        "A name with a comma must stand in double quotes"
     )
 
 
