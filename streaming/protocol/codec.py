@@ -190,24 +190,31 @@ def check(frame: Frame) -> None:
     known = _BY_NAME.get(frame.cmd)
     if known is None:
         raise FrameError(f"{frame.cmd}: no such command")
-    base = _Base(type=known.number)
-    _check(f"fields of {frame.cmd}", frame.fields, getattr(base, known.field), known.table)
+    _check(f"fields of {frame.cmd}", frame.fields, type(getattr(_Base(), known.field)), known.table)
     if frame.metadata is not None:
-        _check("metadata", frame.metadata, _Metadata(), _METADATA_TABLE)
+        _check("metadata", frame.metadata, _Metadata, _METADATA_TABLE)
 
 
 def _check(what: str, given: Mapping[str, Any], message: Any, table: "_Table") -> None:
-    """Fills `message` with what is given, and reads it again: protobuf takes some values of other types, and None as nothing."""
-    for name, value in given.items():
-        try:
-            message.MergeFrom(type(message)(**_raw({name: value}, table)))
-            found = _read(message, table).get(name, [])
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            found = None
-        if found is None or _sorted_json(found) != _sorted_json(value):
-            raise FrameError(f"{what}: {name} can't be {_sorted_json(value)[:100].decode(errors='replace')}")
-    if not message.IsInitialized():
-        raise FrameError(f"{what}: {', '.join(message.FindInitializationErrors())} is missing")
+    made = _made(given, message, table)
+    if made is None:
+        name = next(each for each in given if _made({each: given[each]}, message, table) is None)
+        shown = _sorted_json(given[name])[:100].decode(errors="replace")
+        raise FrameError(f"{what}: {name} can't be {shown}")
+    if not made.IsInitialized():
+        raise FrameError(f"{what}: {', '.join(made.FindInitializationErrors())} is missing")
+
+
+def _made(given: Mapping[str, Any], message: Any, table: "_Table") -> Any:
+    """The message with these fields. None if it reads otherwise: protobuf takes some values of other types, and None as nothing."""
+    try:
+        made = message(**_raw(given, table))
+        found = _read(made, table)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        return None
+    return (
+        made if _sorted_json({name: found.get(name, []) for name in given}) == _sorted_json(given) else None
+    )
 
 
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
