@@ -310,7 +310,7 @@ class Session:
         for setting, (check, note, unit) in TIMED_CHECKS.items():
             if record.get("event") == note:
                 of_the_broker = self.trace.header["broker_config"].get(setting, getattr(DEFAULTS, setting))
-                interval, ms = max(int(float(of_the_broker) * unit), 1), int(record["ms"])
+                interval, ms = max(int(of_the_broker), 1) * unit, int(record["ms"])
                 for due in range(time + min(interval, ms), time + ms + 1, interval):
                     yield SessionRecord(due, None, {"command": "RUN_CHECK", "check": check})
 

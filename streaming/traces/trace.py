@@ -125,6 +125,7 @@ def _answered(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 _Time = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
 _Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Interval = Annotated[str, Meta(pattern="^-?[0-9]{1,9}$")] | Annotated[int, Meta(ge=-(10**9), le=10**9)]
 _LONGEST_WAIT = 60 * 60 * 1000
 """The ms that a note of a periodic check may tell of: Magnetar makes each check that was due in it."""
 
@@ -132,8 +133,8 @@ _LONGEST_WAIT = 60 * 60 * 1000
 class _Config(msgspec.Struct):
     """The settings that a session computes with; the broker judges all."""
 
-    backlogQuotaCheckIntervalInSeconds: Annotated[str, Meta(pattern=r"^-?[0-9]{1,9}$")] | int = 0
-    messageExpiryCheckIntervalInMinutes: Annotated[str, Meta(pattern=r"^-?[0-9]{1,9}$")] | int = 0
+    backlogQuotaCheckIntervalInSeconds: _Interval = 0
+    messageExpiryCheckIntervalInMinutes: _Interval = 0
 
 
 class _Header(msgspec.Struct):

@@ -167,6 +167,8 @@ def frame(**changes: Any) -> str:
         (f'{HEADER}\n{{"t": 1, "dir": "note", "event": "backlog_quota_check"}}', ":2: a record of note: Object missing required field `ms`"),
         ("\x80", "x.jsonl:1: not JSON: 'utf-8' codec"),
         ('{"format": 1, "broker_config": {}, "scenario": 5}', "the header: Expected `str`, got `int` - at `$.scenario`"),
+        (HEADER.replace("{}", '{"backlogQuotaCheckIntervalInSeconds": "often"}'), "the header: Expected `str` matching regex"),
+        (HEADER.replace("{}", f'{{"messageExpiryCheckIntervalInMinutes": {10**400}}}'), "the header: Expected `int` <= 1000000000"),
         (f'{HEADER}\n{{"t": 1, "dir": "note", "step": 5}}', ":2: a record of note: Expected `str`, got `int` - at `$.step`"),
         (f"{HEADER}\n{frame(cmd='X')}", ":2: a record of in: X: no such command"),
         (f"{HEADER}\n{frame(payload=5)}", ":2: a record of in: Expected `bytes`, got `int` - at `$.payload`"),
