@@ -71,6 +71,7 @@ def inspect_command(
 
     Spark keeps the states of the last 100 micro-batches.
     """
+    from sinks.base import ForeignFiles
     from sinks.storage import BadUrl
     from streaming.answers.explain.opened import is_log
     from streaming.answers.history.folders import NotFound
@@ -104,7 +105,7 @@ def inspect_command(
     if snapshots is not None and not of_log:
         raise typer.BadParameter("--snapshots applies to a log: give the log instead of the checkpoint")
     with expected_errors(
-        NotFound, BadCheckpoint, BadUrl, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
+        NotFound, BadCheckpoint, BadUrl, ForeignFiles, StateVersionError, JarsUnavailableError, JavaNotFoundError, LogError,
         FileNotFoundError, failed=(QueryFailed,),
     ):  # fmt: skip
         if of_log:

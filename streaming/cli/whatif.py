@@ -113,6 +113,7 @@ def whatif_command(
 ) -> None:
     """What would other policies have done? Fold a log under its own and under other policies, in one pass."""
     from schemas.entries import EntryNotFound
+    from sinks.base import ForeignFiles
     from sinks.ledger_store import LedgerStore
     from sinks.storage import BadUrl, Damaged, NotStored, Storage
     from streaming.answers.history.folders import NotFound
@@ -155,6 +156,7 @@ def whatif_command(
             BadCheckpoint,
             BadUrl,
             FileNotFoundError,
+            ForeignFiles,
             JarsUnavailableError,
             KafkaConfigError,
             KafkaUnreachable,
@@ -279,17 +281,13 @@ def totals_table(found: WhatIf) -> Table:
 
 def subscriptions_table(found: WhatIf) -> Table:
     """The subscriptions whose messages differ, those with most differences first."""
+    import pyarrow.compute as pc
+
     from streaming.answers.fates import CHANGE_COLUMNS
     from streaming.answers.whatif.page import clock_text
 
-    columns = [*CHANGE_COLUMNS.values()]
-    rows = [
-        row
-        for row in found.summary.to_pylist()
-        if row["subscription"] is not None and any(row[name] for name in columns)
-    ]
-    rows.sort(key=lambda row: (-sum(row[name] or 0 for name in columns), row["topic"], row["subscription"]))
-    used = [name for name in columns if any(row[name] for row in rows)]
+    differing = found.differing()
+    used = [name for name in CHANGE_COLUMNS.values() if pc.any(pc.greater(differing[name], 0)).as_py()]
     table = new_table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     for name in (
         "policies",
@@ -303,14 +301,14 @@ def subscriptions_table(found: WhatIf) -> Table:
             overflow="fold",
             justify="left" if name in ("policies", "topic", "subscription") else "right",
         )
-    for row in rows[:_SHOWN]:
+    for row in differing.slice(0, _SHOWN).to_pylist():
         until = "the end" if row["open_loop_from"] is None else clock_text(row["open_loop_from"])
         table.add_row(
             row["policies"], row["topic"].removeprefix("persistent://"), row["subscription"],
             *(f"{row[name]:,}" if row[name] else "" for name in used), until,
         )  # fmt: skip
-    if len(rows) > _SHOWN:
-        table.caption = f"{len(rows) - _SHOWN:,} more rows: see --json or --out"
+    if len(differing) > _SHOWN:
+        table.caption = f"{len(differing) - _SHOWN:,} more rows: see --json or --out"
     return table
 
 

@@ -192,6 +192,29 @@ def committed(checkpoint: str | Path, store: str | None = None) -> Committed | N
     `store`: that of its query, which notes the same (`check_begun`). Nothing else tells whether the offsets are right. Raises `NoTopic`,
     `BadCheckpoint`, and with a `store` also `ForeignFiles` and `Damaged`.
     """
+    last = _last(checkpoint, store)
+    if last is None:
+        return None
+    planned, noted = last
+    topics = noted.topics()
+    if len(topics) != 1:
+        raise NoTopic(
+            f"{checkpoint} is the checkpoint of a query that reads no topic in Kafka, such as one of magnetar.start: "
+            "give that of a magnetar run"
+        )
+    ((topic, offsets),) = topics.items()
+    return Committed(noted.batch, topic, offsets, planned == noted.batch)
+
+
+def check_store(checkpoint: str | Path, store: str) -> None:
+    """Whether a store is that of a checkpoint's query, which may run meanwhile. Does nothing if only Spark can open the checkpoint. Raises
+    `ForeignFiles`, `Damaged`, `BadCheckpoint`."""
+    _last(checkpoint, store)
+
+
+def _last(checkpoint: str | Path, store: str | None) -> "tuple[int | None, _Noted] | None":
+    """The number of the last planned micro-batch, and what is noted of the last committed one. None: there is none, or only Spark can open
+    the checkpoint."""
     storage = opened(checkpoint)
     if storage is None or (commit := _latest(storage, "commits")) is None:
         return None
@@ -202,15 +225,8 @@ def committed(checkpoint: str | Path, store: str | None = None) -> Committed | N
         except ForeignFiles:
             if _latest(storage, "commits") == commit:
                 raise
-            return committed(checkpoint, store)  # the query went on meanwhile
-    topics = noted.topics()
-    if len(topics) != 1:
-        raise NoTopic(
-            f"{checkpoint} is the checkpoint of a query that reads no topic in Kafka, such as one of magnetar.start: "
-            "give that of a magnetar run"
-        )
-    ((topic, offsets),) = topics.items()
-    return Committed(commit, topic, offsets, planned == commit)
+            return _last(checkpoint, store)  # the query went on meanwhile
+    return planned, noted
 
 
 def check_begun(checkpoint: str | Path, begun: Begun) -> None:

@@ -20,6 +20,7 @@ from streaming.answers.whatif.answer import WhatIf
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.projection import LiveState, partitions_of, project
 from streaming.jobs.replay import load, replay_in_process, replay_log
+from streaming.log.partition import ingress_partition
 from streaming.state.saved import read_states
 from tests.answers.test_reactive import as_table
 from tests.answers.test_whatif import (
@@ -66,6 +67,19 @@ def summary_of(found: WhatIf, policies: str) -> dict[str, Any]:
         row for row in found.summary.to_pylist() if (row["policies"], row["subscription"]) == (policies, "s")
     )
     return row
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4, 5, 64])
+def test_another_number_of_partitions_than_the_states_have(partitions: int, tmp_path: Path) -> None:
+    live = live_after(tmp_path, TRAFFIC)
+    expected = whatif(table(TRAFFIC), [PolicySet("short", ttl(300))], live=live)
+    (of_topic,) = (each.partition for each in live.states if ingress_partition(T, 2) == each.partition)
+    if partitions >= 2 and ingress_partition(T, partitions) == of_topic:
+        found = whatif(table(TRAFFIC), [PolicySet("short", ttl(300))], live=live, partitions=partitions)
+        assert found.summary.to_pylist() == expected.summary.to_pylist()
+    else:
+        with pytest.raises(NotFound, match="--partitions"):
+            whatif(table(TRAFFIC), [], live=live, partitions=partitions)
 
 
 @pytest.mark.spark
@@ -246,7 +260,7 @@ def test_what_cannot_be_projected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="nothing to project"):
         whatif(table(TRAFFIC), [], live=live._replace(states=[]))
     wrong = [each._replace(partition=2 - each.partition) for each in live.states]
-    with pytest.raises(NotFound, match="but belongs in another of 3: give --partitions"):
+    with pytest.raises(NotFound, match="but belongs in another of 3: give the number of partitions"):
         partitions_of(wrong)
     assert isinstance(project(load(table(TRAFFIC), partitions=2).records, live).records, pa.Table)
 

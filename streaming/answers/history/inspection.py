@@ -16,7 +16,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.state.codec import decode_state
 from streaming.fold.records import StateRow
-from streaming.spark.checkpoint import noted
+from streaming.spark.checkpoint import check_store, noted
 from streaming.spark.failure import explained
 from streaming.state.seed import read_seed, with_seed
 
@@ -95,11 +95,13 @@ def states_at(
 
     `store`: that of the query. If it began from other states (`magnetar state`), partitions that it has not visited yet have theirs there.
 
-    Raises `NotFound`, `QueryFailed`, or another `MagnetarError` for files that are damaged or missing.
+    Raises `NotFound`, `QueryFailed`, `ForeignFiles` for the store of another query, or another `MagnetarError` for files that are damaged or missing.
     """
     from streaming.spark.state import partition_states
 
     check_batches(checkpoint, *([] if batch_id is None else [batch_id]))
+    if store is not None:
+        check_store(checkpoint, str(store))
     with explained("Try it again"):
         found = partition_states(spark, checkpoint, batch_id)
     return found if store is None else [*with_seed(found, read_seed(str(store)))]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from streaming.answers.fates import CHANGE_COLUMNS
+from streaming.answers.fates import CHANGE_COLUMNS, CHANGES, Change
 from streaming.answers.whatif.clients.made_log import ClientSettings
+from streaming.answers.whatif.texts import ranks
 from streaming.broker.config import setting_text
 
 BASELINE = "baseline"
@@ -199,6 +204,69 @@ class WhatIf(msgspec.Struct):
     rules: Rules | None = None
     sampled: list[str] = []
     quarantined: dict[str, int] = {}
+
+    def differing(self) -> pa.Table:
+        """The rows of the summary about subscriptions whose messages differ, those with most differences first."""
+        return self._most(reduce(pc.add, (self._count(change) for change in CHANGES)))
+
+    def _count(self, change: Change) -> pa.ChunkedArray:
+        return pc.fill_null(self.summary[CHANGE_COLUMNS[change]], 0)
+
+    def _most(self, counts: pa.ChunkedArray) -> pa.Table:
+        """The rows of the summary about subscriptions with a count, those with the highest first."""
+        rows = self.summary.append_column("count", counts)
+        rows = rows.filter(pc.and_(pc.is_valid(rows["subscription"]), pc.greater(counts, 0)))
+        names = ("topic", "subscription", "policies")
+        keys = pa.table({"count": rows["count"], **{name: ranks(rows[name]) for name in names}})
+        order = [("count", "descending"), *((name, "ascending") for name in names)]
+        return rows.take(pc.sort_indices(keys, order)).drop_columns("count")
+
+    def important(self, most: int) -> list[dict[str, Any]]:
+        """So many differences at most: what was lost newly before all others, of the subscriptions with most of them, the first messages of
+        each."""
+        groups: dict[_Group, list[dict[str, Any]]] = {}
+        for change in CHANGES:
+            rows = self._most(self._count(change)).slice(0, most - len(groups)).to_pylist()
+            groups |= {
+                _Group(change, row["policies"], row["topic"], row["subscription"]): list[dict[str, Any]]()
+                for row in rows
+            }
+        each = most // max(len(groups), 1)
+        for batch in self.differences.to_batches():
+            wanted = [group for group, rows in groups.items() if len(rows) < each]
+            if not wanted:
+                break
+            for group, places in _places(batch, wanted):
+                rows = groups[group]
+                rows += batch.take(pa.array(places[: each - len(rows)])).to_pylist()
+        return [row for rows in groups.values() for row in rows]
+
+
+class _Group(NamedTuple):
+    """Differences of one kind of a subscription under a policy set. The fields are columns of `DIFFERENCES`."""
+
+    change: Change
+    policies: str
+    topic: str
+    subscription: str
+
+
+def _places(batch: pa.RecordBatch, wanted: Sequence[_Group]) -> Iterator[tuple[_Group, np.ndarray[Any, Any]]]:
+    """Where the differences of groups are."""
+    columns = [batch[name] for name in _Group._fields]
+    sizes = [len(column.dictionary) for column in columns]
+    codes = np.ravel_multi_index([column.indices.to_numpy() for column in columns], sizes)
+    order = np.argsort(codes, kind="stable")
+    ranked = codes[order]
+    numbers = [
+        pc.index_in(pa.array(texts), value_set=column.dictionary).to_pylist()
+        for texts, column in zip(zip(*wanted, strict=True), columns, strict=True)
+    ]
+    for group, own in zip(wanted, zip(*numbers, strict=True), strict=True):
+        if None not in own:
+            code = np.ravel_multi_index(own, sizes)
+            first, stop = np.searchsorted(ranked, (code, code + 1))
+            yield group, order[first:stop]
 
 
 _ROW_GROUP = 1 << 17

@@ -43,6 +43,7 @@ from streaming.answers.whatif.rules import (
     rules_met,
 )
 from streaming.answers.whatif.side_by_side import fold_reacted, fold_side_by_side
+from streaming.answers.whatif.texts import is_in, ranks
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
 from streaming.log.partition import by_partition
@@ -124,7 +125,7 @@ def _traffic(
 ) -> tuple[int, dict[int, pa.Table], Mapping[int, Start]]:
     """How many records a log has, and by ingress partition what there is to fold, and where its fold starts. Raises as `whatif`."""
     if live is not None:
-        partitions = partitions or partitions_of(live.states)
+        partitions = partitions_of(live.states, partitions)
     loaded = load(log, partitions=partitions)
     if clients is not None and is_mirrored(loaded.records):
         raise LogError(
@@ -298,7 +299,7 @@ def joined(
     def together(tables: Sequence[pa.Table], schema: pa.Schema, keys: Sequence[str]) -> pa.Table:
         table = united(tables, schema)
         plain = [
-            table[key].cast(pa.string()) if pa.types.is_dictionary(schema.field(key).type) else table[key]
+            ranks(table[key]) if pa.types.is_dictionary(schema.field(key).type) else table[key]
             for key in keys
         ]
         order = pc.sort_indices(pa.Table.from_arrays(plain, list(keys)), [(key, "ascending") for key in keys])
@@ -345,7 +346,7 @@ def _model(clients: ClientSettings, parts: Sequence[PartitionCompared], names: S
 
 
 def _totals(name: str, summary: pa.Table, unmatched: int) -> Totals:
-    own = summary.filter(pc.equal(summary["policies"].cast(pa.string()), name))
+    own = summary.filter(is_in(summary["policies"], [name]))
 
     def total(column: str, rows: pa.Table = own) -> int:
         return pc.sum(rows[column]).as_py() or 0

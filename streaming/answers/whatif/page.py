@@ -42,8 +42,19 @@ def page(title: str, body: str) -> str:
     )
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], texts: int) -> str:
-    """A table of which the first `texts` columns are texts."""
+LONGEST = 150
+"""Names, keys and causes are cut after so many characters: they have as many as clients like."""
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """A text, or its beginning."""
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], texts: int, longest: int = LONGEST
+) -> str:
+    """A table of which the first `texts` columns are texts, of which each is cut after the `longest` characters."""
 
     def cell(tag: str, number: int, value: object) -> str:
         kind = ' class="text"' if number < texts else ""
@@ -52,7 +63,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], texts: int) 
             if isinstance(value, int) and not isinstance(value, bool)
             else str("" if value is None else value)
         )
-        return f"<{tag}{kind}>{escape(shown)}</{tag}>"
+        return f"<{tag}{kind}>{escape(shortened(shown, longest))}</{tag}>"
 
     head = "".join(cell("th", number, name) for number, name in enumerate(columns))
     body = "".join(

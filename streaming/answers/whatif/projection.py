@@ -169,15 +169,21 @@ def project(records: pa.Table, live: LiveState) -> Projected:
     return Projected(pa.concat_tables(parts), starts)
 
 
-def partitions_of(states: Sequence[StateRow]) -> int:
-    """The number of ingress partitions of a query. Raises `NotFound` if its topics are not where Magnetar's producers put them."""
-    count = max((each.partition for each in states), default=0) + 1
+def partitions_of(states: Sequence[StateRow], given: int | None = None) -> int:
+    """The number of ingress partitions of a query: that which is `given`, or as many as have states. Raises `NotFound` if its topics are
+    not where Magnetar's producers put them."""
+    least = max((each.partition for each in states), default=0) + 1
+    count = least if given is None else given
+    if count < least:
+        raise NotFound(
+            f"the query has {least} ingress partitions, or more, and not {count}: give its own --partitions, or none"
+        )
     for state in states:
         for topic in Broker.decode(state.broker, NoEntries()).topic_names():
             if ingress_partition(topic, count) != state.partition:
                 raise NotFound(
                     f"{topic} is in ingress partition {state.partition}, but belongs in another of "
-                    f"{count}: give --partitions"
+                    f"{count}: give the number of partitions of the query's own topic as --partitions"
                 )
     return count
 

@@ -15,11 +15,15 @@ from streaming.answers.fates import CHANGE_COLUMNS, CHANGES
 from streaming.answers.quarantined import quarantine_note
 from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf
-from streaming.answers.whatif.page import clock_text, page, short_name, size_text, span_text, table
+from streaming.answers.whatif.page import clock_text, page, short_name, shortened, size_text, span_text, table
+from streaming.answers.whatif.texts import is_in, numbered
 from streaming.log.policy_files import setting_descriptions
 
 PLOTTED, LISTED, POINTS = 12, 200, 400
-"""How many subscriptions are plotted, how many messages are listed, and how many points a line has at most."""
+"""How many subscriptions are plotted, how many rows a table has, and how many points a line has, at most."""
+
+ALL_POINTS = 100_000
+"""Lines have fewer points if they would have more than so many together."""
 
 _LINE = 2
 
@@ -35,7 +39,6 @@ _MEASURES = {
 def report(found: WhatIf) -> str:
     """The page, as HTML."""
     names = [each.policies for each in found.totals]
-    summary = found.summary.to_pylist()
     body = "".join(
         (
             _head(found),
@@ -45,17 +48,17 @@ def report(found: WhatIf) -> str:
             _changes(found.totals),
             "" if found.rules is None else _rules(found.rules),
             "<h2>By subscription</h2>",
-            _subscriptions(summary),
+            _subscriptions(found),
             "<h2>Over time</h2>",
-            _plots(found, summary, names),
+            _plots(found, names),
             "<h2>Where clients would have seen something else</h2>",
-            _open_loop(summary),
+            _open_loop(found.summary),
             "" if found.model is None else _model(found.model),
             "<h2>Messages that differ</h2>",
-            _messages(found.differences, "open-loop" if found.model is None else "modelled"),
+            _messages(found, "open-loop" if found.model is None else "modelled"),
         )
     )
-    return page(f"What if: {found.log}", body)
+    return page(f"What if: {shortened(found.log)}", body)
 
 
 def _head(found: WhatIf) -> str:
@@ -71,7 +74,7 @@ def _head(found: WhatIf) -> str:
         )
     aside = [*quarantine_note(found.quarantined), *sampled_note(found.sampled)]
     noted = "".join(f'<p class="soft">{escape(each)}</p>' for each in aside)
-    return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{noted}'
+    return f'<h1>What if: {escape(shortened(found.log))}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{noted}'
 
 
 def _model(model: Model) -> str:
@@ -89,7 +92,7 @@ def _model(model: Model) -> str:
 
 def _legend(names: Sequence[str]) -> str:
     keys = "".join(
-        f'<span><span class="key" style="background:var(--s{_colour(number)})"></span>{escape(name)}</span>'
+        f'<span><span class="key" style="background:var(--s{_colour(number)})"></span>{escape(shortened(name))}</span>'
         for number, name in enumerate(names)
     )
     return f'<div class="legend">{keys}</div>'
@@ -129,6 +132,7 @@ def _changes(totals: Sequence[Totals]) -> str:
     ]
     if not bars:
         return "<p>No message is affected under any of the policy sets.</p>"
+    more, bars = _more(len(bars) - LISTED), bars[:LISTED]
     most = max(count for *_, count in bars)
     left, row, width = 290, 22, 900
     parts = []
@@ -136,15 +140,15 @@ def _changes(totals: Sequence[Totals]) -> str:
         y = place * row + 4
         length = max((width - left - 90) * count / most, 1.5)
         parts.append(
-            f'<text x="{left - 10}" y="{y + 12}" text-anchor="end">{escape(name)}: {change}</text>'
+            f'<text x="{left - 10}" y="{y + 12}" text-anchor="end">{escape(shortened(name))}: {change}</text>'
             f'<rect x="{left}" y="{y}" width="{length:.1f}" height="14" rx="3" fill="var(--s{_colour(number)})">'
-            f"<title>{escape(name)}: {count:,} {change}</title></rect>"
+            f"<title>{escape(shortened(name))}: {count:,} {change}</title></rect>"
             f'<text x="{left + length + 8:.1f}" y="{y + 12}">{count:,}</text>'
         )
     height = len(bars) * row + 6
     return (
         f'<figure style="margin-top:16px"><h3>Messages × subscriptions that differ from the baseline</h3>'
-        f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg></figure>'
+        f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg></figure>{more}'
     )
 
 
@@ -178,54 +182,48 @@ def _rules(rules: Rules) -> str:
         f"<li>{count:,} more messages are affected by {escape(names or 'several together')}.</li>"
         for names, count in list(rules.together.items())[:LISTED]
     )
-    shown = table(columns, rows, 7) if rows else ""
+    shown = table(columns, rows, 7, longest=2_000) if rows else ""
     return f"<h2>What makes the differences of {escape(rules.policies)}</h2><p>{text}</p>{shown}<ul>{together}</ul>"
 
 
-def _differing(summary: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = [row for row in summary if row["subscription"] is not None and _count(row)]
-    return sorted(rows, key=lambda row: (-_count(row), row["topic"], row["subscription"], row["policies"]))
-
-
-def _count(row: dict[str, Any]) -> int:
-    return sum(row[column] or 0 for column in CHANGE_COLUMNS.values())
-
-
-def _subscriptions(summary: list[dict[str, Any]]) -> str:
-    rows = _differing(summary)
+def _subscriptions(found: WhatIf) -> str:
+    differing = found.differing()
+    rows = differing.slice(0, LISTED).to_pylist()
     if not rows:
         return "<p>No subscription differs.</p>"
-    used = {change: column for change, column in CHANGE_COLUMNS.items() if any(row[column] for row in rows)}
+    used = {
+        change: column
+        for change, column in CHANGE_COLUMNS.items()
+        if pc.any(pc.greater(differing[column], 0)).as_py()
+    }
     cells = [
         [row["policies"], short_name(row["topic"]), row["subscription"], *(row[column] or "" for column in used.values()),
          row["lost_undelivered"], row["lost_delivered"], row["peak_backlog"], "" if row["peak_oldest"] is None else span_text(row["peak_oldest"]),
          "the end" if row["open_loop_from"] is None else clock_text(row["open_loop_from"])]
-        for row in rows[:LISTED]
+        for row in rows
     ]  # fmt: skip
     columns = ["policies", "topic", "subscription", *used, "lost, never delivered", "lost, delivered", "peak backlog", "oldest", "exact until"]  # fmt: skip
-    return table(columns, cells, 3) + _more(len(rows) - LISTED)
+    return table(columns, cells, 3) + _more(len(differing) - LISTED)
 
 
 def _more(left: int) -> str:
     return f'<p class="soft">{left:,} more rows are in the Parquet files.</p>' if left > 0 else ""
 
 
-def _plots(found: WhatIf, summary: list[dict[str, Any]], names: Sequence[str]) -> str:
-    chosen = list(dict.fromkeys((row["topic"], row["subscription"]) for row in _differing(summary)))[:PLOTTED]
+def _plots(found: WhatIf, names: Sequence[str]) -> str:
+    first = found.differing().slice(0, PLOTTED * len(names)).to_pylist()
+    chosen = list(dict.fromkeys((row["topic"], row["subscription"]) for row in first))[:PLOTTED]
     if not chosen:
         return "<p>Nothing differs.</p>"
-    topics = pa.array(sorted({topic for topic, _ in chosen}))
-    own = found.series.filter(pc.is_in(found.series["topic"].cast(pa.string()), topics))
-    points: defaultdict[tuple[str, str | None, str, str], list[tuple[int, int]]] = defaultdict(list)
-    for row in own.to_pylist():
-        points[row["topic"], row["subscription"], row["measure"], row["policies"]].append(
-            (row["clock"], row["value"])
-        )
+    topics = {topic for topic, _ in chosen}
+    points = _points(found.series.filter(is_in(found.series["topic"], topics)))
+    summary = found.summary.filter(is_in(found.summary["topic"], topics))
     opened = {
         (row["topic"], row["policies"]): row["open_loop_from"]
-        for row in summary
+        for row in summary.select(["topic", "policies", "open_loop_from"]).to_pylist()
         if row["open_loop_from"] is not None
     }
+    most = max(2, min(POINTS, ALL_POINTS // (len(chosen) * len(_MEASURES) * len(names))))
     parts = []
     for topic, subscription in chosen:
         for measure, title in _MEASURES.items():
@@ -234,22 +232,41 @@ def _plots(found: WhatIf, summary: list[dict[str, Any]], names: Sequence[str]) -
             ):
                 continue
             of = None if measure == "storage" else subscription
-            lines = [(number, name, points[topic, of, measure, name]) for number, name in enumerate(names)]
+            lines = [
+                (number, name, points.get((topic, of, measure, name), []))
+                for number, name in enumerate(names)
+            ]
             if all(len(points) < _LINE for *_, points in lines):
                 continue  # the outputs of replays don't tell it
             what = short_name(topic) + (f" · {subscription}" if of is not None else "")
             marks = [
                 (number, opened[topic, name]) for number, name in enumerate(names) if (topic, name) in opened
             ]
-            parts.append(_plot(what, title, measure, lines, marks, (found.begin, found.end)))
+            parts.append(_plot(what, title, measure, lines, marks, (found.begin, found.end), most))
     return f'<div class="plots">{"".join(parts)}</div>'
+
+
+def _points(series: pa.Table) -> dict[tuple[str, str | None, str, str], list[tuple[int, int]]]:
+    """By topic, subscription, measure and policy set: the moments (ms) and values."""
+    texts, rows = zip(
+        *(numbered(series[name]) for name in ("topic", "subscription", "measure", "policies")), strict=True
+    )
+    found: defaultdict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
+    columns = (*(each.tolist() for each in rows), series["clock"].to_pylist(), series["value"].to_pylist())
+    for *line, clock, value in zip(*columns, strict=True):
+        found[tuple(line)].append((clock, value))
+    topics, subscriptions, measures, policies = texts
+    return {
+        (topics[topic], None if of < 0 else subscriptions[of], measures[measure], policies[name]): line
+        for (topic, of, measure, name), line in found.items()
+    }
 
 
 def _plot(
     what: str, title: str, measure: str, lines: Sequence[tuple[int, str, list[tuple[int, int]]]],
-    marks: Sequence[tuple[int, int]], window: tuple[int, int],
+    marks: Sequence[tuple[int, int]], window: tuple[int, int], count: int,
 ) -> str:  # fmt: skip
-    """One measure over time, a line per run; the baseline is drawn last, broken, so that equal lines show both."""
+    """One measure over time, a line of at most `count` points per run; the baseline is drawn last, broken, so that equal lines show both."""
     begin, end = window
     span = max(end - begin, 1)
     most = max((value for _, _, points in lines for _, value in points), default=0) or 1
@@ -277,21 +294,21 @@ def _plot(
         )
     for number, name, points in (*lines[1:], *lines[:1]):
         if points:
-            path = _steps([(x(clock), y(value)) for clock, value in _thinned(points)], x(end))
+            path = _steps([(x(clock), y(value)) for clock, value in _thinned(points, count)], x(end))
             dash = ' stroke-dasharray="5 4"' if number == 0 else ""
             parts.append(
                 f'<path d="{path}" fill="none" stroke="var(--s{_colour(number)})" stroke-width="2"{dash}>'
-                f"<title>{escape(name)}</title></path>"
+                f"<title>{escape(shortened(name))}</title></path>"
             )
     return (
-        f'<figure><h3>{escape(what)}</h3><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<figure><h3>{escape(shortened(what))}</h3><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(title)}">{"".join(parts)}</svg><figcaption>{escape(title)}</figcaption></figure>'
     )
 
 
-def _thinned(points: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _thinned(points: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
     """At most so many points, the highest of each part: peaks stay."""
-    size = -(-len(points) // POINTS)
+    size = -(-len(points) // count)
     for start in range(0, len(points), size):
         yield max(points[start : start + size], key=lambda point: point[1])
 
@@ -302,26 +319,28 @@ def _steps(points: Sequence[tuple[float, float]], end: float) -> str:
     return "".join(parts)
 
 
-def _open_loop(summary: list[dict[str, Any]]) -> str:
+def _open_loop(summary: pa.Table) -> str:
+    opened = summary.filter(
+        pc.and_(pc.is_null(summary["subscription"]), pc.is_valid(summary["open_loop_from"]))
+    )
     rows = [
         [row["policies"], short_name(row["topic"]), row["open_loop_baseline"], row["open_loop_proposed"],
          clock_text(row["open_loop_from"]), row["open_loop_offset"]]
-        for row in summary
-        if row["subscription"] is None and row["open_loop_from"] is not None
+        for row in opened.slice(0, LISTED).to_pylist()
     ]  # fmt: skip
     if not rows:
         return "<p>Nowhere: the answer is exact throughout.</p>"
     columns = ["policies", "topic", "in the baseline", "under the policies", "from", "offset"]
-    return table(columns, rows[:LISTED], 4) + _more(len(rows) - LISTED)
+    return table(columns, rows, 4) + _more(len(opened) - LISTED)
 
 
-def _messages(differences: pa.Table, kind: str) -> str:
-    if not len(differences):
+def _messages(found: WhatIf, kind: str) -> str:
+    if not len(found.differences):
         return "<p>None.</p>"
     rows = [
         [row["policies"], short_name(row["topic"]), row["subscription"], row["change"], f"{row['producer']} {row['sequence_id']}",
          row["key"] or "", _side(row, "baseline"), _side(row, "proposed"), "yes" if row["open_loop"] else "", row["rules"] or ""]
-        for row in differences.slice(0, LISTED).to_pylist()
+        for row in found.important(LISTED)
     ]  # fmt: skip
     columns = [
         "policies",
@@ -335,7 +354,7 @@ def _messages(differences: pa.Table, kind: str) -> str:
         kind,
         "rules",
     ]
-    return table(columns, rows, 10) + _more(len(differences) - LISTED)
+    return table(columns, rows, 10) + _more(len(found.differences) - len(rows))
 
 
 def _side(row: dict[str, Any], side: str) -> str:

@@ -20,6 +20,7 @@ from schemas.commands.control import Profile
 from streaming.answers.fates import CHANGE_COLUMNS
 from streaming.answers.profile_rules import PROFILE_RULES
 from streaming.answers.whatif.answer import Figure, RuleMet, RuleOnTopic, Rules, WhatIf
+from streaming.answers.whatif.texts import is_in
 from streaming.broker.config import changes
 
 BESIDE = 8
@@ -115,7 +116,7 @@ class _Causes:
 
     def __init__(self, differences: pa.Table, policies: str) -> None:
         self._all = differences
-        own = pc.equal(differences["policies"].cast(pa.string()), policies)
+        own = is_in(differences["policies"], [policies])
         keys = _messages(differences).append_column("row", pa.array(np.arange(len(differences))))
         self._open = self._own = keys.filter(own)
         self._texts = np.full(len(differences), None, object)
@@ -204,7 +205,7 @@ class _Rows:
 
 
 def _of(table: pa.Table, policies: str) -> pa.Table:
-    return table.filter(pc.equal(table["policies"].cast(pa.string()), policies))
+    return table.filter(is_in(table["policies"], [policies]))
 
 
 def _row_numbers(keys: pa.Table) -> np.ndarray[Any, Any]:
@@ -216,7 +217,7 @@ def _messages(differences: pa.Table) -> pa.Table:
     """Which message for which subscription each row is about. A join never matches nulls."""
     return pa.table(
         {
-            name: differences[name].cast(pa.string())
+            name: differences[name].cast(pa.large_string())
             if name in ("topic", "subscription")
             else pc.fill_null(differences[name], -1)
             for name in _MESSAGE
