@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +29,7 @@ from schemas.errors import MagnetarError
 from sinks.base import INGRESS
 from sinks.storage import Storage
 from streaming.kafka.client import KafkaUnreachable, administration, connect
-from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.config import PLAIN, KafkaConfig, KafkaConfigError
 from streaming.kafka.retention import check_policy
 from streaming.kafka.topics import NotShown, create_topic, holds_records
 from streaming.kafka.url import KafkaUrl
@@ -41,6 +42,8 @@ DATAFRAME = "a DataFrame"
 """In place of a topic, for a query over something else. No topic of Kafka's has a space in its name."""
 _PATIENCE_MS = 5_000
 _POLICY_SECONDS = 60.0
+_MOST_SECONDS = 60.0
+_NOTED_SECONDS = 30.0
 _ANEW = "Give the query a new checkpoint and a new store, or the Kafka that belongs to these"
 
 
@@ -158,6 +161,16 @@ def ensure_dataframe(store: str, partitions: int) -> None:
         )
 
 
+@dataclass
+class _Failing:
+    """Checks fail since a moment. The next one is not before `until`. `pause`: the seconds between."""
+
+    since: float
+    pause: float = 0.5
+    until: float = 0.0
+    is_noted: bool = False
+
+
 class TopicWatch:
     """Compares the topics of a running query with those that its store has a note of: the one with which it began, and those that it
     writes. `claim` comes first."""
@@ -178,24 +191,28 @@ class TopicWatch:
         self._admins: dict[str, KafkaAdminClient] = {}
         self._policy_checked = time.monotonic()
         self._policy_hidden = False
+        self._failing: _Failing | None = None
 
     def check(self) -> None:
         """Raises `IngressChanged`, `LogLost` within a minute after Kafka was told to compact the topic, and the store's `NotStored`.
 
-        A Kafka that does not answer, or does not have a topic now, is for the query to notice.
+        A Kafka that does not answer, or does not have a topic now, is for the query to notice. If the query goes on nonetheless, such as
+        with credentials that Kafka takes no more, these checks pause for up to a minute, and half a minute later a sentence says so.
         """
         from kafka.errors import KafkaError
 
-        if self._before is None:
+        if self._before is None or (self._failing is not None and time.monotonic() < self._failing.until):
             return
         try:
             now = self._look(self._url)
             if now.partitions and time.monotonic() - self._policy_checked > _POLICY_SECONDS:
                 self._check_policy()
             written = [self._look(url) for url in self._written]
-        except (KafkaError, KafkaUnreachable):
+        except (KafkaError, KafkaUnreachable, KafkaConfigError) as error:
             self.close()
+            self._pause(error)
             return
+        self._failing = None
         if now.partitions:
             _compare_ids(self._before, now, self._url)
             _compare_partitions(self._before.partitions, now.partitions, self._url)
@@ -225,6 +242,19 @@ class TopicWatch:
                 )
             self._policy_hidden = True
         self._policy_checked = time.monotonic()
+
+    def _pause(self, error: Exception) -> None:
+        """A check failed. Each may take seconds, so the next ones wait ever longer."""
+        now = time.monotonic()
+        failing = self._failing = self._failing or _Failing(now)
+        failing.pause = min(2 * failing.pause, _MOST_SECONDS)
+        failing.until = now + failing.pause
+        if not failing.is_noted and now - failing.since >= _NOTED_SECONDS:
+            failing.is_noted = True
+            self._on_note(
+                f"the query can't ask whether its topics are still the same ones, though it goes on: {error}. Until it can, it would not "
+                "notice that a topic was deleted and recreated, or got partitions"
+            )
 
     def _look(self, url: KafkaUrl) -> Ingress:
         from kafka import KafkaAdminClient

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from streaming.kafka.client import KafkaUnreachable, connect
-from streaming.kafka.config import PLAIN, KafkaConfig
+from streaming.kafka.config import PLAIN, KafkaConfig, KafkaConfigError
 from streaming.kafka.topics import committed_ends, topic_offsets
 from streaming.kafka.url import KafkaUrl
 
@@ -55,7 +55,7 @@ class Unread:
         return max((max(0, ends[each] - at) for each, at in read.items() if each in ends), default=None)
 
     def look(self) -> None:
-        """Ask Kafka where the topic ends. If it does not answer, what it said before stands."""
+        """Ask Kafka where the topic ends. If it does not answer, or the file of credentials is unusable now, what it said before stands."""
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
@@ -66,7 +66,7 @@ class Unread:
                 )
             ends = {part: end for part, (_, end) in topic_offsets(self._admin, self._url.topic).items()}
             committed = committed_ends(self._admin, self._url.topic, ends)
-        except (KafkaError, KafkaUnreachable):
+        except (KafkaError, KafkaUnreachable, KafkaConfigError):
             self.close()
             return
         self._ends = ends

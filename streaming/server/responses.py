@@ -17,9 +17,11 @@ from streaming.kafka.url import KafkaUrl
 from streaming.server.engine import StoredEntry
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer
+    from kafka import KafkaConsumer, TopicPartition
 
 _POLL_MS = 500
+_METADATA_MS = 5_000
+"""So long after the topic has got partitions, the reader knows of them. Producers learn it after minutes."""
 
 
 class Response(NamedTuple):
@@ -74,8 +76,9 @@ class ResponseReader:
         failed: Callable[[Exception], None],
     ) -> None:
         """Raises `KafkaUnreachable`."""
-        from kafka import KafkaConsumer, TopicPartition
+        from kafka import KafkaConsumer
 
+        self._topic = url.topic
         self._wanted, self._deliver, self._failed = wanted, deliver, failed
         self._topic, self._closing = url.topic, False
         self._consumer: KafkaConsumer = connect(
@@ -86,14 +89,25 @@ class ResponseReader:
             auto_offset_reset="none",  # clients wait for what is skipped
             allow_auto_create_topics=False,
             max_partition_fetch_bytes=16 << 20,
+            metadata_max_age_ms=_METADATA_MS,
         )
-        parts = self._consumer.partitions_for_topic(url.topic) or ()
-        self._consumer.assign([TopicPartition(url.topic, part) for part in sorted(parts)])
+        self._assign()
         self._consumer.seek_to_end()
         for part in self._consumer.assignment():
             self._consumer.position(part)  # now, not when it is first needed: no answer may come before
         self._thread = threading.Thread(target=self._run, name="responses", daemon=True)
         self._thread.start()
+
+    def _assign(self) -> list[TopicPartition]:
+        """Read all partitions that the topic has now. Returns those that are new."""
+        from kafka import TopicPartition
+
+        parts = self._consumer.partitions_for_topic(self._topic) or ()
+        before = self._consumer.assignment()
+        new = [each for part in sorted(parts) if (each := TopicPartition(self._topic, part)) not in before]
+        if new:
+            self._consumer.assign([*before, *new])
+        return new
 
     def close(self) -> None:
         """Read no more."""
@@ -115,6 +129,8 @@ class ResponseReader:
 
     def _own(self) -> Iterator[Any]:
         while not self._closing:
+            if new := self._assign():
+                self._consumer.seek_to_beginning(*new)
             for records in self._consumer.poll(timeout_ms=_POLL_MS).values():
                 for record in records:
                     if record.key is not None and self._wanted(record.key.decode(errors="replace")):

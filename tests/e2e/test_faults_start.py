@@ -1,13 +1,17 @@
 """A query refuses to start with a damaged checkpoint, with that of another query, and with another topic than before."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sinks.storage import RESTORE, Damaged
+from streaming.kafka.client import KafkaUnreachable
+from streaming.kafka.config import KafkaConfigError
 from streaming.kafka.ingress import IngressChanged, TopicInUse, TopicWatch, claim, ensure_ingress
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.url import KafkaUrl
@@ -202,6 +206,54 @@ def test_what_a_query_writes_is_its_own(kafka: LocalKafka, admin: Any, tmp_path:
     claim([answers], old, 2)  # the store of an earlier version does not tell
     recreate(admin, kafka, answers.topic, 1)
     claim([answers], two, 2)  # empty, and of nobody
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("error", [KafkaUnreachable("it refuses"), KafkaConfigError("half a file")])
+def test_a_query_that_goes_on_though_its_checks_fail_says_so(
+    error: Exception, kafka: LocalKafka, admin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, store, now = (
+        KafkaUrl(kafka.bootstrap, f"unchecked-{type(error).__name__}"),
+        str(tmp_path / "store"),
+        0.0,
+    )
+    kafka.create_topic(url.topic, 1)
+    ensure_ingress(url, store, 1)
+    said: list[str] = []
+    asked: list[float] = []
+    watch = TopicWatch(url, [], store, on_note=said.append)
+    look = watch._look
+
+    def refused(_: KafkaUrl) -> Any:
+        asked.append(now)
+        raise error
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(watch, "_look", refused)
+    for _ in range(3):
+        said.clear()
+        asked.clear()
+        begun = now
+        for _ in range(600):  # a micro-batch each second
+            watch.check()
+            now += 1
+        assert len(said) == 1
+        assert str(error) in said[0]
+        pauses = [after - before for before, after in pairwise(asked)]
+        assert pauses[:3] == [1, 2, 4]
+        assert set(pauses[6:]) == {60}
+        assert asked[0] == begun
+        now += 60
+        monkeypatch.setattr(watch, "_look", look)
+        watch.check()  # it answers again
+        monkeypatch.setattr(watch, "_look", refused)
+    monkeypatch.setattr(watch, "_look", look)
+    recreate(admin, kafka, url.topic, 1)
+    now += 60
+    with pytest.raises(IngressChanged):
+        watch.check()
+    watch.close()
 
 
 @pytest.mark.kafka

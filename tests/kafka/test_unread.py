@@ -1,8 +1,11 @@
 """What a query has not read of its topic, when a transaction is open and when Kafka is away."""
 
+from pathlib import Path
+
 import pytest
 from kafka import KafkaProducer
 
+from streaming.kafka.config import KafkaConfig
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.unread import Unread
@@ -58,3 +61,14 @@ def test_without_a_kafka_spark_says_it() -> None:
     unread = Unread(KafkaUrl("127.0.0.1:1", "t"))
     unread.look()
     assert (unread.count, unread.after({0: 4}, 2), unread.after({}, None)) == (None, 2, None)
+
+
+def test_without_a_usable_file_of_credentials_too(tmp_path: Path) -> None:
+    """It may be half written, and whole a moment later: the thread that looks must not end."""
+    file = tmp_path / "kafka.properties"
+    file.write_text("security.protocol=SSL\n")
+    config = KafkaConfig.of(file)
+    file.unlink()
+    unread = Unread(KafkaUrl("127.0.0.1:1", "t"), config)
+    unread.look()
+    assert unread.count is None

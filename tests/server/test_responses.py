@@ -14,12 +14,22 @@ from schemas.effects import (
     ReachedEndOfTopic,
     Row,
     SendReceipt,
+    Success,
 )
+from sinks import kafka as kafka_sink
 from sinks.kafka import KafkaResponses, Outgoing
 from sinks.rows import to_tables
-from streaming.server.responses import decode
+from streaming.kafka.client import administration
+from streaming.kafka.config import PLAIN
+from streaming.kafka.local import LocalKafka
+from streaming.kafka.topics import ensure_topic
+from streaming.kafka.url import KafkaUrl
+from streaming.server import responses
+from streaming.server.responses import Response, ResponseReader, decode
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
+from tests.e2e.processes import wait_until
+from tests.sinks.helpers import TOPIC, output
 
 
 class Collected(KafkaResponses):
@@ -85,3 +95,42 @@ def _without_entry(row: Row) -> Row:
     if isinstance(row.effect, SendReceipt | Message):
         return row._replace(effect=row.effect._replace(metadata=None, payload=None))
     return row
+
+
+@pytest.mark.kafka
+def test_a_topic_that_gets_partitions_is_read_whole(
+    kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes learns of them at some other time."""
+    monkeypatch.setattr(responses, "_METADATA_MS", 100)
+    url = KafkaUrl(kafka.bootstrap, "answers-more")
+    ensure_topic(url, 1)
+    found: list[int] = []
+    failed: list[Exception] = []
+
+    def deliver(response: Response) -> None:
+        assert isinstance(response.row.effect, Success)
+        found.append(response.row.effect.request_id)
+
+    def send(batch: int) -> None:
+        kafka_sink._producers.clear()
+        sink = KafkaResponses(url.bootstrap, url.topic)
+        sink.begin(batch)
+        sink.write(batch, 0, output([Success(TOPIC, f"c{each}", 100 * batch + each) for each in range(20)]))
+
+    def has(count: int) -> None:
+        wait_until(lambda: len(found) == count, f"{count} answers")
+
+    reader = ResponseReader(url, PLAIN, lambda _: True, deliver, failed.append)
+    try:
+        send(1)
+        has(20)
+        with administration(url) as admin:
+            admin.create_partitions({url.topic: 4})
+        for batch in (2, 3, 4):
+            send(batch)
+        has(80)
+    finally:
+        reader.close()
+    assert failed == []
+    assert sorted(found) == [100 * batch + each for batch in (1, 2, 3, 4) for each in range(20)]
