@@ -10,11 +10,14 @@ It is folded by the `max_ahead_ms` of its first attempt, too (`Repeated`); anoth
 aside counts at once: a repeat clears what its first attempt wrote (`StoringSink.clear`).
 
 When all of a micro-batch is written, the note says so, and where. So the files that a power failure or an incomplete copy took are missed
-at the next start. It also says which micro-batches ran without output tables, so that nobody takes the rest for all that happened.
+at the next start. It has the last record of each ingress partition, too: a Kafka that came back with older data has another one at that
+offset. It also says which micro-batches ran without output tables, so that nobody takes the rest for all that happened.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -37,17 +40,41 @@ class Repeated(NamedTuple):
     max_ahead_ms: int | None
 
 
+class LastRecord(NamedTuple):
+    """A record that was folded last: its offset in its ingress partition, its timestamp (ms), and the CRC-32 of its value."""
+
+    offset: int
+    timestamp: int
+    crc32: int
+
+    @classmethod
+    def of(cls, offset: int, timestamp: int, value: bytes | None) -> "LastRecord":
+        """Of a record with this value."""
+        return cls(offset, timestamp, crc32(value or b""))
+
+    def encode(self) -> bytes:
+        """For the way from an operator to the driver."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "LastRecord":
+        """What `encode` encoded."""
+        return msgspec.msgpack.decode(data, type=cls)
+
+
 class _Note(Planned, frozen=True, kw_only=True):
     """The file. `is_whole`: all of the micro-batch was written. `wrote`: the last micro-batch that wrote to a place, see `StoringSink`,
     up to the last one that was whole. None: not known, because an earlier version wrote the file. `without_tables`: the first and the
     last micro-batch of each time without output tables. `max_ahead_ms`: the option by which it was folded, which an earlier version did
-    not note. `previous`: the micro-batch before it, None: not known."""
+    not note. `previous`: the micro-batch before it, None: not known.
+    `last`: by ingress partition, the last record up to the last micro-batch that was whole."""
 
     is_whole: bool = False
     wrote: dict[str, int] | None = None
     without_tables: list[tuple[int, int]] = []
     max_ahead_ms: int | msgspec.UnsetType | None = msgspec.UNSET
     previous: Planned | None = None
+    last: dict[int, LastRecord] = {}
 
     @property
     def planned(self) -> Planned:
@@ -105,6 +132,7 @@ class Begun:
                 without_tables=without,
                 max_ahead_ms=max_ahead_ms,
                 previous=previous if before is None else before.planned,
+                last={} if before is None else before.last,
             )
         )
         return False
@@ -131,15 +159,26 @@ class Begun:
         # The store of an earlier version has no note, whatever it holds.
         return batch > 0 if before is None else before.batch >= batch
 
-    def end(self, sinks: Iterable[Sink], rows: Mapping[tuple[int, str], int]) -> None:
+    def last(self) -> Mapping[int, LastRecord]:
+        """By ingress partition, the last record that is folded. Those that an earlier version folded are not among them. Raises `Damaged`."""
+        note = self._noted()
+        return {} if note is None else note.last
+
+    def end(
+        self,
+        sinks: Iterable[Sink],
+        rows: Mapping[tuple[int, str], int],
+        last: Mapping[int, LastRecord] = MappingProxyType({}),
+    ) -> None:
         """Call it when all of the micro-batch at hand is written, and before the checkpoint has it committed. `rows`: the number of rows
-        by (ingress partition, kind). Raises `NotStored`."""
+        by (ingress partition, kind). `last`: the last record of each partition in it. Raises `NotStored`."""
         note = self._noted()
         assert note is not None
         places = (place for sink in sinks if isinstance(sink, StoringSink) for place in sink.places(rows))
         wrote = (note.wrote or {}) | dict.fromkeys(sorted(places), note.batch)
         if not note.is_whole or wrote != note.wrote:
-            self._write(msgspec.structs.replace(note, is_whole=True, wrote=wrote))
+            folded = {**note.last, **last}
+            self._write(msgspec.structs.replace(note, is_whole=True, wrote=wrote, last=folded))
 
     def missing(self, sinks: Iterable[Sink], committed: int) -> dict[str, int]:
         """What is not there of what the micro-batches up to `committed` wrote last, and which one wrote it. Raises `Damaged`."""

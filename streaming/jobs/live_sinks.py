@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow.compute as pc
 
 from schemas.effects import KINDS, TOPIC_SET_ASIDE, Quarantined
 from schemas.records import Coordinates
 from sinks.base import Sink
-from sinks.begun import Begun
+from sinks.begun import Begun, LastRecord
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import check_nested, local_path
 from sinks.quarantine import QuarantineSink, read_topics_set_aside
@@ -107,9 +108,13 @@ class LiveSinks:
                 "--quarantine-topic sets the topic aside; the records of the micro-batch are folded, and can't be set aside any more"
             )
 
-    def end(self, rows: Mapping[tuple[int, str], int]) -> None:
+    def end(
+        self,
+        rows: Mapping[tuple[int, str], int],
+        last: Mapping[int, LastRecord] = MappingProxyType({}),
+    ) -> None:
         """Note that all of the micro-batch that began last is written, see `query.start`."""
-        self.begun.end(self._files, rows)
+        self.begun.end(self._files, rows, last)
 
     def close(self) -> None:
         """End what runs beside the query. What is at hand is finished first."""

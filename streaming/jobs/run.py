@@ -17,7 +17,7 @@ from streaming.fold.records import BrokerType, NoSuchRecord, partition_metrics, 
 from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
-from streaming.kafka.ingress import TopicWatch, claim, ensure_ingress
+from streaming.kafka.ingress import TopicWatch, check_last, claim, ensure_ingress
 from streaming.kafka.retention import check_retention
 from streaming.kafka.topics import are_distinct, records_within, topic_offsets
 from streaming.kafka.unread import Unread
@@ -225,6 +225,7 @@ def run_query(
         count = ensure_ingress(url, store, partitions, config)
         claim(outputs, store, count, config)
         if planned is not None:
+            check_last(url, sinks.begun.last(), config)
             last = committed(checkpoint)
             offsets = None if last is None else last.offsets
             if offsets is None and seed is not None:

@@ -19,7 +19,7 @@ those of another one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,9 @@ import msgspec
 
 from schemas.errors import MagnetarError
 from sinks.base import INGRESS
+from sinks.begun import LastRecord
 from sinks.storage import Storage
-from streaming.kafka.client import KafkaUnreachable, administration, connect
+from streaming.kafka.client import PATIENCE_MS, KafkaUnreachable, administration, connect, consuming
 from streaming.kafka.config import PLAIN, KafkaConfig, KafkaConfigError
 from streaming.kafka.retention import check_policy
 from streaming.kafka.topics import NotShown, create_topic, holds_records
@@ -36,7 +37,7 @@ from streaming.kafka.url import KafkaUrl
 from streaming.log.partition import PARTITIONS
 
 if TYPE_CHECKING:
-    from kafka import KafkaAdminClient
+    from kafka import KafkaAdminClient, KafkaConsumer
 
 DATAFRAME = "a DataFrame"
 """In place of a topic, for a query over something else. No topic of Kafka's has a space in its name."""
@@ -85,6 +86,46 @@ def ensure_ingress(
     first, count = partition_counts(url, store, config)
     _compare_partitions(first, count, url)
     return count
+
+
+def check_last(url: KafkaUrl, last: Mapping[int, LastRecord], config: KafkaConfig = PLAIN) -> None:
+    """Whether the topic still has the records that a query folded `last`, by partition. Those that Kafka has deleted since are not compared.
+
+    A Kafka whose files were restored from a backup ends before them. Once writers have filled it beyond, nothing else tells that the
+    query would go on behind records that it never saw. Raises `IngressChanged`, `KafkaUnreachable`.
+    """
+    from kafka import TopicPartition
+
+    parts = {TopicPartition(url.topic, partition): record for partition, record in sorted(last.items())}
+    if not parts:
+        return
+    with consuming(url, config, allow_auto_create_topics=False, max_poll_records=1) as consumer:
+        begins, ends = consumer.beginning_offsets([*parts]), consumer.end_offsets([*parts])
+        for part, record in parts.items():
+            if begins[part] > record.offset:
+                continue
+            found = None
+            if record.offset < ends[part]:
+                consumer.assign([part])
+                consumer.seek(part, record.offset)
+                found = _one(consumer, url)
+            if found != record:
+                raise IngressChanged(
+                    f"Kafka's topic {url.topic!r} has another record at offset {record.offset} of partition {part.partition} than the one that "
+                    "this query folded, or none: Kafka came back with older data, such as from a backup. Nothing is skipped silently: "
+                    "restore the checkpoint and the store of the same time, or give the query new ones"
+                )
+
+
+def _one(consumer: KafkaConsumer, url: KafkaUrl) -> LastRecord:
+    """The next record. Raises `KafkaUnreachable` if none comes."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while time.monotonic() < deadline:
+        for records in consumer.poll(_PATIENCE_MS // 10).values():
+            return LastRecord.of(records[0].offset, records[0].timestamp, records[0].value)
+    raise KafkaUnreachable(
+        f"Kafka at {url.bootstrap} does not return a record of topic {url.topic!r} that it has: check that all its brokers are up"
+    )
 
 
 def partition_counts(url: KafkaUrl, store: str, config: KafkaConfig = PLAIN) -> tuple[int, int]:

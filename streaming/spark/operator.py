@@ -18,14 +18,14 @@ from pyspark.sql.streaming.state import GroupState
 from schemas import metrics
 from schemas.effects import KINDS, Tick
 from sinks.base import Sink
-from sinks.begun import Repeated
+from sinks.begun import LastRecord, Repeated
 from streaming.broker.broker import Broker
 from streaming.fold.columns import PartitionFold
-from streaming.fold.records import BrokerType, SetAside, StateRow, Store
+from streaming.fold.records import BrokerType, Records, SetAside, StateRow, Store
 from streaming.quality.gate import Judge, judge
 from streaming.runtime.clock import FoldClock
 from streaming.spark.packing import unpack
-from streaming.spark.schema import METRICS
+from streaming.spark.schema import LAST, METRICS
 
 FirstState = Callable[[int], StateRow | None]
 """The state with which an ingress partition begins: `streaming.state.seed.SeedReader.state`. Pickled and shipped to Spark's workers."""
@@ -125,6 +125,8 @@ def operator(
             after = own.state()
             state.update(after[1:])
             figures = {}
+            if records is not None and len(records.offsets):
+                figures[LAST] = _last(records).encode()
             if options.measured:
                 found = own.metrics(after)
                 found.write_seconds = took if rows else None
@@ -146,6 +148,12 @@ def _written(partition: int, counts: Mapping[str, int], figures: Mapping[str, by
             "metrics": [figures.get(kind) for kind in kinds],
         }
     )
+
+
+def _last(records: Records) -> LastRecord:
+    """The record with the highest offset: a source may give them in any order."""
+    place = int(np.argmax(records.offsets))
+    return LastRecord.of(records.offsets[place], records.timestamps[place], records.values[place])
 
 
 def _restored(partition: int, state: GroupState, first_state: FirstState | None) -> StateRow | None:

@@ -17,10 +17,10 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from schemas.errors import MagnetarError
 from schemas.metrics import PartitionMetrics, decode
 from sinks.base import CommittingSink, Sink, StoringSink
-from sinks.begun import Begun, Planned
+from sinks.begun import Begun, LastRecord, Planned
 from streaming.spark import logs
 from streaming.spark.operator import FoldOptions, operator
-from streaming.spark.schema import METRICS, STATE, WRITTEN
+from streaming.spark.schema import LAST, METRICS, STATE, WRITTEN
 from streaming.spark.trigger import interval
 
 AVAILABLE_NOW = "availableNow"
@@ -31,6 +31,10 @@ _SETTLE_SECONDS = 0.01
 
 
 log = logging.getLogger(__name__)
+
+
+OnEnd = Callable[[Mapping[tuple[int, str], int], Mapping[int, LastRecord]], None]
+"""See `start`."""
 
 
 class Written(NamedTuple):
@@ -101,7 +105,7 @@ def start(
     check: Callable[[], None] = lambda: None,
     check_time: Callable[[], None] = lambda: None,
     begun: Begun | None = None,
-    on_end: Callable[[Mapping[tuple[int, str], int]], None] = lambda _: None,
+    on_end: OnEnd = lambda *_: None,
 ) -> StreamingQuery:
     """Start the query over `source` (columns `packing.PACKED`).
 
@@ -116,7 +120,8 @@ def start(
             start plans it again if it is then `max_ahead_ms` or more in the future.
         begun: told of each micro-batch after these checks and before anything is written. It stops the query at one that is no repeat of
             the one with its number. None: no micro-batch counts as begun.
-        on_end: called on the driver when all sinks have committed a batch, with its rows by (ingress partition, kind).
+        on_end: called on the driver when all sinks have committed a batch, with its rows by (ingress partition, kind), and its last
+            record by partition.
     """
     if options.clock == "trigger":
         _plan(spark, checkpoint, options.max_ahead_ms, begun, goes_on=trigger != AVAILABLE_NOW)
@@ -205,7 +210,7 @@ def batch_writer(
     check: Callable[[], None] = lambda: None,
     check_time: Callable[[], None] = lambda: None,
     begin: Callable[[int], bool] = lambda _: False,
-    end: Callable[[Mapping[tuple[int, str], int]], None] = lambda _: None,
+    end: OnEnd = lambda *_: None,
 ) -> Callable[[DataFrame, int], None]:
     """The function for foreachBatch."""
 
@@ -221,11 +226,12 @@ def batch_writer(
         # would leave its state uncommitted.
         written = batch.collect()
         check()
-        rows = {(row.partition, row.kind): row.rows for row in written if row.kind != METRICS}
+        rows = {(row.partition, row.kind): row.rows for row in written if row.kind not in (METRICS, LAST)}
+        last = {row.partition: LastRecord.decode(row.metrics) for row in written if row.kind == LAST}
         for sink in sinks:
             if isinstance(sink, CommittingSink):
                 sink.commit(batch_id, rows)
-        end(rows)
+        end(rows, last)
         if on_batch is not None:
             figures = [decode(row.metrics) for row in written if row.kind == METRICS]
             on_batch(Written(batch_id, rows, figures))

@@ -10,5 +10,9 @@ the encoding."""
 METRICS: Final = "METRICS"
 """The kind of a row of `WRITTEN` that carries `schemas.metrics.PartitionMetrics` and is not for the sinks."""
 
+LAST: Final = "LAST"
+"""The same of one that carries the last record of the partition in the micro-batch, a `sinks.begun.LastRecord`."""
+
 WRITTEN: Final = "partition int, kind string, rows bigint, metrics binary"
-"""The operator's output: the rows that it wrote to the sinks, by ingress partition and kind. `metrics`: in rows `METRICS` alone."""
+"""The operator's output: the rows that it wrote to the sinks, by ingress partition and kind. `metrics`: in rows `METRICS`
+and `LAST` alone."""

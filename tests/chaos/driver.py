@@ -132,7 +132,7 @@ def run(spark: SparkSession, job: Job, chaos: Plan, sabotage: Callable[[str, Sin
             trigger="0ms" if chaos.live else query.AVAILABLE_NOW,
             on_batch=on_batch,
             begun=begun,
-            on_end=lambda rows: begun.end(sinks, rows),
+            on_end=lambda rows, last: begun.end(sinks, rows, last),
         )
 
     begun = Begun(str(store))

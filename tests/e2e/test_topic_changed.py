@@ -1,18 +1,22 @@
 """A query's topic becomes another one while the query runs, in a way that Spark does not notice."""
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource
 from pyspark.sql import SparkSession
 
+from sinks.begun import LastRecord
 from sinks.kafka import read_responses
 from streaming.jobs.run import run_query
 from streaming.kafka import ingress
 from streaming.kafka.client import administration
+from streaming.kafka.ingress import IngressChanged, check_last
 from streaming.kafka.local import LocalKafka
 from streaming.kafka.produce import produce_log
 from streaming.kafka.url import KafkaUrl
@@ -132,3 +136,70 @@ def test_a_topic_of_responses_that_is_made_anew_under_a_query(
     produce_log(LOG.slice(150), address)
     run(1)
     assert said == [note]
+
+
+@pytest.mark.sampled(4, seconds=12)
+def test_a_kafka_that_comes_back_with_older_data(spark: SparkSession, tmp_path: Path) -> None:
+    """The topic keeps its id. When writers have filled it beyond the query's offsets, only the records are other ones."""
+
+    def run() -> None:
+        stop = threading.Event()
+        run_query(
+            address, tmp_path / "checkpoint", str(tmp_path / "store"), clock="log", trigger="0s", quality=False, max_ahead_ms=None,
+            spark=spark, on_batch=lambda _: stop.set(), stop=stop,
+        )  # fmt: skip
+
+    kafka = LocalKafka(tmp_path / "kafka")
+    try:
+        kafka.start()
+        address = f"kafka://{kafka.bootstrap}/older"
+        produce_log(LOG.slice(0, 80), address, partitions=2)
+        kafka.kill()
+        shutil.copytree(tmp_path / "kafka/data", tmp_path / "older")
+        kafka.start()
+        produce_log(LOG.slice(80, 40), address)
+        run()
+        produce_log(LOG.slice(80, 20), address)
+        run()  # and goes on
+        before = committed(tmp_path / "checkpoint")
+        kafka.kill()
+        shutil.rmtree(tmp_path / "kafka/data")
+        shutil.copytree(tmp_path / "older", tmp_path / "kafka/data")
+        kafka.start()
+        with pytest.raises(IngressChanged, match="Kafka came back with older data"):
+            run()  # while it is shorter
+        produce_log(LOG.slice(120), address)
+        with pytest.raises(
+            IngressChanged, match="another record at offset .* Kafka came back with older data"
+        ):
+            run()
+        assert committed(tmp_path / "checkpoint") == before
+    finally:
+        kafka.kill()
+
+
+def test_the_last_records_of_a_topic(kafka: LocalKafka) -> None:
+    url = KafkaUrl(kafka.bootstrap, "last-records")
+    kafka.create_topic(url.topic, 3)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    for partition, count in ((0, 5), (1, 1)):
+        for number in range(count):
+            value = None if number == 3 else b"%d" % number
+            producer.send(url.topic, value, key=b"k", partition=partition, timestamp_ms=1_000 + number).get()
+    producer.close()
+    there = {0: LastRecord.of(3, 1_003, None), 1: LastRecord.of(0, 1_000, b"0")}
+    check_last(url, {})
+    check_last(url, there)
+    for other in (
+        LastRecord.of(4, 1_004, b"5"),
+        LastRecord.of(4, 1_005, b"4"),
+        LastRecord.of(5, 1_005, b"5"),
+        LastRecord.of(9, 1_009, b"9"),
+    ):
+        with pytest.raises(IngressChanged, match=f"offset {other.offset} of partition 0"):
+            check_last(url, there | {0: other})
+    with pytest.raises(IngressChanged, match="offset 0 of partition 2"):
+        check_last(url, there | {2: LastRecord.of(0, 1_000, b"0")})
+    with administration(url) as admin:
+        admin.delete_records({TopicPartition(url.topic, 0): 5})
+    check_last(url, there | {0: LastRecord.of(4, 0, b"not there any more")})
