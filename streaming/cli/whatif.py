@@ -281,13 +281,11 @@ def totals_table(found: WhatIf) -> Table:
 
 def subscriptions_table(found: WhatIf) -> Table:
     """The subscriptions whose messages differ, those with most differences first."""
-    import pyarrow.compute as pc
-
-    from streaming.answers.fates import CHANGE_COLUMNS
+    from streaming.answers.whatif.answer import changes_in
     from streaming.answers.whatif.page import clock_text
 
     differing = found.differing()
-    used = [name for name in CHANGE_COLUMNS.values() if pc.any(pc.greater(differing[name], 0)).as_py()]
+    used = [*changes_in(differing).values()]
     table = new_table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     for name in (
         "policies",

@@ -12,12 +12,14 @@ import pytest
 
 from schemas.outputs import Rows
 from schemas.records import RECORD
+from sinks.begun import LastRecord
 from streaming.fold import columns
 from streaming.fold.records import FoldError, OffsetError
 from streaming.quality.gate import decode_only
 from streaming.runtime.clock import FoldClock
 from streaming.spark import operator as op
 from streaming.spark.packing import pack
+from streaming.spark.schema import LAST
 from tests.broker.kit import feed
 from tests.rows import together
 from tests.spark.fake import FakeBroker
@@ -86,6 +88,10 @@ def fold(state: State, *frames: pd.DataFrame, clock: FoldClock = "log", timed_ou
     if not counted:
         return None
     counts = dict(zip(counted[0]["kind"], counted[0]["rows"], strict=True))
+    last = dict(zip(counted[0]["kind"], counted[0]["metrics"], strict=True)).get(LAST)
+    assert counts.pop(LAST, 0) == (last is not None) == bool(frames)
+    if last is not None:
+        assert LastRecord.decode(last).offset == max(frame["offset"].max() for frame in frames)
     assert counts == {kind: len(table) for kind, table in sink.tables[0].items()}
     return together(sink.tables[0])
 

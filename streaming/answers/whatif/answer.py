@@ -242,6 +242,15 @@ class WhatIf(msgspec.Struct):
         return [row for rows in groups.values() for row in rows]
 
 
+def changes_in(rows: pa.Table) -> dict[Change, str]:
+    """The changes that rows of a summary count, and their columns."""
+    return {
+        change: column
+        for change, column in CHANGE_COLUMNS.items()
+        if pc.any(pc.greater(rows[column], 0)).as_py()
+    }
+
+
 class _Group(NamedTuple):
     """Differences of one kind of a subscription under a policy set. The fields are columns of `DIFFERENCES`."""
 

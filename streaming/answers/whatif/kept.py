@@ -12,10 +12,10 @@ import numpy as np
 from streaming.answers.whatif.observed import (
     ByNumber,
     Column,
-    Observed,
+    KeptPublishes,
+    ObservedRun,
     Observer,
     OpenLoop,
-    PublishColumns,
     TopicPublishes,
 )
 from streaming.answers.whatif.series import TimeSeries
@@ -27,7 +27,7 @@ class KeptRun(NamedTuple):
     """A run: the state of its broker, what was observed of it, where its topics became open-loop, and how many commands named nothing."""
 
     state: StateRow
-    observed: Observed
+    observed: ObservedRun
     open_loop: dict[str, OpenLoop]
     unmatched: int
 
@@ -62,7 +62,7 @@ def encode(
 def decode(data: bytes) -> KeptRuns:
     """What `encode` encoded."""
     columns, first, runs = msgspec.msgpack.decode(data, type=tuple[bytes, int | None, bytes])
-    found = msgspec.msgpack.decode(columns, type=dict[str, PublishColumns], dec_hook=_restored)
+    found = msgspec.msgpack.decode(columns, type=dict[str, KeptPublishes], dec_hook=_restored)
     messages = {name: TopicPublishes(each) for name, each in found.items()}
 
     def hook(kind: type, value: Any) -> Any:

@@ -190,7 +190,7 @@ class ByNumber:
         self.first = stop
 
 
-class PublishColumns(NamedTuple):
+class KeptPublishes(NamedTuple):
     """What `TopicPublishes` has: of each publish, in this order, `offset`, `clock`, `publish_time`, `sequence_id`, `size` and `producer`."""
 
     columns: list[ByNumber]
@@ -204,16 +204,16 @@ class TopicPublishes:
     is a place in `producers`: the connected producer, or what the message says while nothing has answered it. Those before `first` are
     forgotten."""
 
-    def __init__(self, kept: PublishColumns | None = None) -> None:
-        kept = kept or PublishColumns([ByNumber() for _ in range(6)], {}, {}, [])
+    def __init__(self, kept: KeptPublishes | None = None) -> None:
+        kept = kept or KeptPublishes([ByNumber() for _ in range(6)], {}, {}, [])
         self._columns, self.key, self.metadata, self.producers = kept
         self.offset, self.clock, self.publish_time, self.sequence_id, self.size, self.producer = self._columns
         self._producers = {name: place for place, name in enumerate(self.producers)}
         self._entries: dict[int, Entry] = {}
 
-    def kept(self) -> PublishColumns:
+    def kept(self) -> KeptPublishes:
         """All that it has."""
-        return PublishColumns(self._columns, self.key, self.metadata, self.producers)
+        return KeptPublishes(self._columns, self.key, self.metadata, self.producers)
 
     @classmethod
     def of(cls, entries: Sequence[TopicEntry]) -> TopicPublishes:
@@ -700,7 +700,7 @@ class OpenLoop(NamedTuple):
     own: bool = False
 
 
-class Observed(NamedTuple):
+class ObservedRun(NamedTuple):
     """What an observer has between two pieces, see `Observer`. `put_off`: see `PutOffWrites.kept`."""
 
     topics: dict[str, OfTopic]
@@ -726,14 +726,14 @@ class Observer:
         self._put_off: PutOffWrites[int] = PutOffWrites()
         self.broker: Broker
 
-    def observed(self) -> Observed:
+    def observed(self) -> ObservedRun:
         """All that it has between two pieces."""
         self.settle()
-        return Observed(
+        return ObservedRun(
             self.topics, self.rules, list(self.quarantined.items()), self._put_off.kept(self.broker)
         )
 
-    def go_on(self, before: Observed) -> None:
+    def go_on(self, before: ObservedRun) -> None:
         """Go on after what another observer has, of the same broker."""
         self.topics, self.rules = before.topics, before.rules
         self._rules = {rule: number for number, rule in enumerate(before.rules, 1)}

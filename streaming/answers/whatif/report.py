@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.printable import counted
-from streaming.answers.fates import CHANGE_COLUMNS, CHANGES
+from streaming.answers.fates import CHANGES
 from streaming.answers.quarantined import quarantine_note
 from streaming.answers.sampled import sampled_note
-from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf
+from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf, changes_in
 from streaming.answers.whatif.page import clock_text, page, short_name, shortened, size_text, span_text, table
 from streaming.answers.whatif.texts import is_in, numbered
 from streaming.log.policy_files import setting_descriptions
@@ -191,11 +191,7 @@ def _subscriptions(found: WhatIf) -> str:
     rows = differing.slice(0, LISTED).to_pylist()
     if not rows:
         return "<p>No subscription differs.</p>"
-    used = {
-        change: column
-        for change, column in CHANGE_COLUMNS.items()
-        if pc.any(pc.greater(differing[column], 0)).as_py()
-    }
+    used = changes_in(differing)
     cells = [
         [row["policies"], short_name(row["topic"]), row["subscription"], *(row[column] or "" for column in used.values()),
          row["lost_undelivered"], row["lost_delivered"], row["peak_backlog"], "" if row["peak_oldest"] is None else span_text(row["peak_oldest"]),
