@@ -58,7 +58,7 @@ def report(found: WhatIf) -> str:
             _messages(found, "open-loop" if found.model is None else "modelled"),
         )
     )
-    return page(f"What if: {shortened(found.log)}", body)
+    return page(f"What if: {found.log}", body)
 
 
 def _head(found: WhatIf) -> str:
@@ -74,7 +74,7 @@ def _head(found: WhatIf) -> str:
         )
     aside = [*quarantine_note(found.quarantined), *sampled_note(found.sampled)]
     noted = "".join(f'<p class="soft">{escape(each)}</p>' for each in aside)
-    return f'<h1>What if: {escape(shortened(found.log))}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{noted}'
+    return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{noted}'
 
 
 def _model(model: Model) -> str:
