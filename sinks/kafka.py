@@ -480,7 +480,7 @@ def read_responses(
     """The values of all responses from the start of the topic, without repeats, with `payload` as bytes.
 
     In order per connection. Reads what the topic has in any case, then ends after `timeout` seconds without a new record, or never if None.
-    Raises `RecordsGone` if Kafka deletes records before they are read.
+    Raises a `MagnetarError` if Kafka deletes records before they are read.
     """
     for record in read_records(bootstrap, topic, timeout=timeout, config=config):
         value: dict[str, Any] = msgspec.json.decode(record.value)

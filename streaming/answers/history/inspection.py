@@ -95,7 +95,7 @@ def states_at(
 
     `store`: that of the query. If it began from other states (`magnetar state`), partitions that it has not visited yet have theirs there.
 
-    Raises `NotFound`, `QueryFailed`, `ForeignFiles` for the store of another query, or another `MagnetarError` for files that are damaged or missing.
+    Raises `NotFound`, `QueryFailed`, or another `MagnetarError` for files that are damaged or missing, and for the store of another query.
     """
     from streaming.spark.state import partition_states
 
