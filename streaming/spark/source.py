@@ -30,14 +30,19 @@ def stage(records: pa.Table, folder: Path, *, batches: int) -> int:
     folder.mkdir(parents=True)
     number = 0
     for number, part in enumerate(slices(ordered(records), batches), 1):
-        # Spark ignores names that start with a dot, so it never lists an incomplete file.
-        partial, file = folder / f".{number:08d}", folder / f"{number:08d}.parquet"
-        write(part, partial)
-        # Spark orders files by modification time in ms, so times of the clock could be equal.
-        stamp = _FIRST_MTIME_S + number
-        os.utime(partial, (stamp, stamp))
-        partial.rename(file)
+        stage_batch(part, folder, number)
     return number
+
+
+def stage_batch(records: pa.Table, folder: Path, number: int) -> None:
+    """Write the records (columns `RECORD`) of a micro-batch: of numbers from 1, the lowest comes first."""
+    # Spark ignores names that start with a dot, so it never lists an incomplete file.
+    partial, file = folder / f".{number:08d}", folder / f"{number:08d}.parquet"
+    write(records, partial)
+    # Spark orders files by modification time in ms, so times of the clock could be equal.
+    stamp = _FIRST_MTIME_S + number
+    os.utime(partial, (stamp, stamp))
+    partial.rename(file)
 
 
 def write(records: pa.Table, file: Path) -> None:

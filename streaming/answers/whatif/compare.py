@@ -80,6 +80,7 @@ def whatif(
     live: LiveState | None = None,
     clients: ClientSettings | None = None,
     name: str | None = None,
+    checkpoint: str | Path | None = None,
 ) -> WhatIf:
     """Fold `log` as it is, and under each of `policies`, in one pass.
 
@@ -89,30 +90,45 @@ def whatif(
         profile: the defaults of another Pulsar version, as one more policy set: what would an upgrade change?
         partitions: as for `replay`.
         processes: fold so many ingress partitions at a time; by default as many as there are cores.
-        progress: called with the records done, and in all; not if Spark folds.
-        spark: fold each ingress partition in a task of this session, instead of in processes.
+        progress: called with the records done, and in all; not if Spark models clients.
+        spark: fold by a streaming query of this session, instead of in processes. Modelled clients: each ingress partition in a task.
+        checkpoint: with `spark`, a folder for what the query needs to go on after a crash, with the same arguments. Tasks need it, too.
         clients: model what clients would have done; None: they act as recorded.
         live: fold the traffic of the log from the states of a live query on. Clients then act
             as recorded.
         name: what the answer calls the log, if not by its path.
 
-    Raises `LogError`, also if there are no clients to model, `PolicyError`, `FileNotFoundError` or, for what is wrong with `live`,
-    `NotFound`.
+    Raises `LogError`, also if there are no clients to model, `PolicyError`, `FileNotFoundError`, for what is wrong with `live`,
+    `NotFound`, or with `checkpoint`, `InTheWay` and `InUse`, and `QueryFailed` if the query fails.
     """
     if live is not None and clients is not None:
         raise ValueError("clients are modelled from the start of a log, not from the state of a live query")
+    if checkpoint is not None and (spark is None or clients is not None):
+        raise ValueError("a checkpoint is for a streaming query: it needs Spark, and clients as recorded")
     name = name or (str(log) if isinstance(log, str | Path) else "a table")
-    logged, parts, starts = _traffic(log, name, partitions, live, clients)
     named = list(named_sets([policies] if isinstance(policies, str | Path) else policies, profile))
+    with ExitStack() as stack:
+        folder = None
+        if spark is not None and clients is None:
+            from streaming.answers.whatif import query
 
-    def fold(parts: Mapping[int, pa.Table], named: Sequence[PolicySet]) -> WhatIf:
-        work = list(_works(parts, named, starts, clients))
-        found = list(_fold_all(work, processes, sum(map(len, parts.values())), progress, spark))
-        return joined(name, logged, found, [each.name for each in named], clients)
+            inputs = [log, *(each.source for each in named)]
+            folder = stack.enter_context(query.folder(spark, checkpoint, inputs))
+        logged, parts, starts = _traffic(log, name, partitions, live, clients)
+        if folder is not None:
+            logged, parts = folder.as_begun(logged, parts)
 
-    found = fold(parts, named)
-    if profile is not None:
-        _add_rules(found, parts, profile, fold)
+        def fold(parts: Mapping[int, pa.Table], named: Sequence[PolicySet]) -> WhatIf:
+            work = list(_works(parts, named, starts, clients))
+            total = sum(map(len, parts.values()))
+            found = list(
+                _fold_all(work, processes, total, progress, spark, None if folder is None else folder.next())
+            )
+            return joined(name, logged, found, [each.name for each in named], clients)
+
+        found = fold(parts, named)
+        if profile is not None:
+            _add_rules(found, parts, profile, fold)
     return found
 
 
@@ -230,10 +246,8 @@ def _fold_all(
     total: int,
     progress: Callable[[int, int], object] | None,
     spark: SparkSession | None,
+    folder: Path | None = None,
 ) -> Iterator[PartitionCompared]:
-    if spark is not None:
-        yield from spark.sparkContext.parallelize(work, max(len(work), 1)).map(_part).toLocalIterator()
-        return
     done = 0
 
     def note(records: int) -> None:
@@ -242,6 +256,18 @@ def _fold_all(
         if progress is not None:
             progress(done, total)
 
+    if spark is not None and folder is not None:
+        from streaming.answers.whatif import query
+
+        parts = [
+            query.Partition(each.partition, each.records, each.pins, each.names, each.start, each.baseline)
+            for each in work
+        ]
+        yield from query.fold(spark, parts, folder, note)
+        return
+    if spark is not None:
+        yield from spark.sparkContext.parallelize(work, max(len(work), 1)).map(_part).toLocalIterator()
+        return
     workers = min(processes or os.cpu_count() or 1, len(work))
     if workers < 2 or (processes is None and total < IN_PROCESS):
         for each in work:

@@ -14,7 +14,8 @@ The idea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from streaming.answers.whatif.answer import DIFFERENCES
 from streaming.log.spool import ROWS, Spool, mapped
 
 _TEXTS = [field.name for field in DIFFERENCES if pa.types.is_dictionary(field.type)]
-_CODED = pa.schema(
+CODED = pa.schema(
     [pa.field(field.name, pa.int32() if field.name in _TEXTS else field.type) for field in DIFFERENCES]
 )
 """`DIFFERENCES` with numbers in place of the texts that repeat."""
@@ -71,12 +72,14 @@ class PartitionDifferences(NamedTuple):
 
 
 class DifferenceTable:
-    """Takes the differences of an ingress partition. `policies`: the names of the policy sets. `file`: see `Spool`."""
+    """Takes the differences of an ingress partition. `policies`: the names of the policy sets. `file`: see `Spool`. `texts`: those of
+    another one, whose rows come before."""
 
-    def __init__(self, policies: Sequence[str], file: Any = None) -> None:
+    def __init__(self, policies: Sequence[str], file: Any = None, texts: Texts | None = None) -> None:
         self._rows, self._file = _Rows(file), file
-        self._texts: Texts = {name: {} for name in _TEXTS}
-        self._texts["policies"] = {name: number for number, name in enumerate(policies)}
+        self._texts: Texts = {name: {} for name in _TEXTS} if texts is None else texts
+        if texts is None:
+            self._texts["policies"] = {name: number for number, name in enumerate(policies)}
         self._places: defaultdict[str, list[Slice]] = defaultdict(list)
 
     def add(self, topic: str, tables: Sequence[pa.Table]) -> None:
@@ -93,9 +96,14 @@ class DifferenceTable:
 
     def _coded(self, table: pa.Table) -> pa.Table:
         columns = [
-            _codes(table[name], self._texts[name]) if name in _TEXTS else table[name] for name in _CODED.names
+            _codes(table[name], self._texts[name]) if name in _TEXTS else table[name] for name in CODED.names
         ]
-        return pa.Table.from_arrays(columns, schema=_CODED)
+        return pa.Table.from_arrays(columns, schema=CODED)
+
+    @property
+    def texts(self) -> Texts:
+        """The numbers of all texts so far."""
+        return self._texts
 
     def finish(self, opened: Mapping[str, list[str]]) -> PartitionDifferences:
         """Nothing comes any more. `opened`: see `PartitionDifferences`."""
@@ -109,6 +117,24 @@ class DifferenceTable:
 def from_file(found: PartitionDifferences, file: Any) -> PartitionDifferences:
     """Differences that another process has found, perhaps with its rows in a file."""
     return found if found.rows is not None else found._replace(rows=mapped(file))
+
+
+def gathered(found: PartitionDifferences, tables: Iterable[pa.Table]) -> PartitionDifferences:
+    """The differences of an ingress partition whose rows are in several tables (columns `CODED`), in the order in which they were
+    settled. `found` has everything else."""
+    topics, rows = [*found.texts["topic"]], _Rows()
+    places: defaultdict[str, list[Slice]] = defaultdict(list)
+    for table in tables:
+        for start, stop, code in _runs(table["topic"].to_numpy()):
+            places[topics[code]].append(Slice(rows.count + start, stop - start))
+        rows.add(table)
+    return found._replace(rows=rows.table(), places=dict(places))
+
+
+def _runs(codes: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int]]:
+    """Where equal codes follow each other: from, to before, and the code."""
+    cuts = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
+    return ((start, stop, int(codes[start])) for start, stop in pairwise(cuts) if start < stop)
 
 
 def together(parts: Sequence[PartitionDifferences]) -> pa.Table:
@@ -190,7 +216,7 @@ class _Rows:
     """A spool for many small tables, in large chunks."""
 
     def __init__(self, file: Any = None) -> None:
-        self._spool = Spool(_CODED, file)
+        self._spool = Spool(CODED, file)
         self._small: list[pa.Table] = []
         self.count = self._waiting = 0
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,7 +25,7 @@ from streaming.answers.fates import CHANGE_COLUMNS, CHANGES, LOST, NOT_STORED, C
 from streaming.answers.quarantined import QuarantineKey
 from streaming.answers.whatif.answer import BASELINE, DIFFERENCES, SERIES, SUMMARY
 from streaming.answers.whatif.clients.reactive import Reacted
-from streaming.answers.whatif.difference_table import DifferenceTable, PartitionDifferences
+from streaming.answers.whatif.difference_table import DifferenceTable, PartitionDifferences, Texts
 from streaming.answers.whatif.observed import (
     MISSED,
     REFUSED,
@@ -71,19 +72,41 @@ class PartitionCompared(NamedTuple):
     reacted: Sequence[Reacted]
 
 
+class _Kept(NamedTuple):
+    """What a `Comparison` has beside its rows: the numbers of their texts, how many publishes were answered how (run, topic, counts), the
+    counts of messages (run, topic, subscription, counts), and when to look at a topic again."""
+
+    texts: Texts
+    answers: list[tuple[int, str, list[int]]]
+    counts: list[tuple[int, str, str, dict[str, int]]]
+    tries: dict[str, int]
+
+
 class Comparison:
     """Compares the runs of an ingress partition message by message, as soon as nothing changes any more for a message.
 
     It does not when no run has it any more: each has deleted its ledger, or never stored it. Then its difference, if it has one, is
-    noted, it is counted, and the runs forget it. `names`: of the policy sets. `file`: see `DifferenceTable`.
+    noted, it is counted, and the runs forget it. `names`: of the policy sets. `file`: see `DifferenceTable`. `kept`: what another one kept
+    (`keep`); this one goes on from there.
     """
 
-    def __init__(self, names: Sequence[str], file: Any = None) -> None:
+    def __init__(self, names: Sequence[str], file: Any = None, kept: bytes | None = None) -> None:
+        before = None if kept is None else msgspec.msgpack.decode(kept, type=_Kept)
         self.names = names
-        self._differences = DifferenceTable(names, file)
+        self._differences = DifferenceTable(names, file, None if before is None else before.texts)
         self._answers: dict[tuple[int, str], Ints] = {}
         self._counts: dict[tuple[int, str, str], Counter[str]] = {}
         self._tries: dict[str, int] = {}
+        if before is not None:
+            self._answers = {(run, topic): np.array(counts) for run, topic, counts in before.answers}
+            self._counts = {(run, topic, name): Counter(counts) for run, topic, name, counts in before.counts}
+            self._tries = before.tries
+
+    def keep(self) -> bytes:
+        """What is needed to go on, with other rows."""
+        answers = [(*of, answered.tolist()) for of, answered in self._answers.items()]
+        counts = [(*of, dict(counts)) for of, counts in self._counts.items()]
+        return msgspec.msgpack.encode(_Kept(self._differences.texts, answers, counts, self._tries))
 
     def settle(self, runs: Runs) -> None:
         """A piece is folded: compare what is settled of the topics of which that is half, at least. So no message is copied often."""
@@ -139,10 +162,10 @@ class Comparison:
                     tables.append(found.table(self.names[run - 1]))
         self._differences.add(topic, tables)
 
-    def differences(self, open_loop: Sequence[Mapping[str, OpenLoop]]) -> PartitionDifferences:
+    def differences(self, open_loop: Sequence[Mapping[str, OpenLoop]] = ()) -> PartitionDifferences:
         """The rows of `DIFFERENCES`. `open_loop`: of the runs, at the end."""
         opened: dict[str, list[str]] = {}
-        for name, topics in zip(self.names, open_loop[1:], strict=True):
+        for name, topics in zip(self.names, open_loop[1:], strict=False):
             for topic in topics:
                 opened.setdefault(topic, []).append(name)
         return self._differences.finish(opened)

@@ -50,6 +50,12 @@ PIECE = 1 << 13
 PIECES = 200
 """A log is folded in at least so many pieces, to draw what changes over time."""
 
+
+def piece_size(records: int) -> int:
+    """How many of the records of an ingress partition are folded at a time. Whatever is drawn depends on it."""
+    return max(1, min(PIECE, records // PIECES))
+
+
 _LOOK = (c.Subscribe, c.Producer, c.Admin, c.Mirror)
 """Commands that may create subscriptions, whose first position the observer looks up at once."""
 
@@ -263,6 +269,21 @@ class SideBySide:
         self._numbers.clear()
         return len(part)
 
+    def fold_all(
+        self,
+        records: pa.Table,
+        size: int,
+        settle: Callable[[Runs], object] | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> None:
+        """Fold some records in pieces of `size`. `progress` gets the number of records after each piece."""
+        done = 0
+        while done < len(records):
+            folded = self.fold(records.slice(done, size - done % size), settle)
+            done += folded
+            if progress is not None:
+                progress(folded)
+
     def keep(self) -> bytes:
         """What is needed to go on after the records so far."""
         return kept_runs.encode(
@@ -290,13 +311,7 @@ def fold_side_by_side(
 ) -> Folded:
     """Fold all records of an ingress partition, see `SideBySide`. `progress` gets the number of records after each piece."""
     folds = SideBySide(partition, pins, start, baseline)
-    size = max(1, min(PIECE, len(records) // PIECES))
-    done = 0
-    while done < len(records):
-        folded = folds.fold(records.slice(done, size), settle)
-        done += folded
-        if progress is not None:
-            progress(folded)
+    folds.fold_all(records, piece_size(len(records)), settle, progress)
     return folds.end()
 
 
@@ -309,7 +324,7 @@ def fold_reacted(
     """Fold the `records` of an ingress partition as they are, and each log that clients would have made of it instead."""
     runs = [_Run(partition, {}, {}, None, PartitionPins())]
     runs += [_Run(partition, {}, {}, None, PartitionPins(), reacted=each) for each in reacted]
-    size = max(1, min(PIECE, len(records) // PIECES))
+    size = piece_size(len(records))
     offsets = records["offset"].to_numpy()
     done = [0] * len(runs)
     while done[0] < len(records):

@@ -1,0 +1,391 @@
+"""A what-if as one Structured Streaming query: of logs that are larger than memory, stopped and gone on with anywhere.
+
+The idea
+    An operator folds the records of an ingress partition as they are, and under each policy set, side by side. Its state is what these folds
+    need to go on (`SideBySide.keep`). Differences leave it as soon as they are settled: each micro-batch writes those of a partition to a
+    file of its own. What is left when the log ends, tasks make of the last states.
+
+What a crash leaves
+    The log is cut into files before the query starts, so a micro-batch that is repeated has the same records, and writes the same file again.
+    A note says what the folder is for, and is written when all of them are there. The same command goes on with what is committed; another
+    one is refused.
+
+The same rows
+    Records are folded in pieces, and what is drawn depends on where these end (`piece_size`). A micro-batch has whole pieces of each
+    ingress partition, so the rows are those of a fold of the whole log.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from schemas.commands import to_binary
+from sinks import batch_files
+from sinks.links import Link
+from sinks.lock import LOCK, exclusive
+from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
+from sinks.parquet import fragment, options
+from sinks.storage import Damaged, Storage
+from streaming import __version__
+from streaming.answers.whatif.difference_table import CODED, PartitionDifferences, gathered
+from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
+from streaming.answers.whatif.projection import Start
+from streaming.answers.whatif.side_by_side import SideBySide, piece_size
+from streaming.jobs.replay import micro_batches
+from streaming.log.pins import PartitionPins
+from streaming.log.table import digest
+from streaming.spark import source
+from streaming.spark.failure import explained
+from streaming.spark.operator import batch_id
+from streaming.spark.packing import unpack_table
+from streaming.spark.state import state
+
+_STATE = "kept binary"
+_FOLDED = "partition int, records bigint"
+_ENDED = "partition int, differences bigint, answer binary"
+
+_LOG = "log.json"
+_STAGED, _CHECKPOINT, _ROWS, _NOTE = "staged", "checkpoint", "differences", "whatif.json"
+_ANEW = "Remove the folder of the what-if, and it begins anew"
+
+_QUERY = {
+    # Each state has all that is not settled, and nobody reads an earlier one.
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.maxBatchesToRetainInMemory": "1",
+}
+_ONE_AT_A_TIME = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
+_ZSTD = pa.Codec("zstd", 1)
+
+
+class Partition(NamedTuple):
+    """An ingress partition to fold: its records (columns `RECORD`), the policies of each set, their names, where the fold starts, and what is
+    done to the log for the baseline, see `SideBySide`."""
+
+    partition: int
+    records: pa.Table
+    pins: Sequence[PartitionPins]
+    names: Sequence[str]
+    start: Start | None
+    baseline: PartitionPins | None
+
+
+class AnotherWhatIf(InTheWay):
+    """A folder is for another what-if. The text says in what they differ."""
+
+
+class _Log(msgspec.Struct):
+    """How far a log went when the what-if began: its records, and the last offset of each ingress partition."""
+
+    records: int
+    last: dict[int, int]
+
+
+class _Note(msgspec.Struct):
+    """What the folder of a fold is for: the version that made it, digests of the records and of what they are folded under, and how many
+    records each micro-batch has."""
+
+    version: str
+    log: str
+    under: str
+    batches: list[int]
+
+
+class Folder:
+    """Where a what-if keeps what it needs to go on: a folder below it for each of its folds, which come in the same order each time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._folds = path, 0
+
+    def as_begun(self, logged: int, parts: Mapping[int, pa.Table]) -> tuple[int, dict[int, pa.Table]]:
+        """How many records a log had when the what-if began, and these, by ingress partition. It may have grown."""
+        storage = Storage(str(self.path))
+        begun = storage.read_json(_LOG, _Log, "how far the log went", _ANEW)
+        if begun is None:
+            begun = _Log(logged, {partition: own["offset"][-1].as_py() for partition, own in parts.items()})
+            storage.write_json(_LOG, begun)
+        return begun.records, {
+            partition: own.slice(
+                0, int(np.searchsorted(own["offset"].to_numpy(), begun.last[partition], side="right"))
+            )
+            for partition, own in parts.items()
+            if partition in begun.last
+        }
+
+    def next(self) -> Path:
+        """The folder of the next fold."""
+        self._folds += 1
+        return self.path / f"fold-{self._folds}"
+
+
+@contextmanager
+def folder(spark: SparkSession, path: str | Path | None, inputs: Iterable[object]) -> Iterator[Folder]:
+    """The folder of a what-if, for this process alone; None: one that is gone then.
+
+    Raises `InTheWay`, `InUse`, and `ValueError` for a cluster and no folder.
+    """
+    if path is None:
+        if not str(spark.sparkContext.master).startswith("local"):
+            raise ValueError("on a cluster, name a checkpoint: a folder that all of its machines have")
+        with TemporaryDirectory(prefix="magnetar-") as temporary:
+            yield Folder(Path(temporary))
+        return
+    path = Path(path)
+    read = [each for each in inputs if isinstance(each, str | Path)]
+    check_apart(path, read)
+    check_nested(path, [*read, *path.glob(f"*/{_CHECKPOINT}")])
+    if path.is_symlink():
+        check_folder(path)
+    with exclusive([str(path)], "magnetar whatif", alone=True):
+        if not (path / _LOG).exists() and {each.name for each in path.iterdir()} - {LOCK, "_temporary"}:
+            raise InTheWay(f"{path} isn't empty: choose another folder")
+        yield Folder(path)
+
+
+def fold(
+    spark: SparkSession,
+    partitions: Sequence[Partition],
+    folder: Path,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Iterator[PartitionCompared]:
+    """Fold ingress partitions by a query, or go on with it. Tasks need its `folder`, too. `progress` gets the records of each micro-batch.
+
+    Raises `AnotherWhatIf`, `QueryFailed`, and `Damaged`.
+    """
+    if not partitions:
+        return
+    storage = Storage(str(folder), restore=_ANEW)
+    batches = _begun(partitions, folder, storage)
+    shared = spark.sparkContext.broadcast(
+        {
+            each.partition: (each._replace(records=each.records.slice(0, 0)), piece_size(len(each.records)))
+            for each in partitions
+        }
+    )
+    tasks = min(spark.sparkContext.defaultParallelism, len(partitions))
+    with explained(
+        f"What is folded is in {folder}: the same command goes on from there, with the same folder"
+    ):
+        with _settings(spark, _QUERY | {"spark.sql.shuffle.partitions": str(tasks)}):
+            _run(spark, folder, _operator(shared, storage), batches, progress)
+        with _settings(spark, _ONE_AT_A_TIME), state(spark, folder / _CHECKPOINT) as states:
+            ended = states.mapInPandas(_end(shared, storage, len(batches)), _ENDED).collect()
+    shared.destroy()
+    for each in sorted(ended):
+        found: PartitionCompared = pickle.loads(each.answer)
+        found = found._replace(differences=gathered(found.differences, _rows(storage, each.partition)))
+        if len(found.differences.rows or ()) != each.differences:
+            raise Damaged(f"{folder}/{_ROWS} lacks rows of ingress partition {each.partition}. {_ANEW}")
+        yield found
+
+
+def _begun(partitions: Sequence[Partition], folder: Path, storage: Storage) -> list[int]:
+    """Make the files of the micro-batches, unless a folder has them, and say how many records each has."""
+    asked = _Note(
+        __version__, digest(pa.concat_tables([each.records for each in partitions])), _under(partitions), []
+    )
+    note = storage.read_json(_NOTE, _Note, "what the folder is for", _ANEW)
+    if note is None:
+        note = msgspec.structs.replace(asked, batches=_stage(partitions, folder / _STAGED))
+        storage.write_json(_NOTE, note)
+    differ = {
+        f"Magnetar {note.version} made it, and this is {asked.version}": note.version != asked.version,
+        "the log had other records": note.log != asked.log,
+        "the policies, or the state to begin with, were others": note.under != asked.under,
+    }
+    if whys := [why for why, differs in differ.items() if differs]:
+        raise AnotherWhatIf(
+            f"{folder.parent} is for another what-if: {'; '.join(whys)}. Choose another folder for this one"
+        )
+    return note.batches
+
+
+def _under(partitions: Iterable[Partition]) -> str:
+    """A digest of what partitions are folded under, and from."""
+    found = blake2b(digest_size=16)
+    for each in partitions:
+        start = each.start
+        pins = [*each.pins, each.baseline, *(() if start is None else (start.recorded, start.now))]
+        before = None if start is None or start.state is None else start.state.broker
+        found.update(msgspec.msgpack.encode([each.partition, each.names, before, [*map(_plain, pins)]]))
+    return found.hexdigest()
+
+
+def _plain(pins: PartitionPins | None) -> Any:
+    if pins is None:
+        return None
+    front = [(topic, to_binary(command)) for topic, command in pins.front]
+    return front, sorted(pins.dropped), sorted((at, to_binary(each)) for at, each in pins.replaced.items())
+
+
+def _stage(partitions: Sequence[Partition], folder: Path) -> list[int]:
+    """Write a file for each micro-batch, with whole pieces of each partition. Returns how many records each has."""
+    shutil.rmtree(folder, ignore_errors=True)  # a start that was killed left it
+    folder.mkdir(parents=True)
+    batches = micro_batches(pa.concat_tables([each.records for each in partitions]))
+    steps = [_step(len(each.records), batches) for each in partitions]
+    counts = list[int]()
+    for place in range(batches):
+        parts = [own.records.slice(place * step, step) for own, step in zip(partitions, steps, strict=True)]
+        if count := sum(map(len, parts)):
+            source.stage_batch(pa.concat_tables(parts), folder, place + 1)
+            counts.append(count)
+    return counts
+
+
+def _step(records: int, batches: int) -> int:
+    """How many records of a partition are in each of so many micro-batches, but for the last ones: whole pieces."""
+    size = piece_size(records)
+    return size * -(-records // (size * batches))
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session for a while."""
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.set(name, str(old))
+
+
+def _run(
+    spark: SparkSession,
+    folder: Path,
+    operator: Any,
+    batches: Sequence[int],
+    progress: Callable[[int], object],
+) -> None:
+    """Fold what is not folded yet."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.collect()  # which runs the operator
+        progress(batches[number])
+
+    link = Link(folder / _STAGED)  # Spark takes the address of a folder for a pattern, or for its name
+    running = (
+        source.staged(spark, link.path)
+        .groupBy("partition", "slot")
+        .applyInPandasWithState(operator, _FOLDED, _STATE, "append", GroupStateTimeout.NoTimeout)
+        .writeStream.trigger(availableNow=True)
+        .outputMode("append")
+        .option("checkpointLocation", str(folder / _CHECKPOINT))
+        .foreachBatch(write)
+        .start()
+    )
+    try:
+        running.awaitTermination()
+    finally:
+        running.stop()
+
+
+def _operator(shared: Any, storage: Storage) -> Any:
+    """The function for applyInPandasWithState. `shared`: the partitions and their sizes of pieces, as a broadcast."""
+
+    def fold(
+        key: tuple[Any, ...], frames: Iterable[pd.DataFrame], group: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        partition = int(key[0])
+        of, size = shared.value[partition]
+        own = _Folds(of, size, bytes(group.get[0]) if group.exists else None)
+        records = unpack_table(frames)
+        _write(storage, batch_id(), partition, own.fold(records))
+        group.update((own.keep(),))
+        yield pd.DataFrame({"partition": np.array([partition], np.int32), "records": [len(records)]})
+
+    return fold
+
+
+def _end(shared: Any, storage: Storage, number: int) -> Any:
+    """The function for mapInPandas over the last states. `number`: the files of their differences have it in place of a micro-batch's."""
+
+    def end(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            for partition, kept in zip(frame["partition"].tolist(), frame["kept"], strict=True):
+                of, size = shared.value[partition]
+                own = _Folds(of, size, bytes(kept))
+                found, rows = own.end()
+                _write(storage, number, partition, rows)
+                yield pd.DataFrame(
+                    {
+                        "partition": np.array([partition], np.int32),
+                        "differences": [own.settled],
+                        "answer": [pickle.dumps(found)],
+                    }
+                )
+
+    return end
+
+
+class _Folds:
+    """The folds of an ingress partition in pieces of `size`, and their comparison. `kept`: those before kept it. `settled`: how many
+    differences there were so far."""
+
+    def __init__(self, of: Partition, size: int, kept: bytes | None) -> None:
+        folds, comparison, self.settled = (None, None, 0) if kept is None else _decoded(kept)
+        self._of, self._size = of, size
+        self._folds = SideBySide(of.partition, of.pins, of.start, of.baseline, folds)
+        self._comparison = Comparison(of.names, kept=comparison)
+
+    def fold(self, records: pa.Table) -> pa.Table:
+        """Fold whole pieces, or the last records. Returns the rows of what is settled (columns `CODED`)."""
+        self._folds.fold_all(records, self._size, self._comparison.settle)
+        return self._noted(self._comparison.differences())
+
+    def _noted(self, found: PartitionDifferences) -> pa.Table:
+        assert found.rows is not None
+        self.settled += len(found.rows)
+        return found.rows
+
+    def keep(self) -> bytes:
+        """What is needed to go on."""
+        body = msgspec.msgpack.encode((self._folds.keep(), self._comparison.keep(), self.settled))
+        return msgspec.msgpack.encode((len(body), _ZSTD.compress(body, asbytes=True)))
+
+    def end(self) -> tuple[PartitionCompared, pa.Table]:
+        """No more records come. Returns the rows of the rest, too."""
+        found = compared(self._folds.end(), self._of.names, self._comparison)
+        rows = self._noted(found.differences)
+        return found._replace(differences=found.differences._replace(rows=None, places={})), rows
+
+
+def _decoded(kept: bytes) -> tuple[bytes, bytes, int]:
+    size, packed = msgspec.msgpack.decode(kept, type=tuple[int, bytes])
+    body = _ZSTD.decompress(packed, size, asbytes=True)
+    return msgspec.msgpack.decode(body, type=tuple[bytes, bytes, int])
+
+
+def _write(storage: Storage, number: int, partition: int, rows: pa.Table) -> None:
+    def write(stream: pa.NativeFile) -> None:
+        with pq.ParquetWriter(stream, CODED, **options(CODED, "zstd")) as writer:
+            writer.write_table(rows)
+
+    if len(rows):
+        storage.publish(batch_files.path(_ROWS, number, partition, "parquet"), write)
+
+
+def _rows(storage: Storage, partition: int) -> Iterator[pa.Table]:
+    """The rows of a partition, a file at a time."""
+    for info in storage.files(_ROWS, named=batch_files.NAME):
+        path = storage.relative(info)
+        written = batch_files.of(path)
+        if written is not None and written.partition == partition:
+            with fragment(storage, path) as file:
+                yield file.to_table().cast(CODED)
