@@ -85,8 +85,17 @@ def whatif_command(
         str | None, typer.Option(help="With --from: the --store of that query, a folder or a URL.")
     ] = None,
     with_spark: Annotated[
-        bool, typer.Option("--spark", help="Fold the ingress partitions in Spark tasks instead of processes.")
+        bool,
+        typer.Option(
+            "--spark", help="Fold with a Structured Streaming query of Spark instead of in processes."
+        ),
     ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --spark: a folder for the query's progress. After a crash, the same command goes on from there."
+        ),
+    ] = None,
     clients: Annotated[
         ClientsChoice,
         typer.Option(
@@ -120,6 +129,7 @@ def whatif_command(
     from streaming.answers.history.inspection import check_batches, states_at
     from streaming.answers.whatif.clients.made_log import ClientSettings
     from streaming.answers.whatif.compare import whatif
+    from streaming.answers.whatif.folder import check
     from streaming.answers.whatif.projection import LiveState
     from streaming.kafka.client import KafkaUnreachable
     from streaming.kafka.config import KafkaConfigError
@@ -140,6 +150,10 @@ def whatif_command(
     if with_spark and processes is not None:
         raise typer.BadParameter(
             "give either --spark or --processes: Spark has as many tasks as there are cores"
+        )
+    if checkpoint is not None and (not with_spark or clients is ClientsChoice.REACTIVE):
+        raise typer.BadParameter(
+            "--checkpoint is for --spark, with clients as recorded: nothing else has a query that goes on"
         )
     if from_ is not None and clients is ClientsChoice.REACTIVE:
         raise typer.BadParameter(
@@ -175,6 +189,8 @@ def whatif_command(
         if not topic:
             check_log(log)
         say_notes(policies or [])
+        if checkpoint is not None:
+            check(checkpoint, [log, *(policies or ()), *(() if out is None else (out,))])
         spark = live = None
         if with_spark or from_ is not None:
             from streaming.spark.checkpoint import is_on_s3
@@ -204,6 +220,7 @@ def whatif_command(
             live=live,
             clients=settings,
             name=log,
+            checkpoint=checkpoint,
         )
         _write(found, out)
     _print(found, out, as_json)

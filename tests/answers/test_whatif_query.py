@@ -20,6 +20,7 @@ from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.difference_table import gathered
 from streaming.answers.whatif.differences import PartitionCompared
+from streaming.answers.whatif.folder import AnotherWhatIf
 from streaming.answers.whatif.projection import LiveState
 from streaming.answers.whatif.side_by_side import piece_size
 from streaming.jobs.replay import load, replay_in_process
@@ -169,7 +170,7 @@ def test_the_folder_is_for_one_what_if(ask: Ask, tmp_path: Path) -> None:
         ({"sets": SETS[:1]}, "the policies"),
         ({"own": log(900)}, "other records"),
     ):
-        with pytest.raises(query.AnotherWhatIf, match=why):
+        with pytest.raises(AnotherWhatIf, match=why):
             ask(**other)
     # It may have grown: the answer is about what there was.
     assert rows(ask(log().slice(0, len(own)))) == expected

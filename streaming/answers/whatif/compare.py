@@ -36,6 +36,7 @@ from streaming.answers.whatif.clients.history import History
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.clients.reactive import ASSUMED, react
 from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared, united
+from streaming.answers.whatif.folder import opened
 from streaming.answers.whatif.projection import LiveState, Start, partitions_of, project
 from streaming.answers.whatif.rules import (
     differing_settings,
@@ -110,10 +111,10 @@ def whatif(
     with ExitStack() as stack:
         folder = None
         if spark is not None and clients is None:
-            from streaming.answers.whatif import query
-
+            if checkpoint is None and not str(spark.sparkContext.master).startswith("local"):
+                raise ValueError("on a cluster, name a checkpoint: a folder that all of its machines have")
             inputs = [log, *(each.source for each in named)]
-            folder = stack.enter_context(query.folder(spark, checkpoint, inputs))
+            folder = stack.enter_context(opened(checkpoint, inputs))
         logged, parts, starts = _traffic(log, name, partitions, live, clients)
         if folder is not None:
             logged, parts = folder.as_begun(logged, parts)

@@ -109,9 +109,7 @@ class DifferenceTable:
         """Nothing comes any more. `opened`: see `PartitionDifferences`."""
         rows = self._rows.table()
         in_file = self._file is not None and self._rows.is_large
-        return PartitionDifferences(
-            None if in_file else rows, self._texts, dict(self._places), {name: opened[name] for name in opened if name in self._places}
-        )  # fmt: skip
+        return PartitionDifferences(None if in_file else rows, self._texts, dict(self._places), dict(opened))
 
 
 def from_file(found: PartitionDifferences, file: Any) -> PartitionDifferences:

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,13 +36,12 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from schemas.commands import to_binary
 from sinks import batch_files
 from sinks.links import Link
-from sinks.lock import LOCK, exclusive
-from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
 from sinks.parquet import fragment, options
 from sinks.storage import Damaged, Storage
 from streaming import __version__
 from streaming.answers.whatif.difference_table import CODED, PartitionDifferences, gathered
 from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
+from streaming.answers.whatif.folder import BEGIN_ANEW, CHECKPOINT, AnotherWhatIf
 from streaming.answers.whatif.projection import Start
 from streaming.answers.whatif.side_by_side import SideBySide, piece_size
 from streaming.jobs.replay import micro_batches
@@ -59,9 +57,7 @@ _STATE = "kept binary"
 _FOLDED = "partition int, records bigint"
 _ENDED = "partition int, differences bigint, answer binary"
 
-_LOG = "log.json"
-_STAGED, _CHECKPOINT, _ROWS, _NOTE = "staged", "checkpoint", "differences", "whatif.json"
-_ANEW = "Remove the folder of the what-if, and it begins anew"
+_STAGED, _ROWS, _NOTE = "staged", "differences", "whatif.json"
 
 _QUERY = {
     # Each state has all that is not settled, and nobody reads an earlier one.
@@ -84,17 +80,6 @@ class Partition(NamedTuple):
     baseline: PartitionPins | None
 
 
-class AnotherWhatIf(InTheWay):
-    """A folder is for another what-if. The text says in what they differ."""
-
-
-class _Log(msgspec.Struct):
-    """How far a log went when the what-if began: its records, and the last offset of each ingress partition."""
-
-    records: int
-    last: dict[int, int]
-
-
 class _Note(msgspec.Struct):
     """What the folder of a fold is for: the version that made it, digests of the records and of what they are folded under, and how many
     records each micro-batch has."""
@@ -103,57 +88,6 @@ class _Note(msgspec.Struct):
     log: str
     under: str
     batches: list[int]
-
-
-class Folder:
-    """Where a what-if keeps what it needs to go on: a folder below it for each of its folds, which come in the same order each time."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._folds = path, 0
-
-    def as_begun(self, logged: int, parts: Mapping[int, pa.Table]) -> tuple[int, dict[int, pa.Table]]:
-        """How many records a log had when the what-if began, and these, by ingress partition. It may have grown."""
-        storage = Storage(str(self.path))
-        begun = storage.read_json(_LOG, _Log, "how far the log went", _ANEW)
-        if begun is None:
-            begun = _Log(logged, {partition: own["offset"][-1].as_py() for partition, own in parts.items()})
-            storage.write_json(_LOG, begun)
-        return begun.records, {
-            partition: own.slice(
-                0, int(np.searchsorted(own["offset"].to_numpy(), begun.last[partition], side="right"))
-            )
-            for partition, own in parts.items()
-            if partition in begun.last
-        }
-
-    def next(self) -> Path:
-        """The folder of the next fold."""
-        self._folds += 1
-        return self.path / f"fold-{self._folds}"
-
-
-@contextmanager
-def folder(spark: SparkSession, path: str | Path | None, inputs: Iterable[object]) -> Iterator[Folder]:
-    """The folder of a what-if, for this process alone; None: one that is gone then.
-
-    Raises `InTheWay`, `InUse`, and `ValueError` for a cluster and no folder.
-    """
-    if path is None:
-        if not str(spark.sparkContext.master).startswith("local"):
-            raise ValueError("on a cluster, name a checkpoint: a folder that all of its machines have")
-        with TemporaryDirectory(prefix="magnetar-") as temporary:
-            yield Folder(Path(temporary))
-        return
-    path = Path(path)
-    read = [each for each in inputs if isinstance(each, str | Path)]
-    check_apart(path, read)
-    check_nested(path, [*read, *path.glob(f"*/{_CHECKPOINT}")])
-    if path.is_symlink():
-        check_folder(path)
-    with exclusive([str(path)], "magnetar whatif", alone=True):
-        if not (path / _LOG).exists() and {each.name for each in path.iterdir()} - {LOCK, "_temporary"}:
-            raise InTheWay(f"{path} isn't empty: choose another folder")
-        yield Folder(path)
 
 
 def fold(
@@ -168,7 +102,7 @@ def fold(
     """
     if not partitions:
         return
-    storage = Storage(str(folder), restore=_ANEW)
+    storage = Storage(str(folder), restore=BEGIN_ANEW)
     batches = _begun(partitions, folder, storage)
     shared = spark.sparkContext.broadcast(
         {
@@ -182,14 +116,14 @@ def fold(
     ):
         with _settings(spark, _QUERY | {"spark.sql.shuffle.partitions": str(tasks)}):
             _run(spark, folder, _operator(shared, storage), batches, progress)
-        with _settings(spark, _ONE_AT_A_TIME), state(spark, folder / _CHECKPOINT) as states:
+        with _settings(spark, _ONE_AT_A_TIME), state(spark, folder / CHECKPOINT) as states:
             ended = states.mapInPandas(_end(shared, storage, len(batches)), _ENDED).collect()
     shared.destroy()
     for each in sorted(ended):
         found: PartitionCompared = pickle.loads(each.answer)
         found = found._replace(differences=gathered(found.differences, _rows(storage, each.partition)))
         if len(found.differences.rows or ()) != each.differences:
-            raise Damaged(f"{folder}/{_ROWS} lacks rows of ingress partition {each.partition}. {_ANEW}")
+            raise Damaged(f"{folder}/{_ROWS} lacks rows of ingress partition {each.partition}. {BEGIN_ANEW}")
         yield found
 
 
@@ -198,7 +132,7 @@ def _begun(partitions: Sequence[Partition], folder: Path, storage: Storage) -> l
     asked = _Note(
         __version__, digest(pa.concat_tables([each.records for each in partitions])), _under(partitions), []
     )
-    note = storage.read_json(_NOTE, _Note, "what the folder is for", _ANEW)
+    note = storage.read_json(_NOTE, _Note, "what the folder is for", BEGIN_ANEW)
     if note is None:
         note = msgspec.structs.replace(asked, batches=_stage(partitions, folder / _STAGED))
         storage.write_json(_NOTE, note)
@@ -286,7 +220,7 @@ def _run(
         .applyInPandasWithState(operator, _FOLDED, _STATE, "append", GroupStateTimeout.NoTimeout)
         .writeStream.trigger(availableNow=True)
         .outputMode("append")
-        .option("checkpointLocation", str(folder / _CHECKPOINT))
+        .option("checkpointLocation", str(folder / CHECKPOINT))
         .foreachBatch(write)
         .start()
     )

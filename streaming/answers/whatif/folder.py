@@ -1,0 +1,83 @@
+"""The folder in which a what-if keeps what it needs to go on. Without pyspark, so that a wrong one is refused before pyspark is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from sinks.lock import exclusive
+from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
+from sinks.storage import Storage
+
+BEGIN_ANEW = "Remove the folder of the what-if, and it begins anew"
+
+CHECKPOINT = "checkpoint"
+"""In the folder of a fold: Spark's."""
+
+_LOG = "log.json"
+
+
+class AnotherWhatIf(InTheWay):
+    """A folder is for another what-if. The text says in what they differ."""
+
+
+class _Log(msgspec.Struct):
+    """How far a log went when the what-if began: its records, and the last offset of each ingress partition."""
+
+    records: int
+    last: dict[int, int]
+
+
+class Folder:
+    """Where a what-if keeps what it needs to go on: a folder below it for each of its folds, which come in the same order each time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._folds = path, 0
+
+    def as_begun(self, logged: int, parts: Mapping[int, pa.Table]) -> tuple[int, dict[int, pa.Table]]:
+        """How many records a log had when the what-if began, and these, by ingress partition. It may have grown."""
+        storage = Storage(str(self.path))
+        begun = storage.read_json(_LOG, _Log, "how far the log went", BEGIN_ANEW)
+        if begun is None:
+            begun = _Log(logged, {partition: own["offset"][-1].as_py() for partition, own in parts.items()})
+            storage.write_json(_LOG, begun)
+        return begun.records, {
+            partition: own.slice(
+                0, int(np.searchsorted(own["offset"].to_numpy(), begun.last[partition], side="right"))
+            )
+            for partition, own in parts.items()
+            if partition in begun.last
+        }
+
+    def next(self) -> Path:
+        """The folder of the next fold."""
+        self._folds += 1
+        return self.path / f"fold-{self._folds}"
+
+
+def check(path: str | Path, inputs: Iterable[object] = ()) -> None:
+    """A folder is new, empty, or that of a what-if. Raises `InTheWay`."""
+    path, read = Path(path), [each for each in inputs if isinstance(each, str | Path)]
+    check_apart(path, read)
+    check_nested(path, [*read, *path.glob(f"*/{CHECKPOINT}")])
+    if not (path / _LOG).is_file():
+        check_folder(path)
+
+
+@contextmanager
+def opened(path: str | Path | None, inputs: Iterable[object]) -> Iterator[Folder]:
+    """The folder of a what-if, for this process alone; None: one that is gone then. Raises `InTheWay` and `InUse`."""
+    if path is None:
+        with TemporaryDirectory(prefix="magnetar-") as temporary:
+            yield Folder(Path(temporary))
+        return
+    check(path, inputs)
+    with exclusive([str(path)], "magnetar whatif", alone=True):
+        check(path, inputs)  # another process may have come first
+        yield Folder(Path(path))
