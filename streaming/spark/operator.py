@@ -151,9 +151,7 @@ def _written(partition: int, counts: Mapping[str, int], figures: Mapping[str, by
 
 
 def _last(records: Records) -> LastRecord:
-    """The record with the highest offset: a source may give them in any order."""
-    place = int(np.argmax(records.offsets))
-    return LastRecord.of(records.offsets[place], records.timestamps[place], records.values[place])
+    return LastRecord.of(records.offsets[-1], records.timestamps[-1], records.values[-1])
 
 
 def _restored(partition: int, state: GroupState, first_state: FirstState | None) -> StateRow | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,30 +207,23 @@ class WhatIf(msgspec.Struct):
 
     def differing(self) -> pa.Table:
         """The rows of the summary about subscriptions whose messages differ, those with most differences first."""
-        return self._most(reduce(pc.add, (self._count(change) for change in CHANGES)))
+        return _most(self._of_subscriptions(), CHANGES)
 
-    def _count(self, change: Change) -> pa.ChunkedArray:
-        return pc.fill_null(self.summary[CHANGE_COLUMNS[change]], 0)
-
-    def _most(self, counts: pa.ChunkedArray) -> pa.Table:
-        """The rows of the summary about subscriptions with a count, those with the highest first."""
-        rows = self.summary.append_column("count", counts)
-        rows = rows.filter(pc.and_(pc.is_valid(rows["subscription"]), pc.greater(counts, 0)))
+    def _of_subscriptions(self) -> pa.Table:
+        """The rows of the summary about subscriptions, in the order of names."""
+        rows = self.summary.filter(pc.is_valid(self.summary["subscription"]))
         names = ("topic", "subscription", "policies")
-        keys = pa.table({"count": rows["count"], **{name: ranks(rows[name]) for name in names}})
-        order = [("count", "descending"), *((name, "ascending") for name in names)]
-        return rows.take(pc.sort_indices(keys, order)).drop_columns("count")
+        keys = pa.table({name: ranks(rows[name]) for name in names})
+        return rows.take(pc.sort_indices(keys, [(name, "ascending") for name in names]))
 
     def important(self, most: int) -> list[dict[str, Any]]:
         """So many differences at most: what was lost newly before all others, of the subscriptions with most of them, the first messages of
         each."""
         groups: dict[_Group, list[dict[str, Any]]] = {}
+        subscriptions = self._of_subscriptions()
         for change in CHANGES:
-            rows = self._most(self._count(change)).slice(0, most - len(groups)).to_pylist()
-            groups |= {
-                _Group(change, row["policies"], row["topic"], row["subscription"]): list[dict[str, Any]]()
-                for row in rows
-            }
+            for row in _most(subscriptions, [change]).slice(0, most - len(groups)).to_pylist():
+                groups[_Group(change, row["policies"], row["topic"], row["subscription"])] = []
         each = most // max(len(groups), 1)
         for batch in self.differences.to_batches():
             wanted = [group for group, rows in groups.items() if len(rows) < each]
@@ -240,6 +233,13 @@ class WhatIf(msgspec.Struct):
                 rows = groups[group]
                 rows += batch.take(pa.array(places[: each - len(rows)])).to_pylist()
         return [row for rows in groups.values() for row in rows]
+
+
+def _most(rows: pa.Table, changes: Iterable[Change]) -> pa.Table:
+    """The rows of a summary with messages that changed so, those with most of them first, and else in their order."""
+    counts = reduce(pc.add, (pc.fill_null(rows[CHANGE_COLUMNS[change]], 0) for change in changes))
+    order = pc.sort_indices(counts, [("", "descending")])
+    return rows.take(order.slice(0, pc.sum(pc.greater(counts, 0)).as_py() or 0))
 
 
 def changes_in(rows: pa.Table) -> dict[Change, str]:

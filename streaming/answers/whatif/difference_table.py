@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from streaming.answers.fates import CHANGES
 from streaming.answers.whatif.answer import DIFFERENCES
+from streaming.answers.whatif.texts import ranks_of
 from streaming.log.spool import ROWS, Spool, mapped
 
 _TEXTS = [field.name for field in DIFFERENCES if pa.types.is_dictionary(field.type)]
@@ -143,7 +144,7 @@ def together(parts: Sequence[PartitionDifferences]) -> pa.Table:
     for number, each in enumerate(parts):
         for topic in each.places:
             homes[topic].append(number)
-    rank = _ranks(texts["subscription"])
+    rank = ranks_of([*texts["subscription"]])
     rows = _Rows()
     for topic in sorted(homes):
         found = pa.concat_tables(
@@ -167,14 +168,6 @@ def _order(rows: pa.Table, rank: np.ndarray[Any, Any]) -> pa.Array:
     """The order of a topic's rows. `rank`: of the subscriptions by their numbers."""
     keys = [rows["offset"], pa.chunked_array([_at(rank, chunk) for chunk in rows["subscription"].chunks], pa.int32()), rows["policies"]]  # fmt: skip
     return pc.sort_indices(pa.Table.from_arrays(keys, list(_ORDER)), [(name, "ascending") for name in _ORDER])
-
-
-def _ranks(texts: Mapping[str, int]) -> np.ndarray[Any, Any]:
-    """The place of each text in their order, by its number. The last is for none."""
-    rank = np.full(len(texts) + 1, -1, np.int32)
-    for place, text in enumerate(sorted(texts)):
-        rank[texts[text]] = place
-    return rank
 
 
 def _numbers(of_part: Mapping[str, int], of_all: dict[str, int]) -> np.ndarray[Any, Any]:

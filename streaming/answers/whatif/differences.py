@@ -44,6 +44,7 @@ from streaming.answers.whatif.observed import (
 )
 from streaming.answers.whatif.series import TimeSeries
 from streaming.answers.whatif.side_by_side import Folded, Runs, numbers_in
+from streaming.answers.whatif.texts import numbered
 
 ALL_FATES: tuple[Published | Outcome, ...] = (
     "waiting", "acked", *LOST, "refused", "duplicate", "not sent", "subscription deleted", "not for it", "unknown",
@@ -544,20 +545,15 @@ def united(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     """The rows of all tables, in one chunk. Arrow's own way takes memory in proportion to their number times that of the different texts."""
     whole = pa.concat_tables([schema.empty_table(), *tables])
     columns = [
-        _one_dictionary(column.chunks) if pa.types.is_dictionary(column.type) else column.combine_chunks()
+        _in_one(column) if pa.types.is_dictionary(column.type) else column.combine_chunks()
         for column in whole.columns
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _one_dictionary(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
-    known: dict[str, int] = {}
-    codes = [np.zeros(0, np.int32)]
-    for chunk in chunks:
-        places = [known.setdefault(each, len(known)) for each in chunk.dictionary.to_pylist()]
-        own = chunk.indices.fill_null(-1).to_numpy()  # the last place
-        codes.append(np.array([*places, -1], np.int32)[own])
-    return _dictionary(np.concatenate(codes), [*known])
+def _in_one(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    texts, rows = numbered(column)
+    return _dictionary(rows, texts)
 
 
 def _same(value: str, count: int) -> pa.DictionaryArray:

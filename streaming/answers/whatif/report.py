@@ -39,6 +39,7 @@ _MEASURES = {
 def report(found: WhatIf) -> str:
     """The page, as HTML."""
     names = [each.policies for each in found.totals]
+    differing = found.differing()
     body = "".join(
         (
             _head(found),
@@ -48,9 +49,9 @@ def report(found: WhatIf) -> str:
             _changes(found.totals),
             "" if found.rules is None else _rules(found.rules),
             "<h2>By subscription</h2>",
-            _subscriptions(found),
+            _subscriptions(differing),
             "<h2>Over time</h2>",
-            _plots(found, names),
+            _plots(found, differing, names),
             "<h2>Where clients would have seen something else</h2>",
             _open_loop(found.summary),
             "" if found.model is None else _model(found.model),
@@ -186,8 +187,7 @@ def _rules(rules: Rules) -> str:
     return f"<h2>What makes the differences of {escape(rules.policies)}</h2><p>{text}</p>{shown}<ul>{together}</ul>"
 
 
-def _subscriptions(found: WhatIf) -> str:
-    differing = found.differing()
+def _subscriptions(differing: pa.Table) -> str:
     rows = differing.slice(0, LISTED).to_pylist()
     if not rows:
         return "<p>No subscription differs.</p>"
@@ -206,8 +206,8 @@ def _more(left: int) -> str:
     return f'<p class="soft">{left:,} more rows are in the Parquet files.</p>' if left > 0 else ""
 
 
-def _plots(found: WhatIf, names: Sequence[str]) -> str:
-    first = found.differing().slice(0, PLOTTED * len(names)).to_pylist()
+def _plots(found: WhatIf, differing: pa.Table, names: Sequence[str]) -> str:
+    first = differing.slice(0, PLOTTED * len(names)).to_pylist()
     chosen = list(dict.fromkeys((row["topic"], row["subscription"]) for row in first))[:PLOTTED]
     if not chosen:
         return "<p>Nothing differs.</p>"

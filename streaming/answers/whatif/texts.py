@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,14 @@ def numbered(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray[Any, Any]]:
     return [*known], np.concatenate(rows)
 
 
+def ranks_of(texts: Sequence[str]) -> np.ndarray[Any, Any]:
+    """The place of each text in their order. One more at the end is for none: −1."""
+    found = np.full(len(texts) + 1, -1, np.int32)
+    found[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+    return found
+
+
 def ranks(column: pa.ChunkedArray) -> pa.Array:
     """Numbers that are in the order of a column's texts. A null stays null."""
     texts, rows = numbered(column)
-    rank = np.empty(len(texts) + 1, np.int32)
-    rank[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
-    return pa.array(rank[rows], mask=rows < 0)
+    return pa.array(ranks_of(texts)[rows], mask=rows < 0)
