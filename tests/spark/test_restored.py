@@ -283,3 +283,13 @@ def test_the_states_of_a_query_over_files_as_text(life: Life) -> None:
     assert (header.ingress, header.partitions, header.offsets) == (None, 0, {})
     with pytest.raises(BadCheckpoint, match=r"reads no topic in Kafka, such as one of magnetar\.start: give"):
         committed(checkpoint)
+
+
+@pytest.mark.sampled(4, seconds=6)
+def test_states_are_not_read_beside_another_store(life: Life) -> None:
+    life.run()  # so that both have as many micro-batches
+    life.run(checkpoint="other-ckpt", store="other", at_once=6)
+    checkpoint = life.folder / "ckpt"
+    assert magnetar.states_at(life.spark, checkpoint, store=life.folder / "store")
+    with pytest.raises(magnetar.MagnetarError, match=r"holds output|the store is older"):
+        magnetar.states_at(life.spark, checkpoint, store=life.folder / "other")
