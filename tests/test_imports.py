@@ -62,9 +62,9 @@ ROOMS = {
         "msgspec numpy pyarrow",
     ),
     "streaming.answers.whatif": Room(
-        "streaming.answers streaming.answers.history streaming.jobs streaming.state streaming.fold streaming.quality streaming.log "
-        "streaming.broker sinks schemas",
-        "msgspec numpy pyarrow pyspark",
+        "streaming.answers streaming.answers.history streaming.jobs streaming.state streaming.spark streaming.fold streaming.quality "
+        "streaming.log streaming.broker sinks schemas streaming",
+        "msgspec numpy pandas pyarrow pyspark",
     ),
     "streaming.answers.explain": Room(
         "streaming.answers streaming.answers.history streaming.broker sinks schemas", "msgspec pyarrow"
