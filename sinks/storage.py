@@ -25,7 +25,9 @@ RESTORE = (
 )
 """What to do about a store that differs from what was written. A clause of a sentence."""
 
-_TEMPORARY = "_temporary"  # readers of data folders skip names that start with an underscore
+TEMPORARY = "_temporary"
+"""The folder of drafts. Readers of data folders skip names that start with an underscore."""
+
 _DRAFT = re.compile("[0-9a-f]{32}")
 _TRIES = 100
 _PIECE = 8 << 20
@@ -226,7 +228,7 @@ class Storage:
     def _rename(self, filesystem: fs.FileSystem, target: str, write: Callable[[pa.NativeFile], None]) -> None:
         """Publish a file under its name when it is complete."""
         # Each attempt uses another name, because a task that Spark gave up may still be writing.
-        name = f"{_TEMPORARY}/{uuid4().hex}"
+        name = f"{TEMPORARY}/{uuid4().hex}"
         temporary = self._at(name)[1]
         try:
             filesystem.create_dir(target.rpartition("/")[0], recursive=True)
@@ -267,7 +269,7 @@ class Storage:
 
     def _tidy(self) -> None:
         """Remove the folder of temporary files if no publication uses it. Object stores have no empty folders."""
-        filesystem, full = self._at(_TEMPORARY)
+        filesystem, full = self._at(TEMPORARY)
         if isinstance(filesystem, fs.LocalFileSystem):
             with suppress(OSError):
                 Path(full).rmdir()
@@ -293,9 +295,9 @@ class Storage:
 
     def sweep(self) -> None:
         """Delete the remains of killed publications, which have names of ours. Call it only while none is in progress."""
-        for info in self.files(_TEMPORARY):
+        for info in self.files(TEMPORARY):
             if _DRAFT.fullmatch(info.base_name):
-                self.delete(f"{_TEMPORARY}/{info.base_name}")
+                self.delete(f"{TEMPORARY}/{info.base_name}")
         self._tidy()
 
 

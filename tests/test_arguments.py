@@ -219,7 +219,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("whatif", "partitions"): others(("whatif", "{w}/log.jsonl", "--profile", "2.x"), "--partitions", ("0", TOO_SMALL)),
     ("whatif", "checkpoint"): [
         Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--checkpoint", "{w}/new"), "--checkpoint is for --spark"),
-        Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--checkpoint", "{w}/full"), "isn't empty"),
+        Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--checkpoint", "{w}/full"), "no what-if wrote"),
         Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--checkpoint", "{w}/file"), "it is not a folder"),
         Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--checkpoint", "{w}/log.jsonl"), "is an input"),
         Wrong(("whatif", "{w}/log.jsonl", "--profile", "2.x", "--spark", "--checkpoint", "s3://b/f"), "this takes a path on this machine"),

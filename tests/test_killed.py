@@ -18,8 +18,11 @@ from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore, read_entries
 from sinks.outputs import new_file
 from sinks.replayed import read_replayed
+from sinks.storage import Storage
 from streaming.answers.check.minimize import Minimized, write
 from streaming.answers.history.timeline import Timeline
+from streaming.answers.whatif import query
+from streaming.answers.whatif.folder import opened
 from streaming.broker.state.codec import decode_state
 from streaming.cli.app import app
 from streaming.cli.errors import FAILED
@@ -27,6 +30,7 @@ from streaming.fold.columns import Fold
 from streaming.jobs.demo import make_log
 from streaming.jobs.replay import load, replay_in_process
 from streaming.log.files import read_log, write_log
+from streaming.log.partition import by_partition
 from streaming.log.table import digest, slices
 from streaming.quarantine.store import Quarantine
 from streaming.server import data_folder
@@ -223,6 +227,23 @@ def _answered(folder: Path) -> Any:
     }
 
 
+def _whatif_begins(folder: Path) -> None:
+    """The files of a what-if with a checkpoint, up to the start of its query."""
+    parts = by_partition(load(folder / "log.jsonl", partitions=2).records)
+    with opened(folder / "kept", ()) as kept:
+        _, parts = kept.as_begun(6, parts)
+        partitions = [query.Partition(number, own, [], [], None, None) for number, own in parts.items()]
+        begun = kept.next()
+        query._begun(partitions, begun, Storage(str(begun)))
+
+
+def _whatif_began(folder: Path) -> Any:
+    files = [each for each in (folder / "kept").rglob("*") if each.is_file() and each.name[0] != "."]
+    return {
+        str(each.relative_to(folder)): each.read_bytes() for each in files if "_temporary" not in each.parts
+    }
+
+
 def _scenario(folder: Path) -> None:
     (folder / "scenario.yaml").write_text((SCENARIOS / "acks_and_unloads.yaml").read_text())
 
@@ -231,6 +252,7 @@ WORKS: dict[str, Work] = {
     "whatif": Work(
         _command("whatif", "IN/log.jsonl", "--profile", "2.x", "--partitions", "1", "--processes", "1", "--out", "IN/answer"), _answered,
     ),
+    "whatif --checkpoint": Work(_whatif_begins, _whatif_began),
     "diff": Work(_command("diff", "IN/out", "IN/out", "--out", "IN/answer"), _answered, _with_replay),
     "advise": Work(_command("advise", "IN/log.jsonl", "--partitions", "1", "--processes", "1", "--out", "IN/answer"), _answered),
     "check": Work(_command("check", "IN/scenario.yaml", "--processes", "1", "--to", "IN/answer"), _answered, _scenario),
@@ -361,6 +383,12 @@ WRITERS = {
     "streaming/answers/history/timeline.py:_touch": _CACHE,
     "streaming/answers/history/timeline.py:forget": _CACHE,
     "streaming/answers/whatif/answer.py:write": "whatif",
+    "streaming/answers/whatif/folder.py:as_begun": "whatif --checkpoint",
+    "streaming/answers/whatif/folder.py:opened": _TEMPORARY,
+    "streaming/answers/whatif/query.py:_begun": "whatif --checkpoint",
+    "streaming/answers/whatif/query.py:_stage": "whatif --checkpoint",
+    "streaming/answers/whatif/query.py:_write": _ONE,
+    "streaming/answers/whatif/query.py:write": _ONE,
     "streaming/cli/advise.py:advise_command": "advise",
     "streaming/cli/compact.py:compact_command": _COMPACTED,
     "streaming/cli/check.py:_written": "check",
@@ -409,7 +437,8 @@ WRITERS = {
     "streaming/server/data_folder.py:recover": "by files that end anywhere, in tests/server/test_damage.py",
     "streaming/spark/session.py:_packed": _TEMPORARY,
     "streaming/spark/source.py:stage": _TEMPORARY,
-    "streaming/spark/source.py:write": _TEMPORARY,
+    "streaming/spark/source.py:stage_batch": "whatif --checkpoint",
+    "streaming/spark/source.py:write": "whatif --checkpoint",
     "sinks/replayed.py:write_replayed": "replay",
     "streaming/state/saved.py:write_states": "replay",
     "streaming/traces/importer.py:import_traces": "demo",

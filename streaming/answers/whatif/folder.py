@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sinks.lock import exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
-from sinks.storage import Storage
+from sinks.storage import TEMPORARY, Storage
 
 BEGIN_ANEW = "Remove the folder of the what-if, and it begins anew"
 
@@ -43,6 +43,7 @@ class Folder:
     def as_begun(self, logged: int, parts: Mapping[int, pa.Table]) -> tuple[int, dict[int, pa.Table]]:
         """How many records a log had when the what-if began, and these, by ingress partition. It may have grown."""
         storage = Storage(str(self.path))
+        storage.sweep()
         begun = storage.read_json(_LOG, _Log, "how far the log went", BEGIN_ANEW)
         if begun is None:
             begun = _Log(logged, {partition: own["offset"][-1].as_py() for partition, own in parts.items()})
@@ -67,7 +68,7 @@ def check(path: str | Path, inputs: Iterable[object] = ()) -> None:
     check_apart(path, read)
     check_nested(path, [*read, *path.glob(f"*/{CHECKPOINT}")])
     if not (path / _LOG).is_file():
-        check_folder(path)
+        check_folder(path, own=lambda name: name.startswith(f"{TEMPORARY}/"), writer="what-if")
 
 
 @contextmanager

@@ -132,6 +132,7 @@ def _begun(partitions: Sequence[Partition], folder: Path, storage: Storage) -> l
     asked = _Note(
         __version__, digest(pa.concat_tables([each.records for each in partitions])), _under(partitions), []
     )
+    storage.sweep()
     note = storage.read_json(_NOTE, _Note, "what the folder is for", BEGIN_ANEW)
     if note is None:
         note = msgspec.structs.replace(asked, batches=_stage(partitions, folder / _STAGED))
