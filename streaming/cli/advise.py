@@ -85,7 +85,7 @@ def _print(found: Advice) -> None:
 
 def needs_table(found: Advice) -> Table:
     """A row per topic, subscription, partitioned topic and namespace, a column per policy."""
-    from streaming.answers.advise.report import TITLES, by_owner, value_text
+    from streaming.answers.advise.report import TITLES, by_owner, consumed, value_text
     from streaming.answers.advise.search import POLICY_NAMES
     from streaming.answers.whatif.page import short_name
 
@@ -98,7 +98,7 @@ def needs_table(found: Advice) -> Table:
     owners = list(by_owner(found.needs))
     for first, own in owners[:_SHOWN]:
         table.add_row(
-            first.level, short_name(first.name), first.subscription or "", f"{first.consumed:,}", f"{first.waiting:,}",
+            first.level, short_name(first.name), first.subscription or "", f"{consumed(own):,}", f"{first.waiting:,}",
             *(value_text(own[name]) if name in own else "" for name in policies),
         )  # fmt: skip
     if len(owners) > _SHOWN:
@@ -134,11 +134,11 @@ def notes(found: Advice) -> list[str]:
     """The window, and what the answer does not know."""
     from streaming.answers.quarantined import quarantine_note
     from streaming.answers.sampled import sampled_note
-    from streaming.answers.whatif.page import clock_text
+    from streaming.answers.whatif.page import clock_text, window_text
 
     folded = counted(found.folds, "fold")
     texts = [
-        f"\n{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)}; {folded}; clients as recorded.",
+        f"\n{window_text(found.records, found.begin, found.end)}; {folded}; clients as recorded.",
         *quarantine_note(found.quarantined),
         *sampled_note(found.sampled),
     ]

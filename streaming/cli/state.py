@@ -248,13 +248,14 @@ def move_command(
                     f"micro-batch {last.batch + 1} ended in the middle: the new query folds its records again, and what it wrote may also be in "
                     f"the outputs of the old query: rows in {store}, responses, dead letters"
                 )
-            SeedWriter(to_store).check_new()
+            name = f"{_absolute(checkpoint)} after micro-batch {last.batch}"
+            SeedWriter(to_store).check_new(name)
             if old == new or not are_distinct([old, new], config):
                 raise KafkaUrlError(f"{to_ingress} is the topic of the query: choose another one")
             task = bar.add_task("moving", total=None)
             moved = move_states(
                 States(
-                    f"{_absolute(checkpoint)} after micro-batch {last.batch}",
+                    name,
                     (each.broker for each in with_seed(_folded(checkpoint, last), read_seed(store))),
                     store,
                     old,

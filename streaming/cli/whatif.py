@@ -331,12 +331,12 @@ def notes(found: WhatIf) -> list[str]:
     """The window, and what the answer does not know."""
     from streaming.answers.quarantined import quarantine_note
     from streaming.answers.sampled import sampled_note
-    from streaming.answers.whatif.page import clock_text
+    from streaming.answers.whatif.page import window_text
 
-    records, model = counted(found.records, "record"), found.model
+    model = found.model
     clients = "clients as recorded" if model is None else f"reactive clients, seed {model.settings.seed}"
     texts = [
-        f"\n{records}, {clock_text(found.begin)} to {clock_text(found.end)}; {clients}.",
+        f"\n{window_text(found.records, found.begin, found.end)}; {clients}.",
         *quarantine_note(found.quarantined),
         *sampled_note(found.sampled),
     ]

@@ -31,7 +31,7 @@ def refusal(method: str, headers: Mapping[str, str], own: str | None = None) -> 
     """
     host = headers.get("host", "")
     if (name := name_of(host)) != (own and own.lower()) and not is_loopback(name):
-        return f"Host {host}: without tokens, this is only for localhost"
+        return f"Host {host}: without tokens, this is only for localhost. A proxy has to send the Host of the address that it asks"
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
     if origin is not None and origin.partition("://")[2] != host:
         return f"Origin {origin}: without tokens, pages of other sites may not use this"

@@ -148,7 +148,7 @@ def move_states(
         StateVersionError: a newer Magnetar wrote the states.
     """
     writer = SeedWriter(store)
-    writer.check_new()
+    writer.check_new(states.name)
     ends = None
     if states.ingress is not None:
         first, _ = partition_counts(states.ingress, states.entries, config)
@@ -207,7 +207,7 @@ def restore_states(
     `check` and what it raises: see `move_states`.
     """
     writer = SeedWriter(store)
-    writer.check_new()
+    writer.check_new(states.name)
     if noted_topic(states.entries) not in (None, DATAFRAME):  # else Kafka's id of the topic is not known
         ensure_ingress(ingress, states.entries, config=config)
     with administration(ingress, config) as admin:

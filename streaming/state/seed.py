@@ -194,12 +194,15 @@ class SeedWriter:
         self.is_repeat = False
         """Whether an earlier attempt at the same move may have sent records, since `begin`."""
 
-    def check_new(self) -> None:
-        """Raises `NotWhole` if a query has used the store, or if it has all its states, or something else, or is a checkpoint."""
+    def check_new(self, states: str) -> None:
+        """Raises `NotWhole` if a query has used the store, or if it has other states than these, or something else, or is a checkpoint."""
         if (local := local_path(self._storage.url)) is not None and is_checkpoint(local):
             raise NotWhole(f"{self._storage.url} is the checkpoint of a query: use a new folder")
         if self._storage.info(_WHOLE) is not None:
-            raise NotWhole(f"{self._storage.url} has its states: start the query with this store")
+            before = self._before()
+            if before is not None and before.states != states:
+                raise self._others(before, f"not those of {states}")
+            return  # `begin` knows whether they are the same
         begun = self._storage.info(_BEGUN) is not None
         used = _is_used(self._storage) if begun else self._storage.info(INGRESS) is not None
         if used or (not begun and self._taken()):
@@ -217,9 +220,16 @@ class SeedWriter:
         `has_records`: whether the topic has some. Then it must be the same move that sent them. Raises `NotWhole` if not, and what
         `check_new` does.
         """
-        self.check_new()
-        before = self._storage.read_json(_BEGUN, Origin, _STATES, "Use another store and another topic")
-        if before is not None and before == msgspec.structs.replace(origin, latest=before.latest):
+        self.check_new(origin.states)
+        before = self._before()
+        same = before is not None and before == msgspec.structs.replace(origin, latest=before.latest)
+        if self._storage.info(_WHOLE) is not None:
+            if before is None or same:
+                raise NotWhole(f"{self._storage.url} has its states: start the query with this store")
+            raise self._others(
+                before, f"for topic {before.ingress}, and it or the old topic has changed since"
+            )
+        if before is not None and same:
             origin, self.is_repeat = before, True
         elif has_records():
             other = (
@@ -234,6 +244,14 @@ class SeedWriter:
             self._storage.delete(path)
         self._storage.write_json(_BEGUN, origin)
         return origin
+
+    def _before(self) -> Origin | None:
+        return self._storage.read_json(_BEGUN, Origin, _STATES, "Use another store and another topic")
+
+    def _others(self, before: Origin, but: str) -> NotWhole:
+        return NotWhole(
+            f"{self._storage.url} has the states of {before.states}, {but}: use another store and another topic"
+        )
 
     def write(self, partition: int, state: bytes) -> None:
         """Put the state of an ingress partition there."""

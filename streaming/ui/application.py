@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from schemas.rules import RECORD_RULES
 from sinks.storage import plain
 from streaming.answers.history.folders import Budget, TooMuch
 from streaming.broker.position import from_words
@@ -37,7 +38,7 @@ LATEST_SECONDS, LATEST_ROWS = 3.0, 2_000_000
 """The most of the latest rows, and what finding them may take."""
 
 _logger = logging.getLogger(__name__)
-_TEXT, _FIELDS = 2000, 20
+_TEXT, _FIELDS = RECORD_RULES[0].most or 0, 20  # no text is longer than the name of a topic
 _TRIES = 3
 _HEADERS = [
     ("Content-Security-Policy", POLICY),

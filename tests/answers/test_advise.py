@@ -18,11 +18,12 @@ from schemas.commands import Ack, decode
 from schemas.effects import Message, SendReceipt
 from schemas.records import RECORD
 from streaming.answers.advise.needs import CURVES, NEEDS, Advice, Need, advise, curves, needs, to_json
-from streaming.answers.advise.report import report
+from streaming.answers.advise.report import by_owner, consumed, report
 from streaming.answers.advise.search import POLICY_NAMES, ROUNDS, TOGETHER, PolicyName
 from streaming.answers.history.log_fold import KeptEntries
 from streaming.broker.broker import Broker
 from streaming.broker.position import Position
+from streaming.cli.advise import notes
 from streaming.cli.app import app
 from streaming.jobs.replay import replay_in_process
 from streaming.log.partition import partition_log
@@ -376,6 +377,17 @@ def test_a_subscription_that_acks_nothing_needs_nothing_and_evicts_for_others() 
         found, "limitSize", level="subscription", subscription="s"
     )
     hold(log, found)
+
+
+def test_what_was_delivered_and_not_acked_is_not_consumed() -> None:
+    found = advise(table([begin(), *subscribe(0), publish(1, 1), tick(1000)]), partitions=1)
+    rows = [(first.level, consumed(own)) for first, own in by_owner(found.needs)]
+    assert rows == [("subscription", 0), ("topic", 0), ("namespace", 0)]
+
+
+def test_a_log_without_records_has_no_times() -> None:
+    found = advise(table([]), partitions=1)
+    assert notes(found)[0] == "\n0 records; 0 folds; clients as recorded."
 
 
 def test_retention_keeps_what_is_read_again() -> None:

@@ -251,6 +251,15 @@ def test_a_move_that_was_interrupted_goes_on(
     assert moved_on(kafka, old, name, tmp_path) == undisturbed(5, tmp_path / "whole")
     with pytest.raises(NotWhole, match="has its states: start the query"):
         move_states(states, new, store, partitions=5)
+    with pytest.raises(
+        NotWhole, match="has the states of the checkpoint, not those of another: use another store"
+    ):
+        move_states(states._replace(name="another"), new, store, partitions=5)
+    produce_log(AFTER.slice(0, 1), old.address)  # the query has not gone on, but its topic has
+    with pytest.raises(
+        NotWhole, match="the old topic has changed since: use another store and another topic"
+    ):
+        move_states(states, new, store, partitions=5)
 
 
 def magnetar(*arguments: object) -> Result:

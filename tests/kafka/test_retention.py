@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from kafka import TopicPartition
 
@@ -103,3 +104,6 @@ def test_a_query_does_not_start_with_a_part_of_the_states(tmp_path: Path) -> Non
     writer.finish(Seed(partitions=2))
     with pytest.raises(NotWhole, match="has its states: start the query"):
         writer.begin(origin)
+    for other in ({"states": "the checkpoint d"}, {"ingress": "u"}, {"ends": [1]}):
+        with pytest.raises(NotWhole, match="has the states of the checkpoint c, .*: use another store and"):
+            writer.begin(msgspec.structs.replace(origin, **other))

@@ -213,4 +213,4 @@ def test_a_checkpoint_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").touch()
     with pytest.raises(NotWhole, match="is the checkpoint of a query: use a new folder"):
-        SeedWriter(str(tmp_path)).check_new()
+        SeedWriter(str(tmp_path)).check_new("")

@@ -301,7 +301,13 @@ def test_questions_about_a_topic(view: FolderView, about: str) -> None:
         ("twin", {"order": "name"}, 400, "order: expected drift"),
         ("topics", {"page": "200"}, 400, "page: expected a number from 0 to 199"),
         ("topics", {"page": "-1"}, 400, "page"),
-        ("topics", {"search": "x" * 3000}, 400, "search: longer than"),
+        ("topics", {"search": "x" * 4097}, 400, "search: longer than"),
+        (
+            "topic",
+            {"topic": "persistent://a/b/" + "x" * 4079},
+            404,
+            "there is no topic",
+        ),  # no topic has a longer name
         ("topic", {"topic": "nope"}, 404, "there is no topic nope"),
         ("latest", {"kinds": "MESSAGE"}, 400, "kinds"),
         ("latest", {"most": "101"}, 400, "most"),

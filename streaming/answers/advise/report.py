@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
-from schemas.printable import counted
 from streaming.answers.advise.needs import Advice, Curve, Need
 from streaming.answers.advise.search import POLICY_NAMES, UNITS, Point, PolicyName
 from streaming.answers.quarantined import quarantine_note
 from streaming.answers.sampled import sampled_note
-from streaming.answers.whatif.page import clock_text, page, short_name, size_text, table
+from streaming.answers.whatif.page import clock_text, page, short_name, size_text, table, window_text
 
 PLOTTED, LISTED = 24, 200
 """How many curves are plotted, and how many rows are listed."""
@@ -51,6 +50,11 @@ def by_owner(found: Sequence[Need]) -> Iterator[tuple[Need, dict[PolicyName, Nee
         yield next(iter(own.values())), own
 
 
+def consumed(own: Mapping[PolicyName, Need]) -> int:
+    """How many messages an owner's subscriptions acked. Needs of retention count those that were delivered."""
+    return next((each.consumed for name, each in own.items() if not name.startswith("retention")), 0)
+
+
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
     """At most so many points of a curve: the least value that loses nothing, the next smaller one, and others at equal distances."""
     lossless = next((place for place, each in enumerate(points) if not each.lost), len(points) - 1)
@@ -64,7 +68,7 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 def report(found: Advice) -> str:
     """The page, as HTML."""
-    window = f"{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)} UTC"
+    window = f"{window_text(found.records, found.begin, found.end)} (UTC)"
     body = "".join(
         (
             f'<h1>The smallest policies: {escape(found.log)}</h1><p class="soft">{window}</p>',
@@ -87,7 +91,7 @@ def _needs(found: Sequence[Need]) -> str:
     for first, own in by_owner(found):
         opened = [each.exact_until for each in own.values() if each.exact_until is not None]
         rows.append(
-            [first.level, short_name(first.name), first.subscription or "", first.consumed, first.waiting,
+            [first.level, short_name(first.name), first.subscription or "", consumed(own), first.waiting,
              *(value_text(own[name]) if name in own else "" for name in policies),
              clock_text(min(opened)) if opened else "the end"]
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from schemas.printable import counted
 from schemas.units import moment
 
 STYLE = """
@@ -81,6 +82,12 @@ def short_name(topic: str) -> str:
 def clock_text(ms: int) -> str:
     """A time (ms since the epoch) in UTC."""
     return moment(ms).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def window_text(records: int, begin: int, end: int) -> str:
+    """How many records a log has, and their times (ms since the epoch) in UTC."""
+    count = counted(records, "record")
+    return f"{count}, {clock_text(begin)} to {clock_text(end)}" if records else count
 
 
 def size_text(size: float) -> str:

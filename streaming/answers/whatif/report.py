@@ -10,12 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.printable import counted
 from streaming.answers.fates import CHANGES
 from streaming.answers.quarantined import quarantine_note
 from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf, changes_in
-from streaming.answers.whatif.page import clock_text, page, short_name, shortened, size_text, span_text, table
+from streaming.answers.whatif.page import (
+    clock_text,
+    page,
+    short_name,
+    shortened,
+    size_text,
+    span_text,
+    table,
+    window_text,
+)
 from streaming.answers.whatif.texts import is_in, numbered
 from streaming.log.policy_files import setting_descriptions
 
@@ -63,7 +71,7 @@ def report(found: WhatIf) -> str:
 
 
 def _head(found: WhatIf) -> str:
-    window = f"{counted(found.records, 'record')}, {clock_text(found.begin)} to {clock_text(found.end)} UTC"
+    window = f"{window_text(found.records, found.begin, found.end)} (UTC)"
     clients = (
         "Clients act as recorded. Each answer is exact until the first moment at which a client would have seen something else; "
         "from there on its topic is open-loop."
