@@ -169,7 +169,9 @@ def judge(
     measured = [] if coverage is None else [*COVERAGE, str(copy / "coverage.json")]
     command = [sys.executable, *measured, "-m", "tools.mutants.run"]
     command += [str(len(mutants)), str(jobs), str(minutes), *tests]
-    environment = os.environ | {"PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)}
+    # The tests ask git what changed, of which those run that take long.
+    repository = {"GIT_DIR": str(ROOT / ".git"), "GIT_WORK_TREE": str(ROOT)}
+    environment = os.environ | repository | {"PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)}
     judged = 0
     with subprocess.Popen(command, cwd=copy, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -179,7 +181,11 @@ def judge(
                 continue
             outcome = json.loads(line)
             if "mutant" not in outcome:
-                print(f"{outcome['tests']} tests pass unchanged, in {outcome['seconds']:.0f} s", flush=True)
+                left_out = f", {outcome['left_out']} left out" if outcome["left_out"] else ""
+                print(
+                    f"{outcome['tests']} tests pass unchanged, in {outcome['seconds']:.0f} s{left_out}",
+                    flush=True,
+                )
                 continue
             judged += 1
             mutant = mutants[outcome["mutant"]]

@@ -51,6 +51,10 @@ class Session:
         self.minutes = minutes
         self.tests = tests
         self.failed: dict[str, str] = {}
+        self.left_out = 0
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self.left_out += len(items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -73,7 +77,7 @@ class Session:
             seconds |= outcome["seconds"]
             for number, names in outcome["reached"].items():
                 reached.setdefault(int(number), []).extend(names)
-        say({"tests": len(seconds), "seconds": sum(seconds.values())})
+        say({"tests": len(seconds), "left_out": self.left_out, "seconds": sum(seconds.values())})
         items = {item.nodeid: item for item in session.items}
 
         def against(number: int) -> Callable[[], dict[str, Any]]:
