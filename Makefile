@@ -19,7 +19,7 @@ RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: clients twin cluster check-cluster suites soak fuzz kills help env run test coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
+.PHONY: clients twin cluster check-cluster suites soak fuzz kills help env run test durations coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test: env $(CLASSES)  ## run all tests (or some: PYTEST_ARGS="-k kafka -x"), JOB
 $(CLASSES): $(STAMP)
 	@echo "preparing Spark's classes for the tests, and the tests"
 	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 & $(BIN)/python -m tools.spark_classes $@ >/dev/null 2>&1; wait
+
+durations: env $(CLASSES)  ## measure how long tests take, by which CI draws samples (half an hour; or only of some: PYTEST_ARGS=tests/server)
+	MAGNETAR_SAMPLES=all $(MAKE) test PYTEST_ARGS="-p tests.durations $(PYTEST_ARGS)"
 
 coverage: env  ## run the core's tests; fail if its branch coverage falls below the floor
 	$(BIN)/python -m slipcover --branch --source streaming/broker --skip-covered --fail-under $(COVERAGE_FLOOR) \

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.examples import examples
-from tests.samples import parts
+from tests.samples import ALWAYS, CORE, FREE_FILES, FREE_NEAR, drawn, durations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,10 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Whoever names a path gets all cases of the tests there. The processes of xdist get a path, and this variable."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        os.environ.setdefault("MAGNETAR_SAMPLES", "all" if named else _git("rev-parse", "HEAD") or "0")
+        os.environ.setdefault(
+            "MAGNETAR_SAMPLES", "all" if named else _git("rev-list", "--count", "HEAD") or "0"
+        )
 
 
 _TESTS = Path(__file__).parent
+_Case = tuple[str, float, pytest.Item]
 
 
 def _git(*arguments: str) -> str:
@@ -70,22 +73,21 @@ def _git(*arguments: str) -> str:
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
 def pytest_draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that are marked as `sampled`: others after each commit, which take about as long. What one of the last
-    five commits changed runs whole."""
+    """Leave out cases of tests that take long, see `tests.samples`. More run of the files and the rooms that the last five commits changed."""
     if (commit := os.environ["MAGNETAR_SAMPLES"]) == "all":
         return
-    changed = {_TESTS.parent / path for path in _git("diff", "--name-only", "HEAD~5", "--", ".").split("\n")}
-    marked: dict[int, list[tuple[float, pytest.Item]]] = {}
+    changed = {Path(path) for path in _git("diff", "--name-only", "HEAD~5").split("\n")}
+    rooms = CORE | {path.parts[1] for path in changed if path.parts[:1] == ("streaming",)}
+    seconds = durations()
+    files, near, far = list[_Case](), list[_Case](), list[_Case]()
     for item in items:
-        if item.path not in changed and (mark := item.get_closest_marker("sampled")):
-            marked.setdefault(mark.args[0], []).append((mark.kwargs.get("seconds", 1), item))
-    left_out = {
-        id(item)
-        for among, cases in marked.items()
-        for number, part in enumerate(parts(cases, among))
-        if number != int(commit[:8], 16) % among
-        for item in part
-    }
+        path, test = item.path.relative_to(_TESTS.parent), item.nodeid.partition("[")[0]
+        if test in seconds and path.name not in ALWAYS:
+            group = files if path in changed else near if path.parts[1] in rooms else far
+            group.append((test, seconds[test], item))
+    now = int(commit)
+    run = drawn(files, now, together=FREE_FILES) + drawn(near, now, FREE_NEAR) + drawn(far, now)
+    left_out = {id(item) for *_, item in files + near + far} - {id(item) for item in run}
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
 

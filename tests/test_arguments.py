@@ -649,7 +649,6 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return dict(zip(every, map(json.loads, ran.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=" ".join(case.arguments)) for cases in CASES.values() for case in cases]
 )
@@ -680,7 +679,6 @@ def test_the_table_is_complete() -> None:
     assert found - {(path, "help") for path, _ in found} == known | ANYTHING
 
 
-@pytest.mark.sampled(8, seconds=14)
 def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whatever names a file or a folder: it would be the current one."""
     monkeypatch.chdir(folder(tmp_path))
@@ -748,7 +746,6 @@ def test_every_number_has_a_range() -> None:
     assert without == []
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["serve", "--help"], ["inspect", "{w}/log.jsonl"], ["debug", "{w}/log.jsonl"]],
                          ids=" ".join)  # fmt: skip
 @pytest.mark.parametrize("stream", ["full", "closed", "latin-1"])

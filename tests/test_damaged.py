@@ -224,7 +224,6 @@ def damages(data: bytes, dice: Random) -> Iterator[tuple[str, bytes]]:
     yield "foreign", b"PAR1 of somebody else\n"
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_file_is_never_another(kind: str, tmp_path: Path) -> None:
     write, name, look = KINDS[kind]

@@ -26,7 +26,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "limit"),
     [

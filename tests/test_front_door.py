@@ -349,7 +349,6 @@ def test_a_fold_without_partitions_puts_commands_where_a_log_does(
         assert rows.sort_by(order)[name].to_pylist() == expected.sort_by(order)[name].to_pylist()
 
 
-@pytest.mark.sampled(4, seconds=6)
 @pytest.mark.spark
 def test_a_negative_offset_stops_a_query_before_anything_is_written(
     spark: SparkSession, tmp_path: Path
@@ -386,7 +385,6 @@ def crash(*, at: int) -> Callable[[magnetar.Written], None]:
     return on_batch
 
 
-@pytest.mark.sampled(4, seconds=9)
 @pytest.mark.spark
 def test_a_restarted_query_gives_the_rows_of_one_run(spark: SparkSession, tmp_path: Path) -> None:
     """After a failure between the writes of a micro-batch and Spark's commit, after a stop, and with files that came meanwhile."""
@@ -422,7 +420,6 @@ def test_a_restarted_query_gives_the_rows_of_one_run(spark: SparkSession, tmp_pa
     assert spark.conf.get("spark.sql.shuffle.partitions") == tasks
 
 
-@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.spark
 def test_what_is_available_now_by_the_clock_of_the_trigger(spark: SparkSession, tmp_path: Path) -> None:
     """It ends, and each start with records looks at the time."""
@@ -454,7 +451,6 @@ def test_what_is_available_now_by_the_clock_of_the_trigger(spark: SparkSession, 
     assert [spark.conf.get(name) for name in names] == before
 
 
-@pytest.mark.sampled(4, seconds=3)
 @pytest.mark.spark
 @pytest.mark.parametrize("crash_at", ["table", "on_batch"])
 @pytest.mark.parametrize("options", [(None, 3_600_000), (3_600_000, None)])
@@ -505,7 +501,6 @@ ODD_NAMES = ["sp ace", "~ a#b?c[x]{y,z}*\"o'te^`|<>a:b,ünï☃;$HOME&b=c+d ", "
 REFUSED_IN_A_TABLE = ODD_NAMES[-1]
 
 
-@pytest.mark.sampled(4, seconds=6)
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_folders_with_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
@@ -569,7 +564,6 @@ magnetar.start(
 """
 
 
-@pytest.mark.sampled(8, seconds=24)
 @pytest.mark.spark
 def test_killed_and_started_again(tmp_path: Path) -> None:
     magnetar.replay(traffic(), tmp_path / "out")
@@ -582,7 +576,6 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     assert same(magnetar.read_rows(tmp_path / "store"), magnetar.read_rows(tmp_path / "out"))
 
 
-@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.spark
 def test_time_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     """By the clock of the trigger, without any command."""
@@ -661,7 +654,6 @@ def test_wrong_columns(spark: SparkSession, tmp_path: Path, columns: list[str], 
     assert {each.name for each in tmp_path.iterdir()} == {"in"}
 
 
-@pytest.mark.sampled(4, seconds=7)
 @pytest.mark.spark
 def test_other_mistakes(spark: SparkSession, tmp_path: Path) -> None:
     files(tmp_path / "in", traffic().slice(0, 10), 1)

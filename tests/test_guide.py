@@ -30,7 +30,6 @@ def examples() -> list[Step]:
     return found
 
 
-@pytest.mark.sampled(8, seconds=34)
 @pytest.mark.spark
 def test_what_it_shows(tmp_path: Path) -> None:
     found = examples()
@@ -53,7 +52,6 @@ def test_what_it_shows(tmp_path: Path) -> None:
     assert not wrong, "\n\n".join(wrong)
 
 
-@pytest.mark.sampled(8, seconds=14)
 def test_the_first_what_if(tmp_path: Path) -> None:
     """The files that docs/guide/whatif.md shows, saved, and its first command print what it shows."""
     text = (ROOT / "docs" / "guide" / "whatif.md").read_text()

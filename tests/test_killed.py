@@ -278,7 +278,6 @@ WORKS: dict[str, Work] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", WORKS)
 def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
     work = WORKS[name]
@@ -302,7 +301,6 @@ def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
     raise AssertionError("there are more steps")
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["whatif", "diff", "advise", "check"])
 def test_an_answer_that_fails_at_any_step_can_be_asked_for_again(name: str, tmp_path: Path) -> None:
     work = WORKS[name]

@@ -149,7 +149,6 @@ def test_a_mutant_that_no_test_reaches_survives(tmp_path: Path) -> None:
     assert ran.stdout.endswith("noticed: 0 of 9, 0.0 %\n")
 
 
-@pytest.mark.sampled(2)
 def test_sharp_tests_pass_the_floor_and_what_never_ends_is_noticed(tmp_path: Path) -> None:
     tests = """\
 from streaming.broker.rule import LOG, check
@@ -190,7 +189,6 @@ def test_it() -> None:
 """
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tests", [WAITS_WHEN_IMPORTED, WAITS_IN_A_TEST])
 def test_what_waits_forever_is_noticed(tmp_path: Path, tests: str) -> None:
     impatient(project(tmp_path, tests))
@@ -231,7 +229,6 @@ def test_tests_that_fail_anyway_judge_nothing(tmp_path: Path, tests: str) -> Non
     assert "the tests did not run to the end" in ran.stderr
 
 
-@pytest.mark.sampled(4, seconds=5)
 def test_the_sample_of_a_seed_hardly_changes_with_the_code() -> None:
     found = modules(ROOT, CORE)
     before = [mutant.identity for _, mutant in sampled(found, 100, 1)]
@@ -242,7 +239,6 @@ def test_the_sample_of_a_seed_hardly_changes_with_the_code() -> None:
     assert [each for each in before if each not in changed] == after[: len(before) - len(changed)]
 
 
-@pytest.mark.sampled(4, seconds=5)
 def test_equivalent_mutants_are_mutants() -> None:
     every = {mutant.identity for module in modules(ROOT, CORE) for mutant in module.mutants}
     gone = [each for each in equivalents() if each.identity not in every]

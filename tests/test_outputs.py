@@ -141,7 +141,6 @@ def test_every_output_is_tried() -> None:
     assert set(WRITING) == {key for key, of in USES.items() if of in files}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("key", "out"), CASES, ids=[f"{' '.join(key)} {out}" for key, out in CASES])
 def test_what_is_in_the_way_stays(
     folder: Path, key: tuple[str, str], out: str, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +210,6 @@ def test_every_store_is_tried() -> None:
     assert {*CONTINUING} | _ONLY_GO_ON == {key for key, of in USES.items() if of in KEPT}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("key", "out"), NESTED, ids=[f"{' '.join(key)} {out}" for key, out in NESTED])
 def test_nothing_begins_in_the_folders_of_a_query_or_around_them(
     tmp_path: Path, key: tuple[str, str], out: str, monkeypatch: pytest.MonkeyPatch

@@ -204,7 +204,6 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
 COMMON = {*IDENTITY, "clock"}
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_columns_are_filled_as_documented(
     kind: str, observed: dict[tuple[str, str], tuple[int, int]]

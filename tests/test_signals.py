@@ -197,7 +197,6 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.sampled(3)
 def test_a_signal_at_any_moment_of_a_command(tmp_path: Path, log: Path) -> None:
     """From its first import to its last file: one line or none, a code that says so, and the next start works."""
 
@@ -284,7 +283,6 @@ def test_signals_that_come_together_are_one_however_long_the_end_takes() -> None
     assert (process.returncode, process.stderr) == (130, "")
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
 @pytest.mark.parametrize("moment", ["Java starts", "the query runs"])

@@ -206,7 +206,6 @@ def reading(folder: Path) -> Iterator[Reader]:
         reader.leave()
 
 
-@pytest.mark.sampled(8, seconds=25)
 @pytest.mark.parametrize("pages", SITTINGS, ids="-".join)
 def test_what_it_says_without_kafka(tmp_path: Path, pages: tuple[str, ...]) -> None:
     with reading(tmp_path) as reader:

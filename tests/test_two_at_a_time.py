@@ -176,7 +176,6 @@ PAIRS = [
 """All but two that only read."""
 
 
-@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("thing", "one", "other"), PAIRS, ids=[" - ".join(each) for each in PAIRS])
 def test_two_at_a_time(
     thing: str, one: str, other: str, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -323,7 +322,6 @@ def test_a_note_survives_a_query_that_starts(inputs: Path, tmp_path: Path) -> No
     assert len(list((tmp_path / "bad/quarantine/_resubmitted").glob("*.json"))) == steps + 1
 
 
-@pytest.mark.sampled(8, seconds=29)
 def test_snapshots_that_are_forgotten_when_they_are_needed(inputs: Path, tmp_path: Path) -> None:
     """Another command takes a folder in the cache for one that nobody uses any more."""
 

@@ -36,7 +36,6 @@ def _too_few(tree: ast.AST) -> Iterator[int]:
                 yield each.lineno
 
 
-@pytest.mark.sampled(4, seconds=5)
 def test_who_decodes_expects_text_that_is_not_utf_8() -> None:
     """`UNDECODABLE` has all of it."""
     files = [

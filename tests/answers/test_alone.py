@@ -43,7 +43,6 @@ def told(log: Any, asked: list[PolicySet], name: str) -> list[Any]:
     return [[each for each in found.totals if each.policies in (name, BASELINE)], rows]
 
 
-@pytest.mark.sampled(64)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_a_policy_set_alone_and_among_others(theme: str, seed: int) -> None:
     log = as_table(live(theme, seed).log)

@@ -195,7 +195,6 @@ def exponential() -> Any:
     return scenario_of({"clients": clients})
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_exponential_scenario_ends_and_says_how_far_it_got(processes: int) -> None:
     checked = check(exponential(), processes=processes, most_states=3000)
@@ -374,7 +373,6 @@ def connected(random: Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.sampled(8, seconds=25)
 @given(random=st.randoms(use_true_random=False))
 @settings(max_examples=examples(16), deadline=None)
 def test_the_parts_of_a_scenario_violate_what_the_whole_violates(random: Random) -> None:
@@ -537,7 +535,6 @@ def test_a_seek_is_a_reset() -> None:
     assert checked.never == []
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_what_a_rule_takes_is_not_lost() -> None:
     path = "{topic}/subscription/s/skip/1"
     assert not found(
@@ -549,7 +546,6 @@ def test_what_a_rule_takes_is_not_lost() -> None:
     )
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_the_command_prints_what_the_function_returns(tmp_path: Path) -> None:
     path = SCENARIOS / "key_shared.yaml"
     ran = CliRunner().invoke(
@@ -636,7 +632,6 @@ def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
         read_scenario(tmp_path / "s.yaml")
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "violated"),
     [

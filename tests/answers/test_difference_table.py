@@ -69,7 +69,6 @@ def windows(dice: random.Random, topic: str, before: int) -> Iterator[list[pa.Ta
         number = stop
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_are_in_order(seed: int, kept: str) -> None:
     dice = random.Random(seed)
@@ -121,7 +120,6 @@ def test_nothing_differs() -> None:
         assert together(parts).equals(DIFFERENCES.empty_table())
 
 
-@pytest.mark.sampled(4, seconds=3)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_answer_with_little_memory(processes: int, kept: str, tmp_path: Path) -> None:
     log = partition_log(made_log(500), 3)

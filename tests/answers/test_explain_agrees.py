@@ -34,7 +34,6 @@ SAME: dict[str, set[str]] = {
 mirror) skips them for explain alone."""
 
 
-@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int, tmp_path: Path) -> None:
     records = as_table(live(theme, seed).log)
@@ -57,7 +56,6 @@ def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int, tmp_path
             assert waits == {name for name, of in backlogs.items() if str(position) in of}, found
 
 
-@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("theme", "seed"), [each for each in NAMES if each[0] != "mirrors"])
 def test_what_if_says_the_same(theme: str, seed: int, tmp_path: Path) -> None:
     records = as_table(live(theme, seed).log)

@@ -62,7 +62,6 @@ def shown_by(broker: Broker, name: str, call: str) -> Any:
     return said.fields.response
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("theme", "seed"), NAMES[1::6])
 def test_stats_are_not_read_otherwise_than_the_state(theme: str, seed: int) -> None:
     for broker, store, _ in restarts(theme, seed, 0.05):

@@ -18,7 +18,6 @@ def turns() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("turns")
 def test_each_thread_gets_what_came_of_its_own_work() -> None:
     with ThreadPoolExecutor(4) as threads:

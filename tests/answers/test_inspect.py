@@ -45,7 +45,6 @@ def folded(folder: Path) -> list[list[StateRow]]:
     return found
 
 
-@pytest.mark.sampled(8, seconds=14)
 @pytest.mark.spark
 def test_each_micro_batch_is_as_in_this_process(spark: SparkSession, tmp_path: Path) -> None:
     replay_log(traffic(), tmp_path / "out", batches=BATCHES, spark=spark)

@@ -347,7 +347,6 @@ def test_one_that_is_stopped_gives_the_smallest_log_so_far() -> None:
     assert sizes[0] > sizes[-1] == whole.after
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after", [1, 12])
 def test_a_signal_leaves_the_smallest_log_so_far(after: int, number: signal.Signals, tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ def fates(observer: Observer) -> dict[tuple[str, str, Position], str]:
     return found
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int) -> None:
     (observer,) = fold_side_by_side(as_table(live(theme, seed).log), 0, []).observers
@@ -49,7 +48,6 @@ def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int) -> None:
         assert (fate == "waiting") == waits, (name, subscription, position, fate)
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_a_move_counts_what_leaves_the_backlog(
     theme: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -70,7 +68,6 @@ def test_a_move_counts_what_leaves_the_backlog(
     fold_side_by_side(as_table(live(theme, seed).log), 0, [])
 
 
-@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_the_output_rows_say_the_same_as_far_as_they_can(theme: str, seed: int, tmp_path: Path) -> None:
     """They have no acks: what a rule took, or a deleted subscription had, may have been acked. Of a reader, they don't say where it began."""

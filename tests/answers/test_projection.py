@@ -203,7 +203,6 @@ def test_times_and_ids_move_and_settings_stay_as_they_are(tmp_path: Path) -> Non
 EDGES = (-(2**63), -1, 0, 1, START, LATEST_TIME, LATEST_TIME + 1, 2**63 - 1)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ahead", [-86_400, 0, 864_000], ids=["older", "as old", "newer"])
 @pytest.mark.parametrize("time", EDGES)
 def test_an_odd_time_moves_no_other_message(time: int, ahead: int, tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def resumed(every: int) -> Any:
     return mock.patch.object(compare, "fold_side_by_side", fold)
 
 
-@pytest.mark.sampled(64)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_the_answer_is_the_same(theme: str, seed: int) -> None:
     log = as_table(live(theme, seed).log)
@@ -50,7 +49,6 @@ def test_the_answer_is_the_same(theme: str, seed: int) -> None:
         assert rows(answer(log, 1, policies=policies)[0]) == expected
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_after_a_state(seed: int, tmp_path: Path) -> None:
     log = as_table(live("deduplication", seed).log)

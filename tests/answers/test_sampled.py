@@ -66,7 +66,6 @@ def is_sampled(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     return bool(request.param)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("answer", ANSWERS, ids=" ".join)
 def test_every_answer_says_so(answer: list[str], is_sampled: bool) -> None:
     words = ["LOG.jsonl" if each == "LOG" else each for each in answer]

@@ -49,7 +49,6 @@ def rows(found: WhatIf) -> list[Any]:
     return [found.totals, *(each.to_pylist() for each in tables)]
 
 
-@pytest.mark.sampled(64)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_the_answer_is_the_same(theme: str, seed: int) -> None:
     log = as_table(live(theme, seed).log)

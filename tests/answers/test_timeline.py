@@ -74,7 +74,6 @@ def same(found: list[StateRow], expected: list[StateRow]) -> bool:
     return sorted(found) == sorted(expected)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_each_moment_is_as_the_fold_of_the_beginning(seed: int, tmp_path: Path) -> None:
     draw, log = Random(seed), random_log(seed)
@@ -88,7 +87,6 @@ def test_each_moment_is_as_the_fold_of_the_beginning(seed: int, tmp_path: Path) 
     assert len(list((tmp_path / "timeline" / "snapshots").iterdir())) <= len(log) // 37 + 1
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_back_are_as_the_fold_from_the_start(seed: int, tmp_path: Path) -> None:
     draw, log = Random(seed), random_log(seed)

@@ -317,7 +317,6 @@ def test_a_small_log_equals_separate_replays_and_processes_change_nothing(tmp_pa
     assert to_json(again) == to_json(found)
 
 
-@pytest.mark.sampled(4, seconds=3)
 @pytest.mark.spark
 def test_tasks_of_spark_give_the_same(spark: SparkSession) -> None:
     records = [

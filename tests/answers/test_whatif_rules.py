@@ -605,7 +605,6 @@ def test_each_setting_that_differs_between_two_profiles_has_a_case() -> None:
     assert {*RECORDINGS, *LOGS, *CASES, *LARGE, *ELSEWHERE} == differ
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("setting", RECORDINGS)
 def test_a_recording_meets_the_rule(setting: str, tmp_path: Path) -> None:
     profile, messages = RECORDINGS[setting]
@@ -617,7 +616,6 @@ def test_a_recording_meets_the_rule(setting: str, tmp_path: Path) -> None:
     assert sum(setting in each.split(" or ") for each in named) <= messages
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", LOGS)
 def test_a_log_meets_the_rule(setting: str) -> None:
     records, before, after, says = LOGS[setting]
@@ -647,7 +645,6 @@ def finds(setting: str, case: Case) -> list[str]:
     return [on.topic]
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", CASES)
 def test_the_advisor_finds_what_the_rule_does_to_its_smallest_log(setting: str) -> None:
     case = CASES[setting]
@@ -661,7 +658,6 @@ def test_the_advisor_finds_what_the_rule_does_to_its_smallest_log(setting: str) 
 _SLOW = "keySharedLookAheadMsgInReplayThresholdPerSubscription"
 
 
-@pytest.mark.sampled(2, seconds=10)
 @pytest.mark.parametrize(
     "setting", [pytest.param(each, marks=[pytest.mark.slow] if each == _SLOW else []) for each in LARGE]
 )

@@ -53,7 +53,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("words", QUESTIONS, ids=" ".join)
 def test_a_replay_that_is_not_whole_answers_nothing(folder: Path, words: list[str], damage: str) -> None:
@@ -79,7 +78,6 @@ def test_a_checkpoint_in_place_of_a_store(words: str, tmp_path: Path) -> None:
     assert "checkpoint is the checkpoint of a query: name its store (--store) instead" in ran.stderr
 
 
-@pytest.mark.sampled(4, seconds=10)
 def test_a_replay_that_is_interrupted_answers_nothing_until_it_is_done(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "out"
     with log.open("w") as file:

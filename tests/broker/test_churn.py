@@ -392,7 +392,6 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
 """Each life, how often a day it is lived, and the broker's settings. More than `REMEMBERED` topics go in 200 days."""
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("life", "often", "settings"), LIVES, ids=[f"{life.__name__} {settings}" for life, _, settings in LIVES]
 )

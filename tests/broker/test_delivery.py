@@ -28,7 +28,6 @@ from tests.broker.recorded_lives import NAMES
 SHOWN: tuple[Show, ...] = get_args(Show)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("theme", "seed"), NAMES[2::4])
 def test_there_is_a_reason_whenever_entries_wait(theme: str, seed: int) -> None:
     for broker, store, _ in restarts(theme, seed, 0.1):

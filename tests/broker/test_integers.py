@@ -151,7 +151,6 @@ def lively(topic: str) -> Watched:
     return run
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "topic", [TOPIC, "non-persistent://public/default/t", PARTITIONED], ids=["t", "np", "part"]
 )

@@ -18,7 +18,6 @@ from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("theme", "seed"), NAMES[3::4])
 def test_the_checks_do_what_the_answers_say(theme: str, seed: int) -> None:
     for broker, store, draw in restarts(theme, seed, 0.05):

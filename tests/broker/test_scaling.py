@@ -543,7 +543,6 @@ def in_a_run(
         run.broker.publish(columns.rows, each, step, Receipts([], [], []))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LOADS)
 def test_work_is_proportional_to_the_load(name: str) -> None:
     assert work(name, 4 * N) < RATIO * work(name, N)

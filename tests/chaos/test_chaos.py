@@ -31,7 +31,6 @@ def test_each_kind_of_fault_comes_in_each_phase() -> None:
     assert first == {(kind, phase) for kind in KINDS for phase in PHASES}
 
 
-@pytest.mark.sampled(8, seconds=90)
 def test_three_seeds(tmp_path: Path) -> None:
     # They start with a driver killed in the fold, Kafka killed after the sinks, and an error before the commit.
     seeds = [8, 39, 48]
@@ -124,7 +123,6 @@ class Sabotaged:
         self._sink.write(batch_id, partition, by_kind(table))
 
 
-@pytest.mark.sampled(8, seconds=30)
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("changes", "found"),

@@ -53,7 +53,6 @@ def in_process(*arguments: object) -> Done:
 
 
 @pytest.mark.feature("J1")
-@pytest.mark.sampled(8, seconds=50)
 @pytest.mark.spark
 def test_traces_replayed_with_spark_and_without(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
@@ -140,7 +139,6 @@ def test_addresses_that_are_wrong(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log.jsonl"]
 
 
-@pytest.mark.sampled(4, seconds=17)
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")  # the command uses the existing session

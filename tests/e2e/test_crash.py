@@ -70,7 +70,6 @@ def test_the_traffic_is_worth_it(tmp_path: Path) -> None:
     assert [state.topics for state in outcome.states] == [3, 2, 3]
 
 
-@pytest.mark.sampled(8, seconds=150)
 def test_killed_and_started_again(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
 ) -> None:
@@ -125,7 +124,6 @@ def test_killed_whenever(
     assert_equal(of(spark, kafka, query), of_log(partition_log(log, PARTITIONS), tmp_path / "expected"))
 
 
-@pytest.mark.sampled(8, seconds=60)
 def test_a_live_run_replays_exactly(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, queries: Callable[..., LiveQuery]
 ) -> None:

@@ -43,7 +43,6 @@ ADVICE = "Nothing is lost"
 # -- sinks
 
 
-@pytest.mark.sampled(8, seconds=36)
 def test_sinks_that_fail_halfway_and_a_query_started_again(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
@@ -193,7 +192,6 @@ def runs(spark: SparkSession, own_kafka: LocalKafka, tmp_path: Path) -> Iterator
         each.close()
 
 
-@pytest.mark.sampled(8, seconds=50)
 def test_kafka_killed_and_started_again(runs: Callable[[int], Run]) -> None:
     query = runs(500)
     kafka = query.kafka

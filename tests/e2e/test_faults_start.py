@@ -130,7 +130,6 @@ def recreate(admin: Any, kafka: LocalKafka, topic: str, partitions: int) -> None
     kafka.create_topic(topic, partitions)
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     ("change", "said"),

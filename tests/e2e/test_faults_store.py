@@ -38,7 +38,6 @@ def unshares() -> bool:
     )
 
 
-@pytest.mark.sampled(8, seconds=16)
 @pytest.mark.skipif(not unshares(), reason="this system lets nobody mount a small disk")
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     command = ["unshare", "-rm", sys.executable, "-m", "tests.e2e.full_disk", str(tmp_path)]
@@ -86,7 +85,6 @@ def everything(store: LedgerStore) -> list[Any]:
     return [*found, *(t.to_pylist() for file in reader.segments() for t in file.entries_without([]))]
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize("name", [SEGMENT, SEALED])
 def test_a_flipped_bit_is_an_error_or_changes_nothing(store: LedgerStore, tmp_path: Path, name: str) -> None:
     file, dice = tmp_path / name, random.Random(1)

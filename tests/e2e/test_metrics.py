@@ -83,7 +83,6 @@ def of_topics(text: str) -> Values:
     return {key: value for key, value in values(text).items() if len(key) > 3}
 
 
-@pytest.mark.sampled(8, seconds=80)
 @pytest.mark.feature("I2")
 def test_a_running_query_shows_the_stats_of_its_topics(query: LiveQuery, spark: SparkSession) -> None:
     query.start()

@@ -106,7 +106,6 @@ def magnetar(*arguments: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.sampled(8, seconds=70)
 def test_a_query_goes_on_over_more_partitions(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
     old = Live(spark, kafka, "two-partitions", tmp_path)
     produce_log(BEFORE, old.address, partitions=2)
@@ -158,7 +157,6 @@ def joined(old: Live, new: Live) -> dict[str, object]:
     return {**by_topic(Outcome(tables, second.entries, quarantine, {}, second.states))}
 
 
-@pytest.mark.sampled(8, seconds=16)
 def test_partitions_without_records_have_the_states_of_the_beginning(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
@@ -194,7 +192,6 @@ def test_partitions_without_records_have_the_states_of_the_beginning(
     assert metrics.topic("persistent://public/default/t1") is not None
 
 
-@pytest.mark.sampled(4, seconds=14)
 def test_a_query_does_not_go_back_to_an_older_version(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ SECONDS = 20
 RATE = 100
 
 
-@pytest.mark.sampled(8, seconds=80)
 @pytest.mark.feature("J2")
 def test_a_short_soak(tmp_path: Path) -> None:
     command = ["-m", "bench.soak", "--minutes", str(SECONDS / 60), "--rate", str(RATE), "--sample", "4"]

@@ -90,7 +90,6 @@ def query(kafka: LocalKafka, tmp_path: Path) -> Iterator[Submitted]:
     kill_session(made.process)
 
 
-@pytest.mark.sampled(8, seconds=60)
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_it_is_the_query_on_the_session_of_spark_submit(query: Submitted, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ def refused(done: Done, where: Path, holder: int) -> None:
     assert "empty" not in done.complaint
 
 
-@pytest.mark.sampled(8, seconds=50)
 def test_signals_a_second_query_and_a_kill(query: LiveQuery, tmp_path: Path) -> None:
     def run(checkpoint: Path, store: Path) -> Done:
         return magnetar("run", "--ingress", query.ingress, "--checkpoint", checkpoint, "--store", store)

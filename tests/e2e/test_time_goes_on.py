@@ -123,7 +123,6 @@ def in_tables(store: Path) -> bool:
     return written(store) == [len(EXPIRING), len(DELAYED)]
 
 
-@pytest.mark.sampled(8, seconds=36)
 def test_what_is_due_comes_without_records(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
     """After a stop, a crash before and after the commit, a move, and an import."""
     address = f"kafka://{kafka.bootstrap}"
@@ -160,7 +159,6 @@ def test_what_is_due_comes_without_records(spark: SparkSession, kafka: LocalKafk
         assert len(after) <= 2
 
 
-@pytest.mark.sampled(8, seconds=30)
 def test_a_clock_that_jumps_ahead_takes_no_broker_along(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +190,6 @@ def test_a_clock_that_jumps_ahead_takes_no_broker_along(
     assert all(state.clock <= time.time() * 1000 for state in partition_states(spark, query.checkpoint))
 
 
-@pytest.mark.sampled(8, seconds=40)
 @pytest.mark.usefixtures("spark")  # the command uses the existing session
 def test_a_server_with_its_query_starts_again_without_records(kafka: LocalKafka, tmp_path: Path) -> None:
     """It serves clients after the first micro-batch, whose commands are the next records."""

@@ -54,7 +54,6 @@ def compacted(admin: Any, url: KafkaUrl) -> None:
     admin.alter_configs([ConfigResource("TOPIC", url.topic, {"cleanup.policy": "compact"})])
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -96,7 +95,6 @@ def test_a_topic_that_changes_under_a_query(
     assert last.batch == 0
 
 
-@pytest.mark.sampled(4, seconds=3)
 def test_a_topic_of_responses_that_is_made_anew_under_a_query(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
@@ -138,7 +136,6 @@ def test_a_topic_of_responses_that_is_made_anew_under_a_query(
     assert said == [note]
 
 
-@pytest.mark.sampled(4, seconds=12)
 def test_a_kafka_that_comes_back_with_older_data(spark: SparkSession, tmp_path: Path) -> None:
     """The topic keeps its id. When writers have filled it beyond the query's offsets, only the records are other ones."""
 

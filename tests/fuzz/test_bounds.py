@@ -55,14 +55,12 @@ ROUNDS = 1
 TOPIC = TOPICS[0]
 
 
-@pytest.mark.sampled(4, seconds=4)
 @given(logs(most=16, largest=1 << 15))
 @settings(max_examples=examples(80), suppress_health_check=list(HealthCheck))
 def test_a_log_costs_no_more_than_its_bound(log: Log) -> None:
     judge_log(log)
 
 
-@pytest.mark.sampled(8, seconds=60)
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """The same cases each time; `make fuzz` tries others."""
     words = ["--rounds", str(ROUNDS), "--seed", "0", "--minutes", "4", "--out", str(tmp_path)]
@@ -150,7 +148,6 @@ def longest_of(field: inspect.Type, holder: inspect.StructType, size: int) -> li
     return [value for each in types if each is not holder for value in longest(each, size)]
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
     log = swing()
@@ -196,7 +193,6 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_at_its_edges(name: str) -> None:
     for value in {*NUMBERS, *edges_of(name)}:
@@ -206,7 +202,6 @@ def test_every_setting_at_its_edges(name: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", sorted({name: None for name, _ in POLICY_CALLS.values()}))
 def test_every_policy_at_its_edges(name: str) -> None:
     for value in NUMBERS:
@@ -216,7 +211,6 @@ def test_every_policy_at_its_edges(name: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("type_", QUOTA_TYPES)
 @pytest.mark.parametrize("policy", get_args(QuotaPolicy))
 def test_every_quota_at_its_edges(type_: str, policy: str) -> None:
@@ -228,7 +222,6 @@ def test_every_quota_at_its_edges(type_: str, policy: str) -> None:
         judge_log(ended(log, 366 * DAY))
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("depth", [100, 5_000, 100_000])
 @pytest.mark.parametrize("form", sorted(DEEP))
 def test_nesting(form: str, depth: int) -> None:
@@ -256,7 +249,6 @@ BEFORE: dict[str, list[tuple[str, str, int]]] = {
 }
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("before", sorted(BEFORE))
 @pytest.mark.parametrize("grows", sorted(SEGMENTS))
 def test_a_load_costs_in_proportion(grows: str, before: str) -> None:
@@ -268,7 +260,6 @@ def test_a_load_costs_in_proportion(grows: str, before: str) -> None:
     judge_load(load, {"delayed": 1500, "queued": 60}.get(grows, 150))
 
 
-@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize("count", [50, 300])
 def test_a_silence_in_which_little_happens_on_a_topic_with_many_subscriptions(count: int) -> None:
     log = begun()
@@ -303,7 +294,6 @@ def failing(broker: Broker) -> None:
     raise RecursionError
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("harm", "name"),
     [(busy, "calls of PUBLISH"), (big, "bytes of memory of PUBLISH"), (slow, "seconds of PUBLISH"),

@@ -19,7 +19,6 @@ def test_a_log_costs_no_more_than_its_bound(path: Path) -> None:
     judge_log(read(path))
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.load")), ids=lambda path: path.stem)
 def test_a_load_grows_as_it_may(path: Path) -> None:
     judge_load(Load(**json.loads(path.read_text())))

@@ -167,7 +167,6 @@ def undisturbed(partitions: int, folder: Path) -> dict[str, Any]:
     return by_topic(of_log(partition_log(whole, partitions), folder))
 
 
-@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize(("before", "after"), [(2, 5), (3, 1)])
 def test_a_log_goes_on_over_other_partitions(
     before: int, after: int, kafka: LocalKafka, tmp_path: Path
@@ -231,7 +230,6 @@ def interrupted_at(step: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_move_that_was_interrupted_goes_on(
     step: str, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -285,7 +283,6 @@ IMPORTS = [
 """Where an import fails. `itself`: it may, because of its sources."""
 
 
-@pytest.mark.sampled(15)
 @pytest.mark.parametrize(("target", "step"), IMPORTS)
 @pytest.mark.parametrize("changed", ["entries", "entries in their place", "dump", "folder", "nothing"])
 def test_nothing_of_an_import_that_failed_stays(
@@ -345,7 +342,6 @@ def test_nothing_of_an_import_that_failed_stays(
     assert json.loads((store / "ingress.json").read_bytes())["topic"] == topic
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["the same topic", "a new topic"])
 def test_each_file_of_a_store_with_states_is_missed(target: str, kafka: LocalKafka, tmp_path: Path) -> None:
     """The query does not start, or it starts with all that there was. So do those without a whole folder."""
@@ -395,7 +391,6 @@ def test_each_file_of_a_store_with_states_is_missed(target: str, kafka: LocalKaf
     assert not refused.keys() & {"ingress.json", "seed/begun.json"}
 
 
-@pytest.mark.sampled(4, seconds=10)
 def test_the_commands_go_on_after_an_interruption(
     kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,7 +446,6 @@ def add_partitions(query: Query, count: int) -> None:
         admin.create_partitions({query.url.topic: count})
 
 
-@pytest.mark.sampled(4, seconds=3)
 def test_states_move_from_a_topic_that_got_partitions(kafka: LocalKafka, tmp_path: Path) -> None:
     """Kafka has deleted the log's beginning, so the states are all that there is."""
     old, states = stopped(kafka, "grown", tmp_path)
@@ -518,7 +512,6 @@ def test_from_added_partitions_with_records_a_dump_leads_on(
     assert len(Query(kafka, "cut-new", tmp_path, seed.states()).rows()) == 3
 
 
-@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.parametrize("began", [False, True])
 def test_a_query_whose_topic_got_partitions_during_a_micro_batch(
     began: bool, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -60,7 +60,6 @@ def test_two_partitions_become_five(kafka: LocalKafka, tmp_path: Path) -> None:
     assert found == expected
 
 
-@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.spark
 def test_spark_comes_to_the_same_over_other_partitions(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path

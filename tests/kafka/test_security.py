@@ -55,7 +55,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PATIENCE_MS", 1500)
 
 
-@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_commands_and_answers_with_a_password(
     secured: SecuredKafka, mechanism: str, caplog: pytest.LogCaptureFixture
@@ -97,7 +96,6 @@ def test_commands_and_answers_with_a_password(
     assert repr(password)[1:-1] not in caplog.text
 
 
-@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.spark
 def test_spark_resolves_the_secrets_by_itself(secured: SecuredKafka, spark: "SparkSession") -> None:
     bootstrap, topic = secured.kafka.bootstrap, f"secured-{uuid4().hex}"
@@ -167,7 +165,6 @@ def test_a_wrong_password_is_one_sentence_on_the_terminal(secured: SecuredKafka,
     assert WRONG not in line
 
 
-@pytest.mark.sampled(2)
 def test_a_changed_password_stops_a_sink_with_a_sentence_and_a_repaired_file_lets_it_continue(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

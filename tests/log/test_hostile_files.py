@@ -47,7 +47,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("command", ["check", "replay"])
 def test_yaml_is_bounded(name: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +71,6 @@ def test_yaml_is_bounded(name: str, command: str, tmp_path: Path, monkeypatch: p
     assert peak < (20 if name == "many" else 200) << 20
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("time", [-(2**63), -62_135_596_800_001, 253_402_300_800_000, 10**14, 2**63 - 1])
 @pytest.mark.parametrize(
     "words",
@@ -301,7 +299,6 @@ def test_more_different_values_than_a_dictionary_holds(
         read_log(tmp_path / "log.parquet")
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_a_million_lines_need_no_more_room_than_there_is(tmp_path: Path) -> None:
     """However well they are packed."""
     path = tmp_path / "log.jsonl.gz"

@@ -99,7 +99,6 @@ def test_what_is_taken_apart_is_whole(seed: int, tmp_path: Path) -> None:
             assert own.equals(records.filter(pc.equal(records["partition"], partition)))
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_are_the_same(seed: int, tmp_path: Path) -> None:
     policies = [PolicySet("ttl", ttl(5)), PolicySet("eviction", eviction(20)), PolicySet("b", broker(brokerDeduplicationEnabled=True))]  # fmt: skip

@@ -45,7 +45,6 @@ def of_rows(rows: Iterable[MirrorDrift]) -> Values:
     return found
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.feature("I2", "K3")
 @pytest.mark.parametrize("seed", range(8))
 def test_the_drift_is_that_of_the_rows(seed: int) -> None:

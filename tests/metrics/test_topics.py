@@ -120,7 +120,6 @@ def expected(cluster: str, name: str, stats: dict[str, Any]) -> Values:
     return found
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.feature("I2")
 @pytest.mark.parametrize(("theme", "seed"), NAMES[::3])
 def test_metrics_equal_the_stats_of_the_admin_api(theme: str, seed: int) -> None:

@@ -69,7 +69,6 @@ def logged(url: KafkaUrl, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.sampled(4, seconds=6)
 def test_it_goes_on_after_any_end(
     broker: Running, url: KafkaUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +149,6 @@ def test_a_start_reads_from_the_last_restatement(
         assert [*journal.read()] == []
 
 
-@pytest.mark.sampled(8, seconds=17)
 @pytest.mark.parametrize("error", [KafkaFailed("it stumbles"), KafkaTimeoutError("it is slow")])
 def test_it_begins_again_when_kafka_fails(
     broker: Running, url: KafkaUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -138,7 +138,6 @@ def of_clock(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == clock.__name__]
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("offs", _JUMPS, ids=str)
 def test_the_time_of_a_log_goes_on_whatever_the_machines_clock_does(
     offs: tuple[int, int], client: Any, rest: Rest, broker: Running, namespace: str, tmp_path: Path,
@@ -278,7 +277,6 @@ class Moody(Rest):
         return super().call(method, path, body)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_after_any_end_the_log_goes_on_without_a_gap_or_a_repetition(
     seed: int,
@@ -740,7 +738,6 @@ class Flaky(Rest):
         return super().call(method, path, body)
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize(
     ("status", "words"), [(500, "waits: GET"), (403, "left out: GET"), (None, "trying again every")]
 )
@@ -792,7 +789,6 @@ def test_a_topic_that_can_not_be_read_waits(
     is_twin(rest, folder, *topics)
 
 
-@pytest.mark.sampled(4, seconds=3)
 @pytest.mark.parametrize(("status", "ends"), [(503, "wait"), (403, "are left out")])
 def test_one_line_for_the_trouble_of_many_topics(
     status: int, ends: str, client: Any, broker: Running, tmp_path: Path, namespace: str
@@ -945,7 +941,6 @@ def test_shares_add_up(seed: int) -> None:
     assert shares.next() <= each
 
 
-@pytest.mark.sampled(4, seconds=6)
 def test_policies_have_their_share_although_all_topics_are_due(
     client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -990,7 +985,6 @@ def test_urls_of_several_brokers_of_which_the_first_is_away(
     assert len(positions(folder, topic)) == 5
 
 
-@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.parametrize("redirects", [0, 1, 3])
 def test_whatever_calls_take_a_round_has_no_more_than_it_may(
     redirects: int,
@@ -1184,7 +1178,6 @@ def of_cursor(**fields: Any) -> Callable[[Any], Any]:
     }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("wanted", "change"),
     [

@@ -165,7 +165,6 @@ def act(pair: Pair, draw: Random, connected: set[str], *, expires: bool = True) 
             pair.wait(draw.choice([0.1, 3, 20]))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_twin_equals_its_topic(seed: int) -> None:
     draw = Random(seed)
@@ -193,7 +192,6 @@ def test_a_twin_equals_its_topic(seed: int) -> None:
         pair.assert_equal()
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_twin_with_the_same_rules_of_its_own_comes_to_the_same(seed: int) -> None:
     """What-if of a mirrored log: the twin's own rules act, also between two looks, when it does not know yet of new subscriptions."""
@@ -350,7 +348,6 @@ def in_log(*records: Mirror) -> Observation | None:
     return MirrorProgress(log, sampled=False).topics["t"].before
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("type_", ["Exclusive", "Failover", "Shared", "Key_Shared"])
 @pytest.mark.parametrize("seed", range(20))
 def test_what_consumers_acknowledge_nobody_has_skipped(seed: int, type_: Any) -> None:

@@ -76,7 +76,6 @@ def topics(request: Any, brokers: Cluster) -> list[str]:
     return [f"persistent://{namespace}/{name}{number}" for number in range(3) for name in "ab"]
 
 
-@pytest.mark.sampled(4, seconds=2)
 def test_topics_of_several_brokers(brokers: Cluster, topics: list[str], tmp_path: Path) -> None:
     """Lookups and calls go on to the broker that serves a topic."""
 
@@ -93,7 +92,6 @@ def test_topics_of_several_brokers(brokers: Cluster, topics: list[str], tmp_path
     is_twin(brokers.rest, tmp_path / "log", *topics)
 
 
-@pytest.mark.sampled(8, seconds=35)
 def test_one_of_several_brokers_is_away(
     brokers: Cluster, topics: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +123,6 @@ def test_one_of_several_brokers_is_away(
     assert {len(positions(folder, topic)) for topic in topics} == {5}
 
 
-@pytest.mark.sampled(8, seconds=12)
 @pytest.mark.parametrize("away", ["all", "admin", "service"])
 def test_ten_minutes_without_a_broker(away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line when it begins and a line when it is over. Nothing of what came meanwhile is missing, and nothing is there twice."""

@@ -170,7 +170,6 @@ def lost(log: pa.Table, policies: pa.Table) -> set[tuple[Any, ...]]:
     return {(row["subscription"], row["sequence_id"], row["change"]) for row in found.differences.to_pylist()}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "policies", [ttl(60), ttl(300), eviction(400)], ids=["ttl 60", "ttl 300", "eviction"]
 )
@@ -185,7 +184,6 @@ def test_the_same_messages_would_be_lost(seed: int, policies: pa.Table) -> None:
     assert here == there
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("minutes", [0, 1, 5, -1])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_ledgers_would_be_kept(seed: int, minutes: int) -> None:
@@ -200,7 +198,6 @@ def test_the_same_ledgers_would_be_kept(seed: int, minutes: int) -> None:
     assert here == there
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_policies_that_the_cluster_has_change_nothing(seed: int) -> None:
     """However long a topic pauses, and whenever the mirror began: until then, the log has entries and no subscriptions. But the cluster's rules
@@ -235,7 +232,6 @@ def test_the_policies_that_the_cluster_has_change_nothing(seed: int) -> None:
     assert alone == followed
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_traffic_of_a_mirror_goes_on_behind_what_a_twin_has(seed: int, tmp_path: Path) -> None:
     """A log as if it began now, on the state that it led to: the same becomes of all messages, whether it is the cluster's or the mirror's."""

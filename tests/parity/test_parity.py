@@ -203,7 +203,6 @@ def test_a_recorder_does_not_wait_for_a_broker_that_never_answers(monkeypatch: p
     assert not Recorder(Ports(0, 0, 0), "x", {}).close()
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize(
     ("said", "busy"),
     [

@@ -43,7 +43,6 @@ def no_network(folder: Path) -> list[Path]:
     return pages
 
 
-@pytest.mark.sampled(8, seconds=14)
 def test_the_folder_of_a_replay(tmp_path: Path) -> None:
     replay_in_process(traffic(), tmp_path / "out")
     ran = quality(tmp_path / "out")
@@ -60,7 +59,6 @@ def test_the_folder_of_a_replay(tmp_path: Path) -> None:
     assert page.count("text-success") > 10
 
 
-@pytest.mark.sampled(4, seconds=12)
 def test_the_store_of_a_live_query(tmp_path: Path) -> None:
     """Its own checks leave samples, results and counts in the folder of the pages, and go on there."""
     replay_in_process(traffic(), tmp_path / "out")
@@ -76,7 +74,6 @@ def test_the_store_of_a_live_query(tmp_path: Path) -> None:
     assert "mine.txt" in quality(tmp_path / "out").output
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_a_column_of_integers_without_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     replay_in_process(traffic(), tmp_path / "out")
     path, *_ = (tmp_path / "out" / "tables" / "kind=SEND_RECEIPT").iterdir()

@@ -40,7 +40,6 @@ def types_of(suite: Suite) -> dict[str, pa.DataType]:
     return COLUMNS[suite.kind] if suite.name.startswith("input.") else ROWS
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(suites()))
 def test_each_suite_flags_the_same_rows(name: str) -> None:
     suite = suites()[name]
@@ -50,7 +49,6 @@ def test_each_suite_flags_the_same_rows(name: str) -> None:
     assert all(found.values()), "the table breaks every rule"
 
 
-@pytest.mark.sampled(2)
 def test_recorded_traffic_breaks_no_rule_and_both_say_so(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "out"
     import_traces([RECORDED], log)

@@ -88,7 +88,6 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.quality.gx.GreatExpectations", great_expectations)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("looked")
 def test_what_the_live_check_finds(tmp_path: Path) -> None:
     bad = [
@@ -202,7 +201,6 @@ def test_a_process_that_does_not_end_is_ended(
     assert "did not end within 0.1 s" in warning
 
 
-@pytest.mark.sampled(8, seconds=15)
 def test_a_folder_at_hand_with_packages_of_our_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "streaming").mkdir()
     (tmp_path / "streaming" / "__init__.py").write_text("raise SystemExit(7)")

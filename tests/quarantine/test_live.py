@@ -64,7 +64,6 @@ def records(kafka: LocalKafka, topic: str) -> list[Any]:
         consumer.close()
 
 
-@pytest.mark.sampled(4, seconds=6)
 @pytest.mark.feature("J1")
 @pytest.mark.spark
 def test_out_of_quarantine_and_through_the_query(

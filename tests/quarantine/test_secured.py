@@ -15,7 +15,6 @@ from tests.quarantine.test_quarantine import TOPIC, complaint, edited, magnetar,
 from tests.sinks.helpers import output
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.kafka
 @pytest.mark.feature("J6")
 def test_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -650,7 +650,6 @@ def test_it_only_reads(scene: Scene) -> None:
     assert scene.rest.get("/persistent/public/default", list[str]) == before
 
 
-@pytest.mark.sampled(3)
 def test_a_topic_with_ten_thousand_subscriptions(scene: Scene) -> None:
     """What is printed has a bound, and the oldest message of each is not asked for."""
     stats = scene.stats(topic_of("no_permits"))

@@ -131,7 +131,6 @@ def falling_silent(at: str, *, pongs: bool = False) -> Scripted:
     return broker
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize("at", STAGES)
 def test_a_broker_that_says_nothing_any_more_is_asked_once(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After it was connected. Again as one that can't be reached: after a time that doubles, although it takes connections."""
@@ -182,7 +181,6 @@ def test_a_broker_that_sends_the_same_entry_for_ever(monkeypatch: pytest.MonkeyP
     broker.close()
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("at", STAGES)
 def test_topics_that_a_broker_does_not_serve_do_not_hold_up_others(
     at: str, monkeypatch: pytest.MonkeyPatch
@@ -295,7 +293,6 @@ def of_all(*urls: str) -> str:
     return ",".join([urls[0], *(each.partition("://")[2] for each in urls[1:])])
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(10))
 def test_calls_go_to_a_broker_that_can_be_reached(seed: int) -> None:
     """Of a URL with several, as long as there is one; always to the same, as long as it can be."""

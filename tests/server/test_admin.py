@@ -123,7 +123,6 @@ def test_each_policy_has_a_call() -> None:
 REFUSED = [("POST", "/namespaces/{tenant}/{namespace}/resourcegroup/{group}")]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "route",
     [call for call in (*CALLS, *OWN) if call[:2] not in REFUSED],

@@ -91,7 +91,6 @@ def prefixes(folder: Path) -> set[bytes]:
     return found
 
 
-@pytest.mark.sampled(4, seconds=3)
 @pytest.mark.parametrize("which", ["checkpoint", "segment"])
 def test_damage_is_never_another_state(folder: Path, which: str, tmp_path: Path) -> None:
     whole, shorter = state(folder), prefixes(folder)

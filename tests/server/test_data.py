@@ -538,7 +538,6 @@ def test_a_log_that_cannot_be_written_stops_the_engine(
     assert run(tmp_path, stats)["numberOfEntries"] == 1
 
 
-@pytest.mark.sampled(8, seconds=24)
 def test_kill_9_in_the_middle_of_traffic_loses_nothing(tmp_path: Path) -> None:
     """What was answered is there. With deduplication on, a client that sends again leaves nothing twice."""
 

@@ -43,6 +43,5 @@ def test_the_java_client(broker: Running) -> None:
     assert len(checked(broker, ".*")) == 33
 
 
-@pytest.mark.sampled(8, seconds=40)
 def test_what_applications_use_most(broker: Running) -> None:
     assert sorted(checked(broker, SHORT)) == sorted(SHORT.split("|"))

@@ -198,7 +198,6 @@ def before(ingress: str, responses: str, name: str) -> tuple[str, ...]:
     return name, "--ingress", ingress, "--responses", responses, "--name", name
 
 
-@pytest.mark.sampled(8, seconds=16)
 @pytest.mark.parametrize("traffic_of", [PythonTraffic, JavaTraffic])
 def test_an_embedded_server_is_killed(start: Start, tmp_path: Path, traffic_of: Traffic) -> None:
     server = start("a", "--data", str(tmp_path / "data"))
@@ -217,7 +216,6 @@ def test_a_server_is_killed_again_and_again_under_load(tmp_path: Path) -> None:
     assert kills.run(6, 1, tmp_path) == []
 
 
-@pytest.mark.sampled(8, seconds=60)
 @pytest.mark.parametrize("traffic_of", BOTH)
 @pytest.mark.spark
 @pytest.mark.kafka

@@ -232,7 +232,6 @@ async def pong(other: Wire) -> bytes:
     return other.read()
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_that_nobody_reads_take_bounded_memory(kind: str) -> None:
     async def work(server: BinaryServer) -> None:

@@ -107,7 +107,6 @@ def variants(cmd: str) -> Iterator[bytes]:
         yield partial(cmd, fields, tail[:length])
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cmd", COMMANDS)
 def test_frames_that_lack_something(cmd: str) -> None:
     failures: list[dict[str, Any]] = []
@@ -382,7 +381,6 @@ def misuse(port: int, data: bytes, end: str) -> None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", ["reads", "closes", "resets"])
 @pytest.mark.parametrize("name", ["serve", "double", "record", "metrics", "page"])
 def test_http_clients_that_misbehave(
@@ -431,7 +429,6 @@ _ANSWERS = {
 """What comes before a body is read."""
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize("name", _ANSWERS)
 def test_answers_to_requests_whose_bodies_are_no_bodies(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -509,7 +506,6 @@ _TARGETS = (
 )
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["serve", "insecure", "double", "record", "metrics", "page"])
 def test_headers_of_any_value(name: str, tmp_path: Path) -> None:
     """They are no error of the server's."""

@@ -106,7 +106,6 @@ def test_pulsars_units_and_checks(log: Path) -> None:
     assert len(added(log)) == 1, "what is refused is not written"
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_subscriptions_of_a_log(log: Path) -> None:
     assert run("skip", "t", "s", 2, "--log", log) == (0, "")
     assert backlog(log) == 3

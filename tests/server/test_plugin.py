@@ -252,7 +252,6 @@ def pytest_in(folder: Path, *files: tuple[str, str]) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.sampled(4, seconds=6)
 def test_a_shop_tests_its_application(tmp_path: Path) -> None:
     """Also as the documentation says."""
     document = (ROOT / "docs" / "guide" / "testing-your-application.md").read_text()
@@ -262,7 +261,6 @@ def test_a_shop_tests_its_application(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fails", [FAILS, FAILS_IN_SETUP], ids=["test", "setup"])
 def test_the_log_of_a_failed_test_is_kept_and_replays(tmp_path: Path, fails: str) -> None:
     done = pytest_in(tmp_path, ("test_fails.py", fails))

@@ -60,7 +60,6 @@ def refused(*words: str) -> str:
     return ran.stderr
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROTECT)
 @pytest.mark.parametrize("more", [(), ("--test-double",), ("--insecure",)], ids=" ".join)
 def test_a_server_is_not_open_where_its_settings_say_it_is_not(name: str, more: tuple[str, ...]) -> None:

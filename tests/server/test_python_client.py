@@ -106,7 +106,6 @@ def test_key_shared_keeps_each_key_with_one_consumer(client: Any, topic: str) ->
     assert set(counts.values()) == {5}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "compression",
     [
@@ -370,7 +369,6 @@ def test_a_schema_is_fetched_with_its_properties(broker: Running, topic: str) ->
     assert broker.call(fetch)["schema"] == {**schema, "name": name}
 
 
-@pytest.mark.sampled(8, seconds=20)
 def test_deduplication(configured: Configured, topic: str) -> None:
     with configured(brokerDeduplicationEnabled=True) as broker, broker.client() as client:
         consumer = client.subscribe(topic, "s")

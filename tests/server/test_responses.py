@@ -43,7 +43,6 @@ class Collected(KafkaResponses):
         self.values += [value for each in records for value in each.values.to_pylist()]
 
 
-@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.feature("J5", "K1")
 @pytest.mark.parametrize(
     ("rows_at_a_time", "bytes_at_a_time"), [(1 << 12, 1 << 25), (3, 1 << 25), (1 << 12, 100)]

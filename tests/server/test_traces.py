@@ -154,7 +154,6 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
         yield runner.get_loop()
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.feature("K1")
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
 def test_trace_through_sockets(path: Path, loop: asyncio.AbstractEventLoop) -> None:

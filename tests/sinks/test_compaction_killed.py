@@ -88,7 +88,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table, pa.
     return folder / "table", expected(folder / "all", range(2)), expected(folder / "left", range(1, 2))
 
 
-@pytest.mark.sampled(4, seconds=10)
 @pytest.mark.parametrize(
     ("dies", "stride", "least"), [(_at_call, 1, 8), (_at_change, 3, 20)], ids=["calls", "changes"]
 )

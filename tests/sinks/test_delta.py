@@ -168,7 +168,6 @@ def test_a_damaged_file_ends_a_compaction_with_a_sentence(url: str, damage: Call
         compact(url)
 
 
-@pytest.mark.sampled(4, seconds=2)
 def test_compaction_leaves_one_file_per_kind_and_day_and_the_same_rows(url: str, tmp_path: Path) -> None:
     sink = DeltaSink(url)
     for number in range(20):
@@ -193,7 +192,6 @@ def test_replaced_files_stay_for_readers(url: str) -> None:
     assert reader.to_pyarrow_table().num_rows == DeltaTable(url).to_pyarrow_table().num_rows
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_rows_may_be_committed_while_others_are_compacted(url: str, tmp_path: Path) -> None:
     sink = DeltaSink(url)
     for number in range(10):
@@ -233,7 +231,6 @@ def test_the_query_compacts_by_itself(url: str, caplog: pytest.LogCaptureFixture
     DeltaSink(url).close()
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("starts_per_batch", [1, 2])
 def test_a_query_that_ends_after_each_micro_batch_is_compacted_as_often_as_one_that_goes_on(
     starts_per_batch: int, url: str, tmp_path: Path
@@ -413,7 +410,6 @@ def test_a_folder_without_a_table_is_not_compacted(tmp_path: Path) -> None:
         DeltaLog(Storage(str(tmp_path))).compact()
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["sp ace", "ünïcode", "a,b;c'd\"e#f", "[x]{y}*?", "kind=x"])
 def test_folders_with_any_name(name: str, tmp_path: Path) -> None:
     url = str(tmp_path / name / "tables")
@@ -446,7 +442,6 @@ def test_pandas_reads_it(url: str) -> None:
     assert found.to_dict("list") == {"topic": [TOPIC] * 2, "entry_id": [0, 0], "batch": [0, 0]}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("commit", "damage"),
     # Without its last commit, a table is what it was before. Of the others, nobody looks whether they are commits.

@@ -100,7 +100,6 @@ def contents(life: Life) -> tuple[object, ...]:
     return read_entries(url), read_table(f"{url}/tables"), read_quarantine(url)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("last", range(len(MICRO_BATCHES)))
 def test_each_file_of_the_newest_micro_batch(tmp_path: Path, last: int) -> None:
     before = lived(tmp_path / "before", range(last))
@@ -198,7 +197,6 @@ def test_the_store_of_an_earlier_version(tmp_path: Path) -> None:
     life.start()
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [".DS_Store", "README", "1.txt", "foreign.parquet", "0-1.parquet", "1.json", "1.json~"]
 )

@@ -66,7 +66,6 @@ def found(folder: Path) -> object:
     return files, tables.to_pylist()
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("first", "second"), [*permutations(range(len(ATTEMPTS)), 2)])
 def test_the_rows_of_the_last_attempt_count(tmp_path: Path, first: int, second: int) -> None:
     once, twice = tmp_path / "once", tmp_path / "twice"
@@ -79,7 +78,6 @@ def test_the_rows_of_the_last_attempt_count(tmp_path: Path, first: int, second: 
     assert found(twice) == found(once)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("after_midnight", [False, True])
 @pytest.mark.parametrize(("first", "second"), [*permutations(range(len(ATTEMPTS)), 2)])
 def test_other_rows_than_the_committed_ones_are_refused(

@@ -73,7 +73,6 @@ def levels(store_url: str, partition: int) -> Counter[int]:
     return Counter(s.level for s in live)
 
 
-@pytest.mark.sampled(8, seconds=14)
 @pytest.mark.parametrize("partition", [0, 5])
 def test_hundreds_of_batches(tmp_path: Path, partition: int) -> None:
     chance = random.Random(partition)

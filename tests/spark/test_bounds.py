@@ -21,7 +21,6 @@ TOPIC = "persistent://public/default/large"
 LARGEST = 5 << 20  # Pulsar's maxMessageSize
 
 
-@pytest.mark.sampled(8, seconds=14)
 @pytest.mark.feature("J1")
 def test_the_largest_messages_a_few_at_a_time(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

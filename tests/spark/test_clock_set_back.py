@@ -85,7 +85,6 @@ class Life:
             storage.write_json(BEGUN, note | {"time": planned["batchTimestampMs"]})
 
 
-@pytest.mark.sampled(4, seconds=6)
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_a_batch_that_has_begun_is_repeated_and_another_planned_anew(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool

@@ -132,7 +132,6 @@ def test_the_key_of_the_state_has_the_columns_of_old_checkpoints(
         assert (each["partition"].nullable, each["slot"].nullable) == (True, False)
 
 
-@pytest.mark.sampled(4, seconds=15)
 @pytest.mark.feature("J1")
 def test_the_live_query(spark: SparkSession, kafka: LocalKafka, tmp_path: Path) -> None:
     """A live run, stopped and started again: what it wrote replays exactly, ticks included."""
@@ -201,7 +200,6 @@ class Poisoned(Broker):
             step(row)
 
 
-@pytest.mark.sampled(8, seconds=15)
 @pytest.mark.feature("J6")
 def test_a_record_that_stops_the_query_and_one_ahead_of_time(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path

@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from streaming.spark.keys import BALANCED, slot, spark_hash
 
 
-@pytest.mark.sampled(4, seconds=7)
 @pytest.mark.spark
 def test_spark_sends_each_partition_where_we_say(spark: SparkSession) -> None:
     keys = [(partition, slot(partition)) for partition in range(BALANCED + 5)]

@@ -75,7 +75,6 @@ def test_the_cut_changes_nothing(
     assert states == expected[1]
 
 
-@pytest.mark.sampled(8, seconds=14)
 @pytest.mark.feature("J1")
 @pytest.mark.spark
 @pytest.mark.parametrize(
@@ -93,7 +92,6 @@ def test_spark_changes_nothing(
     assert states == expected[1]
 
 
-@pytest.mark.sampled(4, seconds=3)
 @pytest.mark.feature("J1")
 @pytest.mark.spark
 def test_records_that_arrive_in_disorder(
@@ -143,7 +141,6 @@ def test_state_and_outputs_can_be_looked_at(spark: SparkSession, tmp_path: Path)
     assert not (sink.folder / "begun-3").exists()
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_the_state_may_be_in_rocksdb(
     spark: SparkSession, tmp_path: Path, expected: tuple[pa.Table, list[StateRow]]
 ) -> None:

@@ -16,7 +16,6 @@ from tests.state import checkpoint
 from tests.state.checkpoint import RELEASES
 
 
-@pytest.mark.sampled(4, seconds=5)
 @pytest.mark.feature("J2")
 @pytest.mark.spark
 @pytest.mark.parametrize("folder", RELEASES, ids=lambda folder: folder.name)

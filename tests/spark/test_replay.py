@@ -93,7 +93,6 @@ def test_what_if(tmp_path: Path) -> None:
     assert sum(row["backlog"] for row in forever.stats) > sum(row["backlog"] for row in recorded.stats)
 
 
-@pytest.mark.sampled(8, seconds=13)
 @pytest.mark.feature("I1", "J3")
 @pytest.mark.spark
 def test_what_if_with_spark_and_without(spark: SparkSession, tmp_path: Path) -> None:
@@ -128,7 +127,6 @@ def test_a_topic_in_two_ingress_partitions_is_refused(partitions: int | None) ->
         load(twice, partitions=partitions)
 
 
-@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.spark
 @pytest.mark.parametrize("with_spark", [False, True])
 def test_what_a_replay_did_not_write_is_never_deleted(

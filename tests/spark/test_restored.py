@@ -80,7 +80,6 @@ def life(spark: SparkSession, tmp_path: Path) -> Life:
     return life
 
 
-@pytest.mark.sampled(4, seconds=5)
 def test_one_micro_batch_older(life: Life) -> None:
     before = tree(life.folder / "store")
     with pytest.raises(
@@ -101,7 +100,6 @@ def missing(life: Life) -> None:
     shutil.rmtree(life.folder / "store")
 
 
-@pytest.mark.sampled(4, seconds=2)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -122,7 +120,6 @@ def test_a_store_that_is_older_than_its_checkpoint(
     assert tree(life.folder / "store") == before
 
 
-@pytest.mark.sampled(4, seconds=5)
 def test_a_copy_that_went_on_and_committed(life: Life) -> None:
     """The copies of checkpoint and store folded a micro-batch 2 of their own. The store has another one."""
     life.run(at_once=2, checkpoint="ckpt-old", store="store-old")
@@ -135,7 +132,6 @@ def test_a_copy_that_went_on_and_committed(life: Life) -> None:
     assert tree(life.folder / "store") == before
 
 
-@pytest.mark.sampled(4, seconds=8)
 def test_a_store_that_lost_its_newest_files(life: Life) -> None:
     """The query repeats the micro-batch, if its commit is deleted as the message says."""
     store = life.folder / "store"
@@ -161,7 +157,6 @@ def no_note(store: Path) -> None:
     (store / "begun.json").unlink(missing_ok=True)
 
 
-@pytest.mark.sampled(4, seconds=9)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -187,7 +182,6 @@ def test_planned_anew_beside_the_store(life: Life, change: Callable[[Path], obje
     life.run(at_once=2, checkpoint="ckpt-old", store="store-old")  # where it was planned, it is a repeat
 
 
-@pytest.mark.sampled(4, seconds=8)
 def test_a_repeat_that_the_previous_release_planned(life: Life) -> None:
     """It wrote everything, and no note."""
     from pyspark.errors import StreamingQueryException
@@ -202,7 +196,6 @@ def test_a_repeat_that_the_previous_release_planned(life: Life) -> None:
     assert magnetar.read_entries(life.folder / "store").equals(magnetar.read_entries(life.folder / "out"))
 
 
-@pytest.mark.sampled(4, seconds=4)
 @pytest.mark.parametrize(("checkpoint", "store"), [("x", "x"), ("x/tables/ckpt", "x"), ("x", "x/store")])
 def test_checkpoint_and_store_are_apart(life: Life, checkpoint: str, store: str) -> None:
     with pytest.raises(
@@ -270,7 +263,6 @@ def test_another_clock(spark: SparkSession, tmp_path: Path, clock: Any, other: A
         start(other)
 
 
-@pytest.mark.sampled(4, seconds=4)
 def test_the_states_of_a_query_over_files_as_text(life: Life) -> None:
     """It has no topic, so the dump says as little of one as that of a replay."""
     checkpoint, dump = life.folder / "ckpt", life.folder / "states.jsonl"

@@ -380,7 +380,6 @@ def test_one_explanation_at_a_time(view: FolderView, monkeypatch: pytest.MonkeyP
     assert [each[:3] for each in statuses] == ["503", "200"]
 
 
-@pytest.mark.sampled(4, seconds=6)
 def test_an_explanation_in_a_process_of_its_own(replayed: Path, view: FolderView) -> None:
     states = view.states(None)
     found = explain(Task(str(replayed), states, Question("policies", QUOTA), explanation.SECONDS))

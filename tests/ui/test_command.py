@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import pytest
-
 from tests.e2e.live import MAGNETAR
 from tests.ui.log import QUOTA
 
 
-@pytest.mark.sampled(4, seconds=6)
 def test_from_its_start_to_its_end(replayed: Path, tmp_path: Path) -> None:
     # An application's own packages, in the folder at hand, are not those of Magnetar.
     for name in ("schemas", "streaming"):
