@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.examples import examples
-from tests.samples import ALWAYS, CORE, FREE_FILES, FREE_NEAR, drawn, durations
+from tests.samples import ALWAYS, FREE_FILES, FREE_NEAR, drawn, durations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ def pytest_draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None
     if (commit := os.environ["MAGNETAR_SAMPLES"]) == "all":
         return
     changed = {Path(path) for path in _git("diff", "--name-only", "HEAD~5").split("\n")}
-    rooms = CORE | {path.parts[1] for path in changed if path.parts[:1] == ("streaming",)}
+    rooms = {path.parts[1] for path in changed if path.parts[:1] == ("streaming",)}
     seconds = durations()
     files, near, far = list[_Case](), list[_Case](), list[_Case]()
     for item in items:
