@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -90,6 +90,15 @@ def pytest_draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None
     left_out = {id(item) for *_, item in files + near + far} - {id(item) for item in run}
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        config.workeroutput["left_out"] = len(left_out)  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """The summary says how many cases were left out. All processes of xdist leave out the same."""
+    if left_out := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.pluginmanager.get_plugin("terminalreporter").stats["deselected"] = [node] * left_out
 
 
 @pytest.hookimpl(trylast=True)
