@@ -72,7 +72,6 @@ def in_batches(count: int) -> Any:
     return mock.patch.object(compare, "_fold_all", fold)
 
 
-@pytest.mark.sampled(64)
 @pytest.mark.parametrize(("theme", "seed"), NAMES)
 def test_the_rows_are_the_same(theme: str, seed: int) -> None:
     own = as_table(live(theme, seed).log)
@@ -82,7 +81,6 @@ def test_the_rows_are_the_same(theme: str, seed: int) -> None:
         assert rows(answer(own, 1, policies=policies)[0]) == expected
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_after_a_state(seed: int, tmp_path: Path) -> None:
     own, out = as_table(live("deduplication", seed).log), tmp_path / "replayed"

@@ -277,7 +277,6 @@ def test_the_states_of_a_query_over_files_as_text(life: Life) -> None:
         committed(checkpoint)
 
 
-@pytest.mark.sampled(4, seconds=6)
 def test_states_are_not_read_beside_another_store(life: Life) -> None:
     life.run()  # so that both have as many micro-batches
     life.run(checkpoint="other-ckpt", store="other", at_once=6)
