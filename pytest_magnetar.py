@@ -148,6 +148,12 @@ class PulsarBroker:
         the next time at which the broker has something to do."""
         self._call("POST", "/clock", {"mode": mode})
 
+    def delivery_times(self, whose: Literal["either", "broker", "client"]) -> None:
+        """Whose clock the delivery times of messages are on, until the test ends. either: a time is the broker's if it is a rounder
+        delay from the broker's clock than from the client's, as ``deliver_at=now() + 3600_000`` is; otherwise it is a delay that the client
+        added to its own clock, as for `deliver_after`. broker: all are the broker's. client: all are delays."""
+        self._call("POST", "/clock", {"delivery_times": whose})
+
     # -- faults
 
     def fault(

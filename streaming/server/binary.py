@@ -179,8 +179,8 @@ class BinaryServer:
         self._exceeded: defaultdict[str, Rarely] = defaultdict(lambda: Rarely(log))
         """By limit."""
         self.clients = Clients()
-        self.sets_times = False
-        """Whether the engine's clock is another than the clients': the times in their messages are then put right."""
+        self.put_right: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        """The metadata of a message with times of the engine's clock, if that is another than the clients'."""
         self.matching = ThreadPoolExecutor(1, "topics-pattern")
         """Applies patterns of topics, one at a time: the worst of 50 characters takes 2.5 ms for a topic."""
         self.listing = asyncio.Lock()
@@ -551,7 +551,7 @@ class Connection(asyncio.Protocol):
         """Take frames that are complete with `data`. Plain commands of a producer or consumer that follow each other go on
         together. Returns whether there may be more of them."""
         server = self._server
-        is_plain = self._known and not (server.sets_times or server.faults or self._delayed)
+        is_plain = self._known and not (server.put_right or server.faults or self._delayed)
         run: list[Send | Ack] = []
         size, left, pings = 0, _TURN, 0
         with closing(self._reader.feed(data)) as frames:
@@ -851,8 +851,8 @@ class Connection(asyncio.Protocol):
             if asked.metadata is None:
                 raise FrameError("SEND without a message")
             topic, command = self._requests.command(asked)
-            if self._server.sets_times:
-                command["metadata"] = _published(command["metadata"], self._engine.now())
+            if self._server.put_right is not None:
+                command["metadata"] = self._server.put_right(command["metadata"])
         else:
             topic, command = self._requests.command(asked)
             if len(self._requests) > self._limits.opened:
@@ -1292,23 +1292,10 @@ def _is_batch(metadata: MessageMetadata) -> bool:
     return (metadata.num_messages_in_batch or 1) > 1
 
 
-def _published(metadata: dict[str, Any], now: int) -> dict[str, Any]:
-    """The metadata of a message that is published `now` (ms), by a client whose clock shows another time. Times stay within 64 bits; a
-    message whose own time does not is left to the gate, which refuses it."""
-    if metadata["publish_time"] > _LAST:
-        return metadata
-    found = {**metadata, "publish_time": now}
-    if "deliver_at_time" in metadata:
-        at = metadata["deliver_at_time"] + now - metadata["publish_time"]
-        found["deliver_at_time"] = min(max(at, -_LAST - 1), _LAST)
-    return found
-
-
 def _no_entries(*position: object) -> Any:
     raise AssertionError("a message is encoded elsewhere")
 
 
-_LAST = 2**63 - 1
 _PING, _PONG = encode("PING", {}), encode("PONG", {})
 _PING_FRAME = _PING[4:]
 _json = msgspec.json.Encoder().encode

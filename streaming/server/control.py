@@ -21,6 +21,7 @@ from streaming.broker.position import from_text
 from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
+from streaming.server.client_times import Whose, published
 from streaming.server.clock import HeldClock, Mode
 from streaming.server.embedded import EmbeddedEngine, Snapshot
 from streaming.server.faults import BadFault, FaultSpec, InjectedFault
@@ -42,6 +43,8 @@ class ClockCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Move it to the next time at which the broker has something to do, if that is within so many ms."""
     mode: Mode | None = None
     """Let it go by itself, see `HeldClock`; held: no more."""
+    delivery_times: Whose | None = None
+    """Whose clock the delivery times of messages are on, see `streaming.server.client_times`."""
 
 
 class Control:
@@ -52,7 +55,8 @@ class Control:
         self._snapshots: dict[int, Snapshot] = {}
         self._last_snapshot = 0
         self._bodies = Bodies()
-        server.sets_times = True
+        self._delivery_times: Whose = "either"
+        server.put_right = self._put_right
 
     def routes(self) -> list[Route]:
         """The routes below ``/magnetar/v1``."""
@@ -78,13 +82,20 @@ class Control:
     async def clock(self, request: Request) -> Any:
         """The time, how the clock goes, and what is due when."""
         timers = [{"due": due, "topic": topic} for due, topic in self._engine.broker.pending_timers()]
-        return {"now": self._clock.now(), "mode": self._clock.mode, "timers": timers}
+        clock = {"now": self._clock.now(), "mode": self._clock.mode, "delivery_times": self._delivery_times}
+        return {**clock, "timers": timers}
+
+    def _put_right(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        held = self._clock.mode == "held"
+        return published(metadata, self._clock.now(), self._delivery_times, is_held=held)
 
     async def set_clock(self, request: Request) -> Any:
         """Move the clock, or let it go. `moved`: by how many ms."""
         call = _decoded(await self._bodies.of(request), ClockCall)
         before = self._clock.now()
-        if call.mode is not None:
+        if call.delivery_times is not None:
+            self._delivery_times = call.delivery_times
+        elif call.mode is not None:
             self._clock.mode = call.mode
         elif call.advance is not None:
             if call.advance < 0:
@@ -98,7 +109,7 @@ class Control:
                 return {"now": before, "moved": 0, "due": None if due >= NEVER else due}
             self._clock.move_to(due)
         else:
-            raise BadCall("expected advance, advance_to_next or mode")
+            raise BadCall("expected advance, advance_to_next, mode or delivery_times")
         self._server.release()
         await self._engine.tick()
         now = self._clock.now()
@@ -185,7 +196,7 @@ class Control:
         """Be as after a start with an empty folder: nothing in it, no fault and no snapshot. The clock is held, at the machine's time."""
         self._leave("the broker was reset")
         self._snapshots.clear()
-        self._clock.mode = "held"
+        self._clock.mode, self._delivery_times = "held", "either"
         await self._engine.reset(self._clock.now() - self._clock.ahead)
         return {"now": self._clock.now()}
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_magnetar import BrokerError, PulsarBroker
 from streaming.protocol.codec import Frame, FrameReader, decode, encode, entry
 from streaming.server.binary import BinaryServer, Limits
+from streaming.server.client_times import published
 from streaming.server.clock import HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.faults import BadFault, FaultSpec, InjectedFault
@@ -64,7 +65,7 @@ def on_double(
         engine = EmbeddedEngine(clock=clock, test_double=True, begins_with=STANDALONE, settings=broker)
         async with engine:
             server = BinaryServer(engine, "pulsar://localhost:6650", bounds)
-            server.sets_times = True
+            server.put_right = lambda metadata: published(metadata, clock.now())
             try:
                 await work(Double(server, engine, clock))
                 for each in list(server.connections.values()):
@@ -226,19 +227,19 @@ def test_no_write_to_a_non_persistent_topic_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("published", "deliver_at", "refused"),
+    ("publish_time", "deliver_at", "refused"),
     [
         (0, 2**63 - 1, False), (1, 2**63 - 1, False), (2**63 - 1, -(2**63), False), (NOW, -1, False),
         (2**63, None, True), (2**64 - 1, 5, True), (2**64 - 1, 2**63 - 1, True),
     ],
 )  # fmt: skip
 def test_times_of_messages_that_are_put_right_stay_within_64_bits(
-    published: int, deliver_at: int | None, refused: bool
+    publish_time: int, deliver_at: int | None, refused: bool
 ) -> None:
     async def work(double: Double) -> None:
         wire = await double.producer("p")
         delay = {} if deliver_at is None else {"deliver_at_time": deliver_at}
-        wire.protocol.data_received(send(1, publish_time=published, **delay))
+        wire.protocol.data_received(send(1, publish_time=publish_time, **delay))
         answers = [each.cmd for each in await double.said(wire)]
         assert answers == (["SEND_ERROR"] if refused else ["SEND_RECEIPT"])
 

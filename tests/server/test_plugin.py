@@ -125,6 +125,65 @@ def test_time_that_is_skipped(pulsar_broker, client):
     assert consumer.receive(10000).data() == b"later"
 
 
+def test_absolute_times_are_those_of_the_brokers_clock(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    pulsar_broker.advance(hours=10)
+    producer.send(b"at", deliver_at=pulsar_broker.now() + 3_600_000)
+    pulsar_broker.advance(minutes=59)
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "s", show="delayed")] == [b"at"]
+    pulsar_broker.advance(minutes=1)
+    assert consumer.receive(10000).data() == b"at"
+    # A client adds a delay to the machine's clock. It counts from the broker's, however far that has been moved.
+    for delay in timedelta(minutes=30), timedelta(days=2):
+        producer.send(b"after", deliver_after=delay)
+        pulsar_broker.advance(seconds=delay.total_seconds() - 60)
+        assert [each.payload for each in pulsar_broker.peek(TOPIC, "s", show="delayed")] == [b"after"]
+        pulsar_broker.advance(minutes=1)
+        assert consumer.receive(10000).data() == b"after"
+
+
+def test_a_test_says_whose_the_delivery_times_are(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    pulsar_broker.advance(hours=10)
+    pulsar_broker.delivery_times("broker")
+    producer.send(b"1", deliver_at=pulsar_broker.now() + 1234)  # no round delay
+    pulsar_broker.advance(milliseconds=1234)
+    pulsar_broker.advance(seconds=1)
+    assert consumer.receive(10000).data() == b"1"
+    pulsar_broker.delivery_times("client")
+    producer.send(b"2", deliver_at=pulsar_broker.now() + 3_600_000)
+    pulsar_broker.advance(hours=2)
+    assert len(pulsar_broker.peek(TOPIC, "s", show="delayed")) == 1
+
+
+def test_seeks_and_resets_by_time_are_on_the_brokers_clock(pulsar_broker, client):
+    consumer = client.subscribe(TOPIC, "s")
+    producer = client.create_producer(TOPIC, batching_enabled=False)
+    producer.send(b"1")
+    pulsar_broker.advance(hours=10)
+    between = pulsar_broker.now()
+    pulsar_broker.advance(hours=10)
+    later = producer.send(b"2", event_timestamp=7)
+    received = [consumer.receive(10000) for _ in range(2)]
+    assert [each.event_timestamp() for each in received] == [0, 7]  # what the application says it is
+    assert received[1].publish_timestamp() == pulsar_broker.now()
+    consumer.acknowledge_cumulative(received[1])
+    consumer.seek(between)
+    assert consumer.receive(10000).data() == b"2"
+    consumer.seek(received[1].publish_timestamp())
+    assert consumer.receive(10000).data() == b"2"
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+    reader.seek(between)
+    assert reader.read_next(10000).data() == b"2"
+    path = f"/persistent/public/default/{TOPIC}"
+    found = pulsar_broker.admin("GET", f"{path}/messageid/{between}")
+    assert (found["ledgerId"], found["entryId"]) == (later.ledger_id(), later.entry_id())
+    pulsar_broker.admin("POST", f"{path}/subscription/s/resetcursor/{between}")
+    assert [each.payload for each in pulsar_broker.peek(TOPIC, "s")] == [b"2"]
+
+
 def test_going_back(pulsar_broker, client):
     consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
     producer = client.create_producer(TOPIC, batching_enabled=False)
