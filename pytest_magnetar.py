@@ -8,8 +8,10 @@ Magnetar's packages do no harm.
 from __future__ import annotations
 
 import base64
+import hmac
 import http.client
 import json
+import secrets
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -65,6 +68,15 @@ class Message(NamedTuple):
     payload: bytes
 
 
+class ShutOut(NamedTuple):
+    """Clients that an earlier `test` did not close, and that came again: what was open when it ended, and how often they have come since
+    this test began, by the versions of their libraries."""
+
+    test: str
+    clients: list[str]
+    tries: dict[str, int]
+
+
 class Fault:
     """A fault that `PulsarBroker.fault` asked for."""
 
@@ -98,12 +110,13 @@ class Fault:
 class PulsarBroker:
     """A broker whose clock stands still until it is moved.
 
-    `service_url` is for clients, `admin_url` for the admin API. Calls return when the broker is at rest. Times are ms since the
+    `service_url` is for the clients of the test, `admin_url` for the admin API. Calls return when the broker is at rest. Times are ms since the
     epoch.
     """
 
-    def __init__(self, service_url: str, admin_url: str, log: Path) -> None:
+    def __init__(self, service_url: str, admin_url: str, log: Path, key: bytes | None = None) -> None:
         self.service_url, self.admin_url, self.log = service_url, admin_url, log
+        self._key = key
 
     # -- the clock
 
@@ -236,6 +249,29 @@ class PulsarBroker:
         """Be as after the start: no topics, no faults, no snapshots, and the clock held at the machine's time."""
         self._call("POST", "/reset")
 
+    # -- clients
+
+    def token(self, role: str, *, expires_in: timedelta | None = None) -> str:
+        """A token with which a client is `role`: ``pulsar.AuthenticationToken(pulsar_broker.token("shop"))``. It expires on the machine's clock.
+        The broker asks for one if `pulsar_broker_settings` have ``"tokens": "true"``; raises `BrokerError` otherwise."""
+        if self._key is None:
+            raise BrokerError('the broker takes no tokens: pulsar_broker_settings need "tokens": "true"')
+        claims: dict[str, Any] = {"sub": role}
+        if expires_in is not None:
+            claims["exp"] = int(time.time() + expires_in.total_seconds())
+        parts = [_base64url(json.dumps(each).encode()) for each in ({"alg": "HS256", "typ": "JWT"}, claims)]
+        signed = ".".join(parts)
+        return f"{signed}.{_base64url(hmac.digest(self._key, signed.encode(), 'sha256'))}"
+
+    def shut_out(self) -> list[ShutOut]:
+        """Clients that earlier tests did not close, and that have come since this test began. They find nobody: each test has a
+        `service_url` of its own."""
+        return [ShutOut(**each) for each in self._call("GET", "/shut-out")["shut_out"]]
+
+    def _begin(self, test: str) -> None:
+        began = self._call("POST", "/tests", {"name": test})
+        self.service_url = began["service_url"].replace("localhost", "127.0.0.1")
+
     # -- HTTP
 
     def _call(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
@@ -244,6 +280,8 @@ class PulsarBroker:
     def _http(self, method: str, path: str, body: Any, timeout: float = 30.0) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self.token('pytest')}"
         request = urllib.request.Request(self.admin_url + path, data, headers, method=method)
         try:
             with _DIRECT.open(request, timeout=timeout) as response:
@@ -267,6 +305,10 @@ def _ms(**time: float) -> int:
     return timedelta(**time) // timedelta(milliseconds=1)
 
 
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
 def _topic_path(topic: str) -> str:
     if "://" not in topic:
         topic = f"persistent://{topic}" if topic.count("/") == 2 else f"persistent://public/default/{topic}"
@@ -278,7 +320,7 @@ def _topic_path(topic: str) -> str:
 @pytest.fixture(scope="session")
 def pulsar_broker_settings() -> dict[str, str]:
     """The broker's settings by Pulsar's names, for all tests: override this fixture to have others. `profile` is the Pulsar version
-    whose rules and defaults apply, as ``serve --profile`` takes it."""
+    whose rules and defaults apply, as ``serve --profile`` takes it. With `tokens` "true", clients need a token, see `PulsarBroker.token`."""
     return {}
 
 
@@ -287,7 +329,13 @@ def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[P
     folder = Path(tempfile.mkdtemp(prefix="magnetar-"))
     command = [sys.executable, "-P", "-c", _PROGRAM, "serve", "--test-double",
                "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(folder)]  # fmt: skip
+    key = None
     for name, value in pulsar_broker_settings.items():
+        if name == "tokens":
+            if value == "true":
+                key = secrets.token_bytes(32)
+                command += ["--token-secret-key", f"data:;base64,{base64.b64encode(key).decode()}"]
+            continue
         command += ["--profile", value] if name == "profile" else ["--set", f"{name}={value}"]
     # not in the application's folder, where packages may have the names of Magnetar's
     # And not in pytest's process group: what is sent to that, such as Ctrl-C in the debugger, is not for the broker, which ends with pytest.
@@ -296,7 +344,7 @@ def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[P
     )
     try:
         service_url, admin_url = _urls(process)
-        yield PulsarBroker(service_url, admin_url, folder / _LOG)
+        yield PulsarBroker(service_url, admin_url, folder / _LOG, key)
     finally:
         process.terminate()
         try:
@@ -331,7 +379,7 @@ def pulsar_broker(
 ) -> Iterator[PulsarBroker]:
     """A fresh broker whose clock stands still. If the test fails, its log is kept, and the report says where."""
     broker = _pulsar_broker_process
-    broker.reset()
+    broker._begin(request.node.nodeid)
     request.node.stash[_BROKER] = broker
     yield broker
     del request.node.stash[_BROKER]
@@ -339,9 +387,16 @@ def pulsar_broker(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Keep the log of the broker if a test fails, or what a fixture sets up with it, and say in the report where it is."""
+    """Keep the log of the broker if a test fails, or what a fixture sets up with it, and say in the report where it is. Name the clients of
+    earlier tests that came."""
     report: Any = yield
     broker = item.stash.get(_BROKER, None)
+    if broker is not None and (report.failed or report.when == "call"):
+        with suppress(BrokerError, TimeoutError):
+            for each in broker.shut_out():
+                tries = ", ".join(f"{version} {count} times" for version, count in each.tries.items())
+                text = f"of {each.test}, which should close them. They came ({tries}) and found nobody."
+                report.sections.append(("Clients shut out", "\n  ".join((text, *each.clients))))
     if report.failed and broker is not None:
         kept = Path(tempfile.mkdtemp(prefix="magnetar-failed-")) / "commands.jsonl"
         try:

@@ -111,6 +111,9 @@ _ROW = 300
 _HELLO = 1 << 16
 """Bytes of a largest frame before CONNECTED, and of answers that wait until then."""
 
+_DESCRIBED = 10
+"""Producers and consumers of a connection that are named where it is described."""
+
 _NO_ANSWER = 60.0
 """How long a command is timed (s) before another one is."""
 
@@ -230,6 +233,18 @@ class BinaryServer:
     def new_connection(self) -> "Connection":
         """The asyncio protocol of a connection that a client opens."""
         return Connection(self)
+
+    def described(self) -> list[str]:
+        """The clients that have a connection: the version of each one's library, and some of what it has open there."""
+        found, idle = [], []
+        for name, each in self.connections.items():
+            own = self.clients.names(name)
+            more = [f"{len(own) - _DESCRIBED} more"] if len(own) > _DESCRIBED else []
+            if own:
+                found.append(f"{each.client}: {', '.join(own[:_DESCRIBED] + more)}")
+            else:  # clients look topics up on a connection of their own
+                idle.append(f"{each.client}: no producer or consumer")
+        return found or idle
 
     def forget_connections(self) -> None:
         """Close all connections at once, without commands: the engine does not know them any more."""
@@ -758,6 +773,11 @@ class Connection(asyncio.Protocol):
     def ready(self) -> bool:
         """Whether the client has sent CONNECT."""
         return self._ready
+
+    @property
+    def client(self) -> str:
+        """The version of the client's library."""
+        return self._shown.get("clientVersion") or "an unknown client"
 
     @property
     def writable(self) -> bool:

@@ -86,6 +86,14 @@ class Clients:
             self.closed(connection, kind, id_)
         self._of.pop(connection, None)
 
+    def names(self, connection: str) -> list[str]:
+        """The producers and consumers of a connection."""
+        return [
+            f"producer {each['name'] or id_} of {each['topic']}" if kind == "producer"
+            else f"consumer {each['name'] or id_} of subscription {each['subscription']} of {each['topic']}"
+            for (kind, id_), each in self._of.get(connection, {}).items()
+        ]  # fmt: skip
+
     @property
     def connections(self) -> int:
         """The number of connections that have opened a producer or consumer."""

@@ -47,11 +47,27 @@ class ClockCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whose clock the delivery times of messages are on, see `streaming.server.client_times`."""
 
 
+class TestCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A test that begins."""
+
+    name: str
+    """Its name, by which the clients that it leaves behind are told."""
+
+
 class Control:
     """What tests do to a server whose clock they hold."""
 
-    def __init__(self, engine: EmbeddedEngine, server: BinaryServer, clock: HeldClock) -> None:
+    def __init__(
+        self,
+        engine: EmbeddedEngine,
+        server: BinaryServer,
+        clock: HeldClock,
+        begin_test: Callable[[str], Awaitable[str]] | None = None,
+        shut_out: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
+        """`begin_test`, `shut_out`: see `streaming.server.left_over`; None: there are no sockets."""
         self._engine, self._server, self._clock = engine, server, clock
+        self._begin_test, self._shut_out = begin_test, shut_out
         self._snapshots: dict[int, Snapshot] = {}
         self._last_snapshot = 0
         self._bodies = Bodies()
@@ -71,6 +87,8 @@ class Control:
             Route("/snapshots", _answered(self.snapshot), methods=["POST"]),
             Route("/snapshots/{id}/restore", _answered(self.restore), methods=["POST"]),
             Route("/reset", _answered(self.reset), methods=["POST"]),
+            Route("/tests", _answered(self.begin_test), methods=["POST"]),
+            Route("/shut-out", _answered(self.shut_out), methods=["GET"]),
         ]
 
     async def openapi(self, request: Request) -> Any:
@@ -200,6 +218,17 @@ class Control:
         await self._engine.reset(self._clock.now() - self._clock.ahead)
         return {"now": self._clock.now()}
 
+    async def begin_test(self, request: Request) -> Any:
+        """Be as after a reset, at another address. The clients of earlier tests are shut out: `shut_out` has those that try."""
+        assert self._begin_test is not None
+        name = _decoded(await self._bodies.of(request), TestCall).name
+        service_url = await self._begin_test(name)
+        return {**await self.reset(request), "service_url": service_url}
+
+    async def shut_out(self, request: Request) -> Any:
+        """The earlier tests whose clients have come since the last one began: which they are, and how often they did."""
+        return {"shut_out": self._shut_out()}
+
     def _leave(self, why: str) -> None:
         self._server.faults.clear(why)
         self._server.forget_connections()
@@ -256,7 +285,7 @@ def _operation(
 
 
 _, _SCHEMAS = msgspec.json.schema_components(
-    (ClockCall, FaultSpec), ref_template="#/components/schemas/{name}"
+    (ClockCall, FaultSpec, TestCall), ref_template="#/components/schemas/{name}"
 )
 
 OPENAPI = {
@@ -288,6 +317,15 @@ OPENAPI = {
             "post": _operation("Go back to a snapshot; all later ones are gone", path=("id",))
         },
         "/reset": {"post": _operation("Be as after the start")},
+        "/tests": {
+            "post": _operation(
+                "Be as after the start at another address, `service_url`; the clients of earlier tests are shut out",
+                body="TestCall",
+            )
+        },
+        "/shut-out": {
+            "get": _operation("The earlier tests whose clients have come since the last one began")
+        },
     },
     "components": {"schemas": _SCHEMAS},
 }

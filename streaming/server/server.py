@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -40,6 +41,7 @@ from streaming.server.control import Control
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
 from streaming.server.handshakes import Handshakes
+from streaming.server.left_over import KEPT, Addresses
 
 log = logging.getLogger(__name__)
 
@@ -220,19 +222,22 @@ class Server:
         self.engine = engine
         self.address = Address(*listener.getsockname()[:2])
         binary, http = ("pulsar", "http") if security.tls is None else ("pulsar+ssl", "https")
-        self.service_url = f"{binary}://{_named(self.address, advertised)}"
-        self.binary = BinaryServer(engine, self.service_url, limits, security.authentication)
+        self._scheme, self._advertised = binary, advertised
+        self.binary = BinaryServer(engine, self._url(), limits, security.authentication)
+        self._addresses = Addresses(self.binary.new_connection)
         self._tls = security.tls
+        self._handshakes: Handshakes | None = None
         self.admin_url: str | None = None
         self._listener = listener
         self._listeners: tuple[socket.socket, ...] = (listener,)
-        self._server: asyncio.Server | None = None
+        self._servers: deque[asyncio.Server] = deque()
+        """By age. All but the last one are those of earlier tests of a double."""
         self._http: HttpServer | None = None
         if admin_listener is not None:
             self.admin_url = f"{http}://{_named(Address(*admin_listener.getsockname()[:2]), advertised)}"
             app: ASGIApp = InTurn(
                 application(
-                    engine, self.service_url, self.admin_url, self.binary.clients,
+                    engine, lambda: self.service_url, self.admin_url, self.binary.clients,
                     changes_in_turn=isinstance(engine, EmbeddedEngine),
                 )
             )  # fmt: skip
@@ -249,20 +254,44 @@ class Server:
     async def __aenter__(self) -> "Server":
         for each in self._listeners:
             _listen(each)
-        loop = asyncio.get_running_loop()
-        new_connection = self.binary.new_connection
-        if self._tls is not None:
-            handshakes = Handshakes(self._tls, self.binary.limits.keep_alive)
-            new_connection = partial(handshakes.new_connection, new_connection)  # type: ignore[assignment]
-        self._server = await loop.create_server(new_connection, sock=self._listener, backlog=BACKLOG)
+        await self._accept(self._listener)
         self.binary.start()
         if self._http is not None:
             await self._http.start()
         return self
 
+    @property
+    def service_url(self) -> str:
+        """Where clients connect. In a double, each test has another one."""
+        return self.binary.service_url
+
+    def _url(self) -> str:
+        return f"{self._scheme}://{_named(self.address, self._advertised)}"
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept clients there, for the test that runs now if this is a double."""
+        new_connection = self._addresses.entrance()
+        if self._tls is not None:
+            self._handshakes = self._handshakes or Handshakes(self._tls, self.binary.limits.keep_alive)
+            new_connection = partial(self._handshakes.new_connection, new_connection)
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(new_connection, sock=listener, backlog=BACKLOG))
+
+    async def begin_test(self, name: str) -> str:
+        """A test of a double begins, at an address of its own, which is returned. Clients of earlier ones find nobody any more."""
+        listener = bound(self.address._replace(port=0), "the next test's address")
+        _listen(listener)
+        self._addresses.begin(name, self.binary.described())
+        await self._accept(listener)
+        self.address = Address(*listener.getsockname()[:2])
+        self.binary.service_url = self._url()
+        while len(self._servers) > 1 + KEPT:
+            self._servers.popleft().close()
+        return self.service_url
+
     def _with_control(self, app: ASGIApp, clock: HeldClock) -> ASGIApp:
         assert isinstance(self.engine, EmbeddedEngine)
-        control = Control(self.engine, self.binary, clock)
+        control = Control(self.engine, self.binary, clock, self.begin_test, self._addresses.shut_out)
         below = InTurn(Starlette(routes=[Mount(CONTROL, routes=control.routes())]), MOST_OPEN)
 
         async def either(scope: Scope, receive: Receive, send: Send) -> None:
@@ -275,8 +304,8 @@ class Server:
         self.binary.faults.clear("the server is being stopped")
         if self._http is not None:
             await self._http.close()
-        if self._server is not None:
-            self._server.close()
+        for each in self._servers:
+            each.close()
         self.binary.close()
 
 

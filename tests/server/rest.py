@@ -41,7 +41,7 @@ class Api:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        app = application(engine, "pulsar://localhost:6650", "http://localhost:8080")
+        app = application(engine, lambda: "pulsar://localhost:6650", "http://localhost:8080")
         self._http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app), base_url="http://localhost:8080"
         )

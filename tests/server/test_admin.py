@@ -89,7 +89,7 @@ def test_the_routes_are_those_of_the_table_and_the_servers_own() -> None:
     engine: Any = None  # no call is made
     found = {
         (method, route.path)
-        for route in _Api(engine, "", "http://h", Clients(), False).routes()
+        for route in _Api(engine, str, "http://h", Clients(), False).routes()
         for method in route.methods or ()
         if method != "HEAD"
     }

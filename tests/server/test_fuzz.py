@@ -287,7 +287,7 @@ def test_any_call_is_answered(requests: list[tuple[str, str, bytes, dict[str, st
         async with EmbeddedEngine(
             clock=HeldClock(NOW), begins_with=STANDALONE, settings={"namespacesMustExist": True}
         ) as engine:
-            app = application(engine, "pulsar://localhost:6650", "http://localhost:8080")
+            app = application(engine, lambda: "pulsar://localhost:6650", "http://localhost:8080")
             transport = httpx.ASGITransport(app=app)  # what the application raises comes out here
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
                 await client.put("/admin/v2/persistent/public/default/t")

@@ -256,6 +256,8 @@ def test_what_makes_no_sense_is_named(pulsar_broker):
         (lambda: pulsar_broker.peek("nothing", "s", count=1001), "count 1001: expected at most 1000"),
         (lambda: pulsar_broker.advance(seconds=-1), "go back"),
         (lambda: pulsar_broker.restore(7), "no such snapshot"),
+        (lambda: pulsar_broker.token("shop"), 'pulsar_broker_settings need "tokens": "true"'),
+        (lambda: pulsar_broker.delivery_times("mine"), "Invalid enum value 'mine'"),
         (lambda: pulsar_broker.advance(days=365 * 9000), "ends in the year 5138"),
     ]:
         with pytest.raises(Exception, match=text):
@@ -328,6 +330,102 @@ def test_the_log_of_a_failed_test_is_kept_and_replays(tmp_path: Path, fails: str
     log = Path(kept.removeprefix("log of the broker: "))
     assert f"magnetar explain {log} TOPIC" in done.stdout
     assert '"command":"SEND"' in log.read_text()
+
+
+LEAVES_A_CLIENT = """
+import time
+import pulsar
+
+left = []
+
+
+def test_that_leaves_its_client(pulsar_broker):
+    client = pulsar.Client(pulsar_broker.service_url)
+    client.subscribe("orders", "billing", pulsar.ConsumerType.Shared, consumer_name="old")
+    left.append((client, pulsar_broker.service_url))
+    assert pulsar_broker.shut_out() == []
+
+
+def test_that_comes_next(pulsar_broker):
+    client = pulsar.Client(pulsar_broker.service_url)
+    consumer = client.subscribe("orders", "billing", pulsar.ConsumerType.Shared)
+    until = time.monotonic() + 20
+    while not (shut_out := pulsar_broker.shut_out()) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [(each.test.partition("::")[2], len(each.clients)) for each in shut_out] == [("test_that_leaves_its_client", 1)]
+    producer = client.create_producer("orders")
+    for number in range(10):
+        producer.send(str(number).encode())
+    assert [consumer.receive(10000).data() for _ in range(10)] == [str(number).encode() for number in range(10)]
+    found = pulsar_broker.admin("GET", "/persistent/public/default/orders/stats")
+    assert len(found["subscriptions"]["billing"]["consumers"]) == 1
+    late = pulsar.Client(left[0][1], operation_timeout_seconds=1)  # made now with the former address
+    try:
+        late.create_producer("orders")
+    except Exception:
+        pass
+    else:
+        assert False, "a client came to the former address"
+    late.close()
+    client.close()
+    raise ValueError("shown")
+
+
+def test_that_comes_later(pulsar_broker):
+    pulsar_broker.reset()  # keeps the address
+    client = pulsar.Client(pulsar_broker.service_url)
+    client.create_producer("orders").send(b"x")
+    client.close()
+    left[0][0].close()
+"""
+
+
+def test_a_client_that_a_test_leaves_is_shut_out_and_named(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, ("test_leaves.py", LEAVES_A_CLIENT))
+    said = done.stdout + done.stderr
+    assert "ValueError: shown" in said, said
+    assert "1 failed, 2 passed" in done.stdout, said
+    (at,) = re.findall(
+        r"of test_leaves.py::test_that_leaves_its_client, which should close them.*\n(.*)", done.stdout
+    )
+    assert re.search(
+        r"Pulsar-CPP.*: consumer old of subscription billing of persistent://public/default/orders", at
+    )
+
+
+NEEDS_TOKENS = """
+from datetime import timedelta
+
+import pulsar
+import pytest
+
+
+@pytest.fixture(scope="session")
+def pulsar_broker_settings():
+    return {"tokens": "true"}
+
+
+def produced(url, token):
+    authentication = None if token is None else pulsar.AuthenticationToken(token)
+    client = pulsar.Client(url, authentication, operation_timeout_seconds=1)
+    try:
+        client.create_producer("orders").send(b"x")
+    finally:
+        client.close()
+
+
+def test_tokens(pulsar_broker):
+    produced(pulsar_broker.service_url, pulsar_broker.token("shop"))
+    for bad in None, "x", pulsar_broker.token("shop", expires_in=timedelta(seconds=-10)):
+        with pytest.raises(pulsar.PulsarException):
+            produced(pulsar_broker.service_url, bad)
+    assert pulsar_broker.admin("GET", "/persistent/public/default") == ["persistent://public/default/orders"]
+"""
+
+
+def test_clients_of_a_double_may_need_tokens(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, ("test_tokens.py", NEEDS_TOKENS))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 ENDS_THE_BROKER = """

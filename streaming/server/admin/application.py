@@ -55,7 +55,7 @@ OwnHandler = Callable[["_Api", Request], Awaitable[Response]]
 
 def application(
     engine: Engine,
-    service_url: str,
+    service_url: Callable[[], str],
     admin_url: str,
     clients: Clients | None = None,
     *,
@@ -88,7 +88,12 @@ class _Encoded:
 
 class _Api:
     def __init__(
-        self, engine: Engine, service_url: str, admin_url: str, clients: Clients, changes_in_turn: bool
+        self,
+        engine: Engine,
+        service_url: Callable[[], str],
+        admin_url: str,
+        clients: Clients,
+        changes_in_turn: bool,
     ) -> None:
         self._changes = asyncio.Semaphore(MOST) if changes_in_turn else nullcontext()
         self._engine, self._clients, self._bodies = engine, clients, Bodies()
@@ -417,7 +422,7 @@ class _Api:
         if answer.fields.response != {} or request.path_params["cluster"] != CLUSTER:
             return await self._response(answer)
         tls = self._tls
-        urls = {f"serviceUrl{tls}": self._admin_url, f"brokerServiceUrl{tls}": self._service_url}
+        urls = {f"serviceUrl{tls}": self._admin_url, f"brokerServiceUrl{tls}": self._service_url()}
         return _json(200, {**urls, "brokerClientTlsEnabled": False, "tlsAllowInsecureConnection": False})
 
     async def _brokers(self, request: Request) -> Response:
@@ -490,7 +495,7 @@ class _Api:
         ]
         stats = await self._topics_stats()
         report = broker_stats.load_report(
-            stats, owned, self._service_url, self._admin_url, await self._release()
+            stats, owned, self._service_url(), self._admin_url, await self._release()
         )
         return _json(200, report)
 
@@ -522,7 +527,7 @@ class _Api:
         listener = request.query_params.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
         if listener:
             return _reason(500, f"the broker do not have {listener} listener")
-        url = self._service_url
+        url = self._service_url()
         # brokerUrl is there under TLS, too: the C++ client crashes without it.
         found = {"brokerUrl": "", f"brokerUrl{self._tls}": url, f"httpUrl{self._tls}": self._admin_url}
         return _json(200, {**found, "nativeUrl": url, "brokerUrlSsl": ""})

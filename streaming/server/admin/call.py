@@ -25,7 +25,7 @@ async def call(engine: Engine, method: str, path: str, body: Any = None) -> tupl
         "raw_path": plain.encode(), "query_string": query.encode(), "root_path": "", "headers": [],
         "server": ("localhost", 0), "client": None,
     }  # fmt: skip
-    await application(engine, "", "")(scope, receive, send)
+    await application(engine, str, "")(scope, receive, send)
     start = next(each for each in sent if each["type"] == "http.response.start")
     return start["status"], b"".join(
         each.get("body", b"") for each in sent if each["type"] == "http.response.body"
