@@ -334,6 +334,10 @@ class LedgerDeleted(NamedTuple):
     policy: str | None = None
 
 
+TOPIC_CREATED = "created"
+"""The cause of the row of a new topic."""
+
+
 class TopicEvent(NamedTuple):
     """Something happened to a topic as a whole: it was created, unloaded, terminated, fenced, or recovered."""
 

@@ -227,11 +227,16 @@ def matches(pattern: str, names: Sequence[str]) -> list[bool] | None:
     return found
 
 
+def without_domain(pattern: str) -> str:
+    """A pattern of topics without the kind of topic, such as ``persistent://``."""
+    return pattern.partition("://")[2] or pattern
+
+
 def matching(pattern: str, topics: Sequence[str]) -> list[str] | None:
     """Those of the `topics` that a pattern of topics selects. None: it is not applied. Raises as `matches` does."""
     # it says nothing of the kind of topic, and partitions go by the name without theirs
     names = [PARTITION.sub("", topic.partition("://")[2]) for topic in topics]
-    found = matches(pattern.partition("://")[2] or pattern, names)
+    found = matches(without_domain(pattern), names)
     if found is None:
         return None
     return [topic for topic, is_match in zip(topics, found, strict=True) if is_match]

@@ -259,6 +259,7 @@ class BinaryServer:
 
     def deliver(self, rows: Sequence[Row]) -> None:
         """Send rows to the connections that they name."""
+        coming = self.watchers.see(rows)
         of: defaultdict[str, list[e.Effect]] = defaultdict(list)
         for row in rows:
             effect: e.Effect | None = row.effect
@@ -270,7 +271,7 @@ class BinaryServer:
         for name, effects in of.items():
             if (connection := self.connections.get(name)) is not None:
                 try:
-                    connection.deliver(effects, send=time.monotonic() - began < _TURNS)
+                    connection.deliver(effects, coming, send=time.monotonic() - began < _TURNS)
                 except Exception as error:
                     self.bugs.error(
                         "rows can't be delivered to connection %s, which is a bug in Magnetar: %r",
@@ -279,7 +280,6 @@ class BinaryServer:
                     )
                     connection.close("rows can't be delivered")
         self.turns.took(time.monotonic() - began)
-        self.watchers.see(rows)
 
     def exceeded(self, limit: str, what: str, *args: object) -> None:
         """Tell the operator, who may want another limit, what has become of a client because of one."""
@@ -469,6 +469,8 @@ class Connection(asyncio.Protocol):
         """What is to go to the broker before anything else of this connection."""
         self._brought = 0
         """The messages that its consumer has got since a part of it went."""
+        self._held: deque[tuple[e.Effect, asyncio.Future[None] | None]] = deque()
+        """What is due to the client as soon as the futures before it are done, and its own."""
         self._delayed: deque[_Delayed] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._new = 0
@@ -1139,8 +1141,40 @@ class Connection(asyncio.Protocol):
             self._metrics.sent += len(data)
             self._transport.write(data)
 
-    def deliver(self, effects: Collection[e.Effect], *, send: bool = True) -> None:
-        """Send what `effects` say, as soon as the client reads. Without `send`: when it is the connection's turn."""
+    def deliver(
+        self, effects: Sequence[e.Effect], coming: Mapping[str, asyncio.Future[None]], *, send: bool = True
+    ) -> None:
+        """Send what `effects` say, as soon as the client reads. Without `send`: when it is the connection's turn. The producer of a topic
+        that is `coming` is told that it is ready when its future is done. What follows waits, too."""
+        if coming or self._held:
+            effects = self._hold(effects, coming)
+        if effects:
+            self._deliver(effects, send)
+
+    def _hold(
+        self, effects: Sequence[e.Effect], coming: Mapping[str, asyncio.Future[None]]
+    ) -> Sequence[e.Effect]:
+        """Hold what has to wait. Returns the effects before it."""
+        before: list[e.Effect] = []
+        for each in effects:
+            until = coming.get(each.topic) if isinstance(each, e.ProducerSuccess) else None
+            if until is None and not self._held:
+                before.append(each)
+            elif not self._closing:
+                self._held.append((each, until))
+                if until is not None:
+                    until.add_done_callback(lambda _: self._let_go())
+        return before
+
+    def _let_go(self) -> None:
+        """Deliver what need not wait any more."""
+        due = []
+        while self._held and ((until := self._held[0][1]) is None or until.done()):
+            due.append(self._held.popleft()[0])
+        if due:
+            self._deliver(due, True)
+
+    def _deliver(self, effects: Collection[e.Effect], send: bool) -> None:
         if self._closing:
             return
         if self._flow is not None:
@@ -1191,6 +1225,7 @@ class Connection(asyncio.Protocol):
             if isinstance(each, _Spooled):
                 self._server.spool.drop(each.entry)
         self._waiting.clear()
+        self._held.clear()
         self._schemas = self._spooled = self._new = 0
         self._count_waiting(goes_on=True)
 

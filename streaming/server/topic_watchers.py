@@ -7,6 +7,10 @@ Watchers with the same namespace and pattern are one group. A pattern is applied
 came or went. After each look at the topics, watchers rest for `REST` times as long as it took, so they take a small
 share of the time, however many there are. A client that does not read is told the sum of what it missed when it reads again.
 
+A producer that creates a topic is not told that it is ready before those who watch the topic know of it, and have subscribed, or had
+`HEAD_START` to do so. On a real broker, too, watchers are told when the topic's metadata is created, and the topic takes some more time
+until it is loaded. So the first message of a topic reaches a consumer of a pattern that begins at the latest one.
+
 Before a query elsewhere, a server sees only rows that are for its own clients. They tell of topics that these create; for all others, it
 lists the topics every few seconds while somebody watches: once for each namespace, one at a time.
 """
@@ -15,12 +19,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import Any, NamedTuple
 
 from schemas.effects import (
+    TOPIC_CREATED,
     AdminResponse,
     PartitionedMetadataResponse,
     ProducerSuccess,
@@ -29,7 +34,7 @@ from schemas.effects import (
     TopicEvent,
 )
 from streaming.broker.context import namespace_of
-from streaming.protocol.frames import LONGEST_PATTERN, matching, topics_hash
+from streaming.protocol.frames import LONGEST_PATTERN, matching, topics_hash, without_domain
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 from streaming.server.rarely import Rarely
 
@@ -46,6 +51,9 @@ _OPENED = (ProducerSuccess, Success)
 LOOK_SECONDS = 5.0
 """How long after one look at the topics the next one follows, if rows do not say all that happens to topics."""
 
+
+HEAD_START = 0.1
+"""How long (s) the producer of a new topic waits at most for those who watch it."""
 
 REST = 9
 """How many times as long as a look at the topics took the next one waits."""
@@ -137,6 +145,16 @@ class _Watcher:
         self.client, self.number, self.group, self.version = client, number, group, group.version
 
 
+class _Coming:
+    """A topic that has just been created. `ready`: is done when its producer may know. `watchers`: those who are told of it.
+    `looked`: whether all of them are. `subscribed`: who has subscribed since."""
+
+    def __init__(self, ready: asyncio.Future[None]) -> None:
+        self.ready = ready
+        self.watchers = self.subscribed = 0
+        self.looked = False
+
+
 class TopicWatchers:
     """The topic list watchers of a server's connections. `executor` applies patterns."""
 
@@ -155,6 +173,7 @@ class TopicWatchers:
         self._rest_until = 0.0
         self._untold: dict[_Group, None] = {}
         """Groups of which some watchers may not know the last change."""
+        self._coming: dict[str, _Coming] = {}
 
     async def watch(self, client: Watching, asked: dict[str, Any]) -> None:
         """Answer a WATCH_TOPIC_LIST with the topics, and watch them. A watcher whose id is in use stays as it is."""
@@ -183,7 +202,7 @@ class TopicWatchers:
 
     async def _group(self, namespace: str, pattern: str) -> _Group:
         """The watchers of a pattern, with the topics that are there now. Raises `_NotWatched`."""
-        if len(pattern) > LONGEST_PATTERN:
+        if len(without_domain(pattern)) > LONGEST_PATTERN:
             text = f"Unable to create topic list watcher: Pattern longer than maximum: {LONGEST_PATTERN}"
             raise _NotWatched("NotAllowedError", text)
         try:
@@ -223,6 +242,10 @@ class TopicWatchers:
             self._names += len(group.topics) - before
         if seen.change:
             self._untold[group] = None
+        if self._coming:
+            for topic, is_new in seen.change.items():
+                if is_new and (coming := self._coming.get(topic)) is not None:
+                    coming.watchers += len(group.watchers)
 
     def stop(self) -> None:
         """Look no more."""
@@ -256,10 +279,59 @@ class TopicWatchers:
         """The watchers of a connection."""
         return len(self._of.get(connection, ()))
 
-    def see(self, rows: Sequence[Row]) -> None:
-        """Tell the watchers what has changed, if these rows may be of such a change."""
-        if self._of and any(map(self._may_change, rows)):
+    def see(self, rows: Sequence[Row]) -> Mapping[str, asyncio.Future[None]]:
+        """Tell the watchers what has changed, if these rows may be of such a change. Returns the topics that came with them and may be
+        watched: as soon as its future is done, a topic's producer may know that it is ready."""
+        if not self._of:
+            return {}
+        changes = any(map(self._may_change, rows))
+        came = self._came(rows) if changes or self._coming else {}
+        if changes:
             self._look_soon()
+        return came
+
+    def _came(self, rows: Sequence[Row]) -> Mapping[str, asyncio.Future[None]]:
+        """The topics that came with rows, see `see`. Rows of those that subscribe are noted."""
+        found = dict[str, asyncio.Future[None]]()
+        loop = asyncio.get_running_loop()
+        watched = {namespace for namespace, _ in self._groups}
+        for row in rows:
+            effect = row.effect
+            if isinstance(effect, Success):
+                if (coming := self._coming.get(effect.topic)) is not None:
+                    coming.subscribed += 1
+                    self._arrive(effect.topic)
+            elif (
+                self._engine.shows_topic_events
+                and isinstance(effect, TopicEvent)
+                and effect.cause == TOPIC_CREATED
+                and effect.topic.startswith("persistent:")
+                and namespace_of(effect.topic) in watched
+            ):
+                coming = self._coming[effect.topic] = _Coming(loop.create_future())
+                found[effect.topic] = coming.ready
+                loop.call_later(HEAD_START, self._ready, effect.topic, coming)
+        return found
+
+    def _arrive(self, topic: str) -> None:
+        """The producer of a new topic may go on if those who watch it have subscribed."""
+        coming = self._coming[topic]
+        if coming.looked and coming.subscribed >= coming.watchers:
+            self._ready(topic, coming)
+
+    def _ready(self, topic: str, coming: _Coming) -> None:
+        if self._coming.get(topic) is coming:
+            del self._coming[topic]
+        if not coming.ready.done():
+            coming.ready.set_result(None)
+
+    def _looked(self, namespace: str) -> None:
+        """All who watch a namespace have been told of its topics."""
+        known = self._known.get(namespace)
+        for topic, coming in list(self._coming.items()):
+            if known is not None and topic in known.names and namespace_of(topic) == namespace:
+                coming.looked = True
+                self._arrive(topic)
 
     def _may_change(self, row: Row) -> bool:
         effect = row.effect
@@ -294,6 +366,7 @@ class TopicWatchers:
                             await self._look_at(
                                 namespace, groups[start : start + _GROUPS_AT_ONCE], differences
                             )
+                    self._looked(namespace)
                 except EngineStopped:
                     return
                 except NoAnswer as error:

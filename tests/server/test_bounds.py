@@ -553,10 +553,10 @@ def test_messages_that_a_client_asks_for_and_does_not_read_wait_in_the_broker(as
         most = 0
         deliver = connection.deliver
 
-        def delivered(effects: Any, **options: Any) -> None:
+        def delivered(effects: Any, coming: Any, **options: Any) -> None:
             nonlocal most
             connection.pause_writing()  # its client does not read
-            deliver(effects, **options)
+            deliver(effects, coming, **options)
             most = max(most, connection.waiting)
 
         connection.deliver = delivered  # type: ignore[method-assign]

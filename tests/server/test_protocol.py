@@ -192,10 +192,87 @@ def test_watchers_are_told_apart_and_closed() -> None:
     run(work)
 
 
+def test_the_first_message_of_a_new_topic_reaches_who_watches_it() -> None:
+    """The producer is not told that it is ready before the watchers have subscribed, as on a real broker, whose topic takes longer."""
+
+    async def work(scene: Scene) -> None:
+        peer, other = await watching(scene), await scene.connected()
+        await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        for number in range(12):
+            topic = name(f"a{number}")
+            other.send(producer(1 + number, topic))
+            assert (await peer.until("WATCH_TOPIC_UPDATE")).fields["new_topics"] == [topic]
+            other.send(encode("PING", {}))
+            frame = await other.next()
+            assert frame is not None
+            assert frame.cmd == "PONG"
+            peer.send(subscribe("Shared", topic=topic, consumer_id=1 + number, request_id=1000 + number))
+            await peer.until("SUCCESS")
+            await other.until("PRODUCER_SUCCESS")
+            fields = {"producer_id": 1 + number, "sequence_id": 0}
+            metadata = {"producer_name": f"p{1 + number}", "sequence_id": 0, "publish_time": 1}
+            other.send(encode("SEND", fields, entry(metadata, b"x")))
+            await other.until("SEND_RECEIPT")
+            peer.send(encode("FLOW", {"consumer_id": 1 + number, "messagePermits": 10}))
+            assert (await peer.until("MESSAGE")).fields["consumer_id"] == 1 + number
+
+    run(work)
+
+
+def test_a_producer_waits_for_nobody_who_does_not_watch_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_watchers, "HEAD_START", 1000.0)
+
+    async def work(scene: Scene) -> None:
+        peer, other = await watching(scene), await scene.connected()
+        await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        # another name, another namespace, a topic that is not persistent, and one that is there
+        await scene.server.engine.submit(name("a0"), Publish(producer="p", sequence_id=1))
+        topics = name("b"), "persistent://public/another/a", f"non-persistent://{NAMESPACE}/a", name("a0")
+        for number, topic in enumerate(topics):
+            other.send(producer(number, topic))
+            assert (await other.until("PRODUCER_SUCCESS")).fields["request_id"] == number
+
+    run(work)
+
+
+def test_a_producer_waits_only_so_long_and_its_connection_stays_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_watchers, "HEAD_START", 0.02)
+
+    async def work(scene: Scene) -> None:
+        peer, other = await watching(scene), await scene.connected()
+        await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        other.send(producer(1, name("a1")), producer(2, name("b")), producer(3, name("a2")))
+        answers = [(await other.until("PRODUCER_SUCCESS")).fields["request_id"] for _ in range(3)]
+        assert answers == [1, 2, 3]
+        assert scene.server.binary.watchers._coming == {}
+        other.send(producer(4, name("a3")))  # and one that leaves while it waits
+        await peer.until("WATCH_TOPIC_UPDATE")
+        other.close()
+        while scene.server.binary.watchers._coming:
+            await asyncio.sleep(0.001)
+
+    run(work)
+
+
+def test_a_pattern_is_measured_without_the_kind_of_topic() -> None:
+    async def work(scene: Scene) -> None:
+        peer = await watching(scene, "persistent://" + "a" * 50)
+        await peer.until("WATCH_TOPIC_LIST_SUCCESS")
+        # but not that of a list
+        pattern = {"namespace": NAMESPACE, "topics_pattern": "persistent://" + "a" * 50}
+        peer.send(encode("GET_TOPICS_OF_NAMESPACE", {"request_id": 3, **pattern}))
+        assert not (await peer.until("GET_TOPICS_OF_NAMESPACE_RESPONSE")).fields["filtered"]
+
+    run(work)
+
+
 @pytest.mark.parametrize(
     ("pattern", "error"),
     [
         ("a" * 51, "NotAllowedError"),
+        ("persistent://" + "a" * 51, "NotAllowedError"),
         ("public/default/a(", "InvalidTopicName"),
         (r"(?=a).*", "InvalidTopicName"),
     ],

@@ -6,7 +6,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock, patch
@@ -561,7 +561,11 @@ class TestTopicWatchers:
             with ThreadPoolExecutor(1) as executor:
                 async with QueryEngine(*topics, "one") as engine, QueryEngine(*topics, "other") as other:
                     watchers = TopicWatchers(engine, executor)
-                    engine.connect(watchers.see)
+
+                    def see(rows: Sequence[Row]) -> None:
+                        watchers.see(rows)
+
+                    engine.connect(see)
 
                     async def work() -> None:
                         begin = {**asked, "request_id": 1, "watcher_id": 7}

@@ -9,7 +9,7 @@ import re
 from urllib.parse import unquote
 
 from schemas import commands as c
-from schemas.effects import SendReceipt, TopicEvent, Unsupported
+from schemas.effects import TOPIC_CREATED, SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
 from streaming.broker import admin_requests
 from streaming.broker.context import Context
@@ -38,7 +38,7 @@ from streaming.broker.topic.topic_commands import TopicCommand
 
 def create(ctx: Context, name: str) -> NonPersistentTopic:
     """Create a topic."""
-    ctx.emit(TopicEvent(name, "created"))
+    ctx.emit(TopicEvent(name, TOPIC_CREATED))
     topic = empty(ctx, name)
     topic.last_active = ctx.clock
     topic.rates_until = end_of_interval(ctx.clock, ctx.config)

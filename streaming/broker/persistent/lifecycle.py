@@ -2,7 +2,7 @@
 `BrokerService` and `PersistentTopic`).
 """
 
-from schemas.effects import LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
+from schemas.effects import TOPIC_CREATED, LedgerClosed, LedgerDeleted, SubscriptionEvent, TopicEvent
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
@@ -35,7 +35,7 @@ def create(ctx: Context, name: str, former: int) -> PersistentTopic:
     if (source := shadow_source(ctx, name)) is not None:
         topic.properties = {SHADOW_SOURCE: source}
     ctx.wake(name, rollover_due(ctx, topic))
-    ctx.emit(TopicEvent(name, "created"))
+    ctx.emit(TopicEvent(name, TOPIC_CREATED))
     topic.rates_until = end_of_interval(ctx.clock, ctx.config)
     rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
