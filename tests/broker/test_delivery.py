@@ -3,9 +3,12 @@
 from typing import get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas.commands import (
     Ack,
+    Admin,
     AnyCommand,
     ConnectionLost,
     Flow,
@@ -24,6 +27,7 @@ from streaming.broker.position import Position
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, sent
 from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
+from tests.examples import examples
 
 SHOWN: tuple[Show, ...] = get_args(Show)
 
@@ -100,14 +104,33 @@ def comes_true(broker: Broker, store: Stored, found: Delivery) -> None:
             # What was released may wait for a time then, or an entry filter acked it.
             assert now.state not in {"held back", "lost"} or reasons - {"permits"}, (found, now)
     elif found.lost:
-        first = next(
-            each.position
-            for each in broker.peek(found.topic, found.subscription, "backlog", 9999)
-            if each.state == "read"
-        )
-        kind = subscription.type
-        assert kind is not None
-        for connection in {each.connection for each in consumers}:
+        again_is_true(broker, store, found)
+
+
+AGAIN = {
+    "read position": "rejoin",
+    "chunk owner": "rejoin",
+    "chunk owner left": "unload",
+    "first chunk": "never",
+}
+"""By the decider of a verdict on chunks, when they come again."""
+
+
+def again_is_true(broker: Broker, store: Stored, found: Delivery) -> None:
+    """Chunks that nobody can take come again when the verdict says so, and not before."""
+    state = broker.encode()
+    kind = broker.topic(found.topic).subscriptions[found.subscription].type
+    assert kind is not None
+    sent_again = dict[str, set[str]]()
+    limited = False
+    for happens in ("rejoin", "unload"):
+        broker = Broker.decode(state, store)
+        if happens == "unload":
+            call = found.topic.replace("://", "/") + "/unload"
+            tell(broker, found.topic, Admin(method="PUT", path=f"/{call}"))
+        for connection in {
+            each.connection for each in broker.topic(found.topic).subscriptions[found.subscription].consumers
+        }:
             tell(broker, None, ConnectionLost(connection=connection))
         if found.subscription not in broker.topic(found.topic).subscriptions:
             return  # a reader's goes with it
@@ -115,10 +138,137 @@ def comes_true(broker: Broker, store: Stored, found: Delivery) -> None:
             connection="new", consumer_id=1, subscription=found.subscription, subType=kind, request_id=1
         )
         tell(broker, found.topic, join)
-        sent_again = tell(broker, found.topic, Flow(connection="new", consumer_id=1, messagePermits=1000))
-        limited = any(each.blocks for each in broker.delivery(found.topic, found.subscription).verdicts)
-        again = [f"{each.ledger_id}:{each.entry_id}" for each in sent_again if isinstance(each, Message)]
-        assert first in again or limited or found.delayed, (first, again, found)
+        got = tell(broker, found.topic, Flow(connection="new", consumer_id=1, messagePermits=1000))
+        sent_again[happens] = {
+            f"{each.ledger_id}:{each.entry_id}" for each in got if isinstance(each, Message)
+        }
+        now = broker.delivery(found.topic, found.subscription)
+        others = {each.decider for each in now.verdicts if each.blocks} - {*AGAIN, "backlog", "permits"}
+        limited |= bool(others or now.unread or now.delayed)
+    for each in found.verdicts:
+        if each.decider in AGAIN:
+            at_first = each.text.partition(", from ")[2].partition(" on:")[0]
+            comes = [happens for happens, those in sent_again.items() if at_first in those]
+            expected = {"rejoin": ["rejoin", "unload"], "unload": ["unload"], "never": []}[
+                AGAIN[each.decider]
+            ]
+            assert comes == expected or (limited and set(comes) < set(expected)), (comes, expected, found)
+
+
+def chunk(run: Run, number: int) -> None:
+    run.send(number, uuid="u", chunk_id=number, num_chunks_from_msg=3)
+
+
+class Chunked(Run):
+    """With a producer, and the entries stored."""
+
+    def __init__(self) -> None:
+        self.entries = Stored()
+        super().__init__(reader=self.entries)
+        self.create_producer()
+
+    def raw(self, value: bytes, topic: str | None = TOPIC) -> list[Effect]:
+        found = super().raw(value, topic)
+        self.entries.add(found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("permits", "acked", "last", "decider", "text"),
+    [
+        # dealt to the consumer that left, which the last chunk forgets: then to whoever gets the first one
+        (9, False, True, "chunk owner", "unacked, and sent again when all consumers of the subscription have left and one joins"),
+        (9, True, True, "first chunk", "unacked, and never sent again, for the first chunk is acked or deleted, and without that one"),
+        # while the message is not complete, it is still that consumer's
+        (9, False, False, "chunk owner left", "unacked, and sent again only when the topic was unloaded, for the message is still that"),
+        # it has no permits left
+        (2, False, True, "chunk owner left", "the consumer that got the first chunk has left, and has no permits"),
+        (2, True, True, "first chunk", "the first chunk of the message is acked or deleted, so nobody gets the others"),
+    ],
+)  # fmt: skip
+def test_chunks_of_a_consumer_that_left(
+    permits: int, acked: bool, last: bool, decider: str, text: str
+) -> None:
+    run = Chunked()
+    run.subscribe("s", "Shared", id_=1, permits=permits)
+    chunk(run, 0)
+    if last:
+        chunk(run, 1)
+    if acked:
+        run.ack("s", (1, 0), (1, 1))
+    run.close_consumer("s")
+    run.subscribe("s", "Shared", id_=2, permits=9)
+    chunk(run, 2 if last else 1)
+    found = run.broker.delivery(TOPIC, "s")
+    assert found.state == ("held back" if found.unread else "lost")
+    verdicts = [each for each in found.verdicts if each.decider in AGAIN]
+    assert verdicts[-1].decider == decider
+    assert text in verdicts[-1].text
+    check(run.broker, run.entries)
+
+
+def test_chunks_without_a_consumer_hold_up_new_entries() -> None:
+    """The last chunk was dealt, so nobody owns the message: what comes back waits for its first chunk, which is acked."""
+    run = Chunked()
+    run.subscribe("s", "Shared", id_=1, permits=9)
+    for number in range(3):
+        chunk(run, number)
+    run.ack("s", (1, 0))
+    run.close_consumer("s")
+    run.subscribe("s", "Shared", id_=2, permits=9)
+    assert not sent(run.send(3))
+    found = run.broker.delivery(TOPIC, "s")
+    assert (found.state, found.lost, found.to_redeliver, found.unread) == ("held back", 2, 0, 1)
+    (held,) = [each for each in found.verdicts if each.blocks]
+    assert (held.decider, held.scope) == ("first chunk", "new")
+    assert found.first[0].text == "a chunk that waits in the replay queue, and that nobody can take"
+    check(run.broker, run.entries)
+    run.admin("POST", "/subscription/s/skip/2")
+    assert run.broker.delivery(TOPIC, "s").state != "held back"
+
+
+CHUNKS = st.lists(
+    st.one_of(
+        st.tuples(st.just("chunk"), st.sampled_from("uv"), st.integers(0, 2)),
+        st.tuples(st.sampled_from(["message", "unload"]), st.just(""), st.just(0)),
+        st.tuples(st.just("join"), st.sampled_from(["1", "3", "9"]), st.integers(1, 3)),
+        st.tuples(st.sampled_from(["leave", "again"]), st.just(""), st.integers(1, 3)),
+        st.tuples(st.just("ack"), st.just(""), st.integers(0, 7)),
+        st.tuples(st.just("flow"), st.just(""), st.integers(1, 3)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=examples(150))
+@given(CHUNKS)
+def test_what_is_said_of_chunks_is_what_the_dispatcher_does(steps: list[tuple[str, str, int]]) -> None:
+    """Whoever comes, leaves and acknowledges: the reason is there, and what is lost comes again as it says."""
+    run = Chunked()
+    joined: set[int] = set()
+    for number, (what, text, count) in enumerate(steps):
+        match what:
+            case "chunk":
+                run.send(number, uuid=text, chunk_id=count, num_chunks_from_msg=3)
+            case "message":
+                run.send(number)
+            case "unload":
+                run.unload()
+                joined.clear()
+                run.create_producer()
+            case "join" if count not in joined:
+                run.subscribe("s", "Shared", id_=count, permits=int(text))
+                joined.add(count)
+            case "leave" if count in joined:
+                run.close_consumer("s", id_=count)
+                joined.remove(count)
+            case "again" if count in joined:
+                run.redeliver("s", id_=count)
+            case "flow" if count in joined:
+                run.flow("s", 2, id_=count)
+            case "ack" if joined and "s" in run.topic.subscriptions:
+                run.ack("s", (1, count), id_=min(joined))
+        check(run.broker, run.entries)
 
 
 def at(position: str) -> tuple[int, int]:

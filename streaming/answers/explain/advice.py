@@ -23,7 +23,6 @@ _STATES = {
     "asks for redelivery.",
     "deleted": "Nothing: messages that come are delivered. If the backlog's count matters, unload the topic, and it is counted anew: "
     "pulsar-admin topics unload {topic}",
-    "lost": _REJOIN,
     "waiting for a time": "Nothing, unless the delivery times are wrong: the entries are sent when they are due.",
     "not triggered": "Ask again in a minute. If the backlog and the read position are the same then, unload the topic: pulsar-admin "
     "topics unload {topic}",
@@ -44,6 +43,10 @@ _DECIDERS = {
     "recently joined": "Let the other consumers acknowledge what they have, or disconnect the one that does not.",
     "dispatchRate": "Wait, or raise the dispatch rate of the subscription, the topic or the broker.",
     "chunk owner": _REJOIN,
+    "read position": _REJOIN,
+    "chunk owner left": "Unload the topic: pulsar-admin topics unload {topic}",
+    "first chunk": "Nobody can complete the message. Skip what is left of it: pulsar-admin topics skip -n N -s {subscription} {topic} skips the N oldest "
+    "entries. Or unload the topic and reset the cursor to a time before the message, if its ledger is still there.",
     "ack holes": "See why {first} is not acknowledged: pulsar-admin topics get-message-by-id -l {ledger} -e {entry} {topic}",
     "active consumer": "Wait for the failover delay. If no consumer becomes active, let one of them reconnect.",
     "fenced": "See the broker's log for the failed write, and whether the bookies take writes.",

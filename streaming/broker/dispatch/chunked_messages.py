@@ -62,6 +62,22 @@ class ChunkOwners(msgspec.Struct, array_like=True, dict=True):
             self.forget(next(iter(self.by_uuid)))
         return current, 0
 
+    def permits(self, subscription: Subscription) -> dict[str, int]:
+        """Those of the consumer of each message."""
+        found: dict[str, int] = {}
+        for uuid, owner in self.by_uuid.items():
+            consumer = self.gone[owner] if isinstance(owner, int) else subscription.connected(*owner)
+            if consumer is not None:
+                found[uuid] = consumer.permits
+        return found
+
+    def nobody_can_take(self, uuid: str, chunk: int) -> bool:
+        """Whether a chunk has to wait, whatever the permits of those who are connected."""
+        owner = self.by_uuid.get(uuid)
+        if owner is None:
+            return chunk != 0
+        return isinstance(owner, int) and self.gone[owner].permits <= 0
+
     def leaves(self, consumer: Consumer) -> None:
         """A consumer leaves. Keep its permits if it owns messages."""
         uuids = self._owned.pop(consumer.handle, None)

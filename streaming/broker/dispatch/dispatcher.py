@@ -5,7 +5,7 @@ commands. Each call passes in the subscription, its cursor and its ledger.
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -202,6 +202,18 @@ class Dispatcher(msgspec.Struct, array_like=True):
     def waiting_for_time(self, cursor: ManagedCursor) -> int:
         """How many entries of the backlog wait for their delivery time, or until an entry filter judges them again."""
         return 0
+
+    def deals_chunks(self, config: ServiceConfiguration) -> bool:
+        """Whether one consumer gets all chunks of a message."""
+        return False
+
+    def stuck_chunks(self, sub: SubscriptionContext) -> list[Position]:
+        """Chunks that wait to be sent again and that no consumer can take, whatever it has permits for."""
+        return []
+
+    def owners_of_chunks(self, sub: SubscriptionContext) -> Mapping[str, int]:
+        """The messages whose other chunks go to the consumer that got the first one, also if that leaves, and its permits."""
+        return {}
 
     def accounted_for(self, sub: SubscriptionContext) -> Collection[Position] | None:
         """The entries before the read position that consumers have, or that wait to be sent. None: all that are not acked."""

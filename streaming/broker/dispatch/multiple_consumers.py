@@ -47,7 +47,7 @@ What it costs
 """
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -55,6 +55,7 @@ import msgspec
 
 from schemas.effects import Message
 from schemas.printable import counted
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.chunked_messages import ChunkOwners, assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
@@ -530,7 +531,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if times := [at for at, position in self._rescheduled() if _is_waiting(sub.cursor, position)]:
             text = f"{counted(len(times), 'entry')} rescheduled by an entry filter, which judges again"
             yield Verdict("entryFilters", False, text, until=min(times))
-        if self.replay:
+        if self.replay.length > len(self.stuck_chunks(sub)):
             yield Verdict("replay queue", *self._replay_queue(sub), "new")
         turn = self.round_robin if self.round_robin < len(sub.consumers) else 0
         following = next_available(sub.consumers, turn) if sub.consumers else None
@@ -548,10 +549,9 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
         """Whether the replay set keeps new entries from being read, and why."""
-        return (
-            True,
-            f"{counted(len(self.replay), 'entry')} to redeliver first, from {self.replay.first(1)[0]} on",
-        )
+        stuck = set(self.stuck_chunks(sub))
+        count, first = len(self.replay) - len(stuck), next(each for each in self.replay if each not in stuck)
+        return True, f"{counted(count, 'entry')} to redeliver first, from {first} on"
 
     @property
     def _keeps_to_the_limit(self) -> bool:
@@ -582,6 +582,33 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         every = chain(self.rescheduled.items(), self.asleep.items())
         return ((at, position) for at, positions in every for position in positions)
 
+    def deals_chunks(self, config: ServiceConfiguration) -> bool:
+        """See `Dispatcher`."""
+        return config.keepsChunksTogether
+
+    def stuck_chunks(self, sub: SubscriptionContext) -> list[Position]:
+        """See `Dispatcher`. Looks at so many entries at most as an analysis of the backlog does."""
+        most = sub.ctx.config.subscriptionBacklogScanMaxEntries
+        return self._nobody_can_take(sub, self.replay.first(most)) if self.replay.length else []
+
+    def _nobody_can_take(self, sub: SubscriptionContext, waiting: Sequence[Position]) -> list[Position]:
+        """Those of the positions that are chunks which no consumer can take."""
+        if not self.deals_chunks(sub.ctx.config):
+            return []
+        cursor, owners = sub.cursor, self.chunk_owners
+        positions = [each for each in waiting if each > cursor.mark_delete and each not in cursor.acked]
+        stored = sub.ctx.entries.get_all(sub.topic, positions)
+        return [
+            position
+            for position, entry in zip(positions, stored, strict=True)
+            if (uuid := entry.metadata.uuid) is not None
+            and owners.nobody_can_take(uuid, entry.metadata.chunk_id or 0)
+        ]
+
+    def owners_of_chunks(self, sub: SubscriptionContext) -> Mapping[str, int]:
+        """See `Dispatcher`."""
+        return self.chunk_owners.permits(sub.subscription)
+
     def accounted_for(self, sub: SubscriptionContext) -> Collection[Position]:
         """The entries that were read and that consumers have, or that wait here."""
         return {
@@ -597,6 +624,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
                 text = f"at {consumer.shown}, which has not acked it ({left} of its messages)"
                 return Whereabouts("in flight", text, consumer.name)
         if position in self.replay:
+            if self._nobody_can_take(sub, [position]):
+                return Whereabouts(
+                    "to redeliver", "a chunk that waits in the replay queue, and that nobody can take"
+                )
             return Whereabouts("to redeliver", "waits in the replay queue for a consumer that can take it")
         for at, positions in (*self.rescheduled.items(), *self.asleep.items()):
             if position in positions:

@@ -527,6 +527,10 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             return True, f"{text}: so many that no new ones are read"
         return False, f"{text}; new ones are read until {self._look_ahead(sub)} wait"
 
+    def deals_chunks(self, config: ServiceConfiguration) -> bool:
+        """See `Dispatcher`."""
+        return False
+
     def _goes_first(self, consumer: Consumer, other: Consumer) -> bool:
         return False
 

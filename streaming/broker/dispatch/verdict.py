@@ -165,13 +165,45 @@ def terminated(last: str, *, at_end: bool) -> Verdict:
     return Verdict("terminated", at_end, f"the topic is terminated: no message comes after {last}")
 
 
-def lost_chunks(what: str) -> Verdict:
-    """Entries of chunked messages were dealt to a consumer that had left. `what`: how many entries or messages."""
-    text = (
-        f"{what} dealt to a consumer that has left, as the one that got the first chunk of a message: unacked, and sent again "
-        "when all consumers of the subscription have left and one joins"
-    )
-    return Verdict("chunk owner", True, text)
+ChunksCome = Literal["rejoin", "unload", "never"]
+"""When chunks come again that nobody can take: when all consumers have left and one joins, or not before the topic is unloaded."""
+
+_CHUNKS: dict[ChunksCome, str] = {
+    "rejoin": "chunk owner",
+    "unload": "chunk owner left",
+    "never": "first chunk",
+}
+"""The deciders."""
+
+
+def lost_entries(what: str) -> Verdict:
+    """Entries were read, are unacked, and nobody has them, although they are no chunks. `what`: how many."""
+    text = f"{what} read, unacked, and with no consumer: sent again when all consumers of the subscription have left and one joins"
+    return Verdict("read position", True, text)
+
+
+def lost_chunks(what: str, comes: ChunksCome | None) -> Verdict:
+    """Entries of chunked messages were dealt to a consumer that had left. `what`: how many entries or messages. `comes`: None: it is not
+    known whether the first chunk is acked."""
+    again = {
+        None: "sent again when all consumers of the subscription have left and one joins, if the first chunk is unacked, too",
+        "rejoin": "sent again when all consumers of the subscription have left and one joins",
+        "unload": "sent again only when the topic was unloaded, for the message is still that consumer's",
+        "never": "never sent again, for the first chunk is acked or deleted, and without that one nobody gets the others",
+    }[comes]
+    text = f"{what} dealt to a consumer that has left, as the one that got the first chunk of a message: unacked, and {again}"
+    return Verdict(_CHUNKS[comes or "rejoin"], True, text)
+
+
+def stuck_chunks(what: str, comes: ChunksCome) -> Verdict:
+    """Chunks wait to be sent again, and nobody can take them. While they do, no new entries are read."""
+    why = {
+        "rejoin": "no consumer has got the first chunk, as far as the dispatcher knows; sent, and new entries with them, when that is sent again, as when "
+        "all consumers of the subscription have left and one joins",
+        "unload": "the consumer that got the first chunk has left, and has no permits; sent, and new entries with them, when the topic was unloaded",
+        "never": "the first chunk of the message is acked or deleted, so nobody gets the others, and no new entries as long as these are unacked",
+    }[comes]
+    return Verdict(_CHUNKS[comes], True, f"{what} chunks that wait in the replay queue: {why}", "new")
 
 
 def rate_of(sub: SubscriptionContext) -> list[Verdict]:

@@ -14,13 +14,13 @@ from streaming.broker.dispatch.verdict import (
     Whereabouts,
     ack_holes,
     left_by_reader,
-    lost_chunks,
     no_backlog,
     no_consumers,
     terminated,
 )
 from streaming.broker.ledger.ack_set import to_bits
 from streaming.broker.persistent.cleanup.backlog_analysis import analyze, unacked_positions
+from streaming.broker.persistent.lost_chunks import of_chunks
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
@@ -37,7 +37,7 @@ State = Literal[
     "not triggered",
     "deleted",
 ]
-"""``deleted``: all that its backlog counts. ``lost``: entries were dealt to a consumer that had left, and the others are in flight or wait for a time. ``receiving``: by its
+"""``deleted``: all that its backlog counts. ``lost``: nobody gets some chunks, see `streaming.broker.persistent.lost_chunks`, and the other entries are in flight or wait for a time. ``receiving``: by its
 rates, of a cluster's stats only. ``not triggered``: nothing holds the entries back, but Pulsar dispatches only with the next event,
 such as a message."""
 
@@ -72,7 +72,7 @@ class Delivery(msgspec.Struct):
     show.
 
     `delayed`: those that wait for a delivery time, or that an entry filter rescheduled. `lost`: those that no consumer has and that
-    wait for nothing. `sends`: how many entries dispatching again would send. `first`: the first entry that is unacknowledged, and
+    wait for nothing that comes by itself: chunks that nobody can take. `sends`: how many entries dispatching again would send. `first`: the first entry that is unacknowledged, and
     the first one that waits to be sent. `analysis`: what analyzeBacklog of the admin API answers. `gone`: those that the backlog counts,
     although their ledgers were deleted before the subscription began (docs/rules/cursors.md §2).
 
@@ -126,10 +126,9 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
     }
     delayed = 0 if dispatcher is None else dispatcher.waiting_for_time(cursor)
     to_redeliver = 0 if dispatcher is None else dispatcher.entries_to_redeliver
-    lost, first_lost = _lost(sub)
-    verdicts = [*_of_topic(topic, sub)]
-    if lost:
-        verdicts.append(lost_chunks(f"{counted(lost, 'entry')}, from {first_lost} on:"))
+    lost = _lost(sub)
+    stuck = [] if dispatcher is None or not sub.consumers else dispatcher.stuck_chunks(sub)
+    verdicts = [*_of_topic(topic, sub), *of_chunks(sub, lost, stuck)]
     put_off = subscription.throttle
     if sub.throttle is None and put_off is not None and put_off.waits(ctx.clock):
         text = f"the last command had {ctx.config.maxEffectsPerCommand} effects: what follows is read when the clock has passed it"
@@ -151,15 +150,16 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         last_confirmed=str(ledger.last_confirmed),
         backlog=backlog,
         in_flight=len(in_flight)
-        or max(backlog - gone - unread - delayed - to_redeliver - lost, 0) * bool(subscription.consumers),
+        or max(backlog - gone - unread - delayed - to_redeliver - len(lost), 0)
+        * bool(subscription.consumers),
         delayed=delayed,
-        to_redeliver=to_redeliver,
+        to_redeliver=to_redeliver - len(stuck),
         unread=unread,
         sends=0,
         verdicts=verdicts,
         first=_first(sub),
         analysis=analysis,
-        lost=lost,
+        lost=len(lost) + len(stuck),
         gone=gone,
     )
     before = cursor.read_position
@@ -195,23 +195,19 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
         yield Verdict("batch", False, text)
 
 
-def _lost(sub: SubscriptionContext) -> tuple[int, Position | None]:
-    """How many entries were read that no consumer has and that wait for nothing, and the first of them. Looks at so many entries at
+def _lost(sub: SubscriptionContext) -> list[Position]:
+    """The entries that were read, that no consumer has, and that wait for nothing. Looks at so many entries at
     most as an analysis of the backlog does."""
     dispatcher = sub.subscription.dispatcher if isinstance(sub.subscription, PersistentSubscription) else None
     known = None if dispatcher is None or not sub.consumers else dispatcher.accounted_for(sub)
     if known is None:
-        return 0, None
+        return []
     read = takewhile(
         lambda position: position < sub.cursor.read_position,
         (position for position, _ in unacked_positions(sub.ledger, sub.cursor)),
     )
-    lost = [
-        position
-        for position in islice(read, sub.ctx.config.subscriptionBacklogScanMaxEntries)
-        if position not in known
-    ]
-    return len(lost), lost[0] if lost else None
+    most = sub.ctx.config.subscriptionBacklogScanMaxEntries
+    return [position for position in islice(read, most) if position not in known]
 
 
 def _sends(ctx: Context, sub: SubscriptionContext) -> int:

@@ -200,7 +200,7 @@ def _of_subscription(
 ) -> list[Verdict]:
     verdicts = []
     if found.lost:
-        verdicts.append(lost_chunks(counted(found.lost, "entry")))
+        verdicts.append(lost_chunks(counted(found.lost, "entry"), None))
     if found.type not in SINGLE_ACTIVE and found.consumers:
         verdicts += _unacked(observed, sub)
     if found.delayed:
