@@ -80,6 +80,66 @@ def _ordered(body: Any) -> Any:
     return sorted(body) if isinstance(body, list) else body
 
 
+def test_texts_are_bare_as_pulsar_admin_sends_and_reads_them() -> None:
+    async def work(api: Api) -> None:
+        group, property_ = "/namespaces/public/n/antiAffinity", "/namespaces/public/n/property/a"
+        for raw in b"east", b'"east"':
+            assert (await api.call("POST", group, raw=raw)).status == 204
+            found = await api.call("GET", group)
+            assert (found.status, found.body, found.headers["content-type"]) == (
+                200,
+                b"east",
+                "text/plain; charset=utf-8",
+            )
+        assert (await api.call("POST", group, raw=b"\xff")).status == 400
+        empty = await api.call("POST", group)
+        assert (empty.status, empty.reason) == (412, "antiAffinityGroup can't be empty")
+        assert await api.status("PUT", f"{property_}/b") == 204
+        assert (await api.call("GET", property_)).body == b"b"
+        assert (await api.call("DELETE", property_)).body == b"b"
+
+    on_api(work)
+
+
+def test_a_snapshot_interval_is_removed_by_null() -> None:
+    async def work(api: Api) -> None:
+        path = "/namespaces/public/n/deduplicationSnapshotInterval"
+        for raw in b"null", b"":
+            assert await api.status("POST", path, 10) == 204
+            assert (await api.call("GET", path)).body == 10
+            assert (await api.call("POST", path, raw=raw)).status == 204
+            assert (await api.call("GET", path)).body is None
+
+    on_api(work)
+
+
+@pytest.mark.parametrize("what", ["compaction", "offload"])
+def test_what_never_ran_on_a_topic_that_is_not_there(what: str) -> None:
+    async def work(api: Api) -> None:
+        assert await api.status("GET", f"{PATH}/{what}") == 404
+        assert await api.status("PUT", PATH) == 204
+        found = await api.call("GET", f"{PATH}/{what}")
+        assert (found.status, found.body["status"]) == (200, "NOT_RUN")
+        assert (await api.call("GET", f"{PATH}/shadowTopics")).body == []
+
+    on_api(work)
+
+
+def test_options_are_the_methods_of_a_path() -> None:
+    async def work(api: Api) -> None:
+        for path, allowed in [
+            ("/namespaces/public/n", "DELETE, GET, HEAD, OPTIONS, PUT"),
+            (f"{PATH}/stats", "GET, HEAD, OPTIONS"),
+            ("/clusters/a", "DELETE, GET, HEAD, OPTIONS, POST, PUT"),
+        ]:
+            found = await api.call("OPTIONS", path)
+            assert (found.status, found.headers["allow"]) == (200, allowed)
+        assert await api.status("OPTIONS", "/nothing") == 404
+        assert await api.status("PUT", f"{PATH}/stats") == 405
+
+    on_api(work)
+
+
 # -- what is in the list ----------------------------------------------------------------------------------------------
 
 

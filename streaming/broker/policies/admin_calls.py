@@ -234,7 +234,8 @@ def set_policy(
     # quirk: two policies are query parameters of a topic, and bodies of a namespace
     in_path = name in _PARAMETERS_OF_TOPIC and name in given
     body = read_number(given[name], INT, boxed=True) if in_path else command.body
-    if body is None and (type_ in _OBJECTS or (lower is not None and name in _OBJECTS_OF_TOPIC)):
+    removes = _OBJECTS_OF_NAMESPACE if lower is None else _OBJECTS_OF_TOPIC
+    if body is None and (type_ in _OBJECTS or name in removes):
         setattr(policies, field, None)
         return True
     if field == "schemaCompatibilityStrategy" and body not in get_args(SchemaCompatibilityStrategy):
@@ -281,6 +282,7 @@ def _check_auto_topic_creation(value: AutoTopicCreationOverride, config: Service
 _OBJECTS = (RetentionPolicies, DispatchRate, PublishRate, SubscribeRate)
 _PARAMETERS_OF_TOPIC = ("messageTTL", "subscriptionExpirationTime")
 _OBJECTS_OF_TOPIC = ("deduplicationEnabled", *_PARAMETERS_OF_TOPIC)
+_OBJECTS_OF_NAMESPACE = ("deduplicationSnapshotInterval",)
 """Policies that a call without a value removes. Of other types, or at the other level, it is refused."""
 
 _NOT_NEGATIVE = {

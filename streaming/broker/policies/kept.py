@@ -58,7 +58,7 @@ KEPT: dict[str, KeptPolicy] = {
     "subscriptionAuthMode": KeptPolicy(str, (200, "None")),
     AUTO_UPDATE: KeptPolicy(str, (204, None), has_effect=True),
     "entryFilters": KeptPolicy(EntryFilters),
-    "shadowTopics": KeptPolicy(list[str]),
+    "shadowTopics": KeptPolicy(list[str], unset_of_topic=(200, [])),
 }
 """Path below the namespace or topic → policy."""
 
@@ -166,6 +166,8 @@ def offload_policies(given: dict[str, Any]) -> dict[str, Any]:
 
 def _check(name: str, value: Any, *, of_topic: bool) -> None:
     match name:
+        case "antiAffinity" if not value.strip():
+            raise AdminError(412, "antiAffinityGroup can't be empty")
         case "compactionThreshold" if value < 0:
             reason = (
                 "Invalid value for compactionThreshold"

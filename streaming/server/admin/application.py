@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
+from starlette.routing import BaseRoute, Match, Mount
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -119,7 +119,7 @@ class _Api:
             yield from _http(method, path, handlers[method, path])
         for path, unset in UNSUPPORTED.items():
             for method in _METHODS:
-                yield from _http(method, path, _unsupported if method != "GET" else _unset(unset))
+                yield from _http(method, path, _unsupported if method != "GET" else self._never_run(unset))
         for path, answer in ABSENT.items():
             yield HttpRoute(path, _absent(*answer), methods=_METHODS)
         for call in BESIDE:
@@ -141,16 +141,20 @@ class _Api:
             destination = request.query_params.get("destinationBroker", self._broker)
             if call.path.endswith("/unload") and destination != self._broker:
                 return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
-            async with self._command(call.method, request) as command:
+            decoded = _decoded_text if call.path in _TEXT_BODIES else _decoded
+            async with self._command(call.method, request, decoded) as command:
                 return await self._answer(call, command)
 
         return _with_numbers(call, handle)
 
     @asynccontextmanager
-    async def _command(self, method: str, request: Request) -> AsyncIterator[Admin]:
+    async def _command(
+        self, method: str, request: Request, decoded: Callable[[bytes], Any] | None = None
+    ) -> AsyncIterator[Admin]:
         """The command of a call whose turn it is."""
         async with self._bodies.held(request) as body:  # also while it waits for its turn
-            command = Admin(method=method, path=_path(request), body=_decoded(body))  # type: ignore[arg-type]
+            value = (decoded or _decoded)(body)
+            command = Admin(method=method, path=_path(request), body=value)  # type: ignore[arg-type]
             async with nullcontext() if method == "GET" else self._changes:
                 yield command
 
@@ -262,6 +266,16 @@ class _Api:
         found: Any = answers[0].fields.response
         return merging.shown("partitions", found, missing), missing
 
+    def _never_run(self, answer: Any) -> RequestHandler:
+        async def handle(request: Request) -> Response:
+            async with self._command("GET", request) as command:
+                topic = topic_of(command.path) or ""
+            asked = Admin(method="GET", path=topic_path(topic, "/stats"))
+            found = merging.first_failure(await self._call(topic, asked))
+            return _json(200, answer) if found.fields.status == 200 else await self._response(found)
+
+        return handle
+
     async def _internal_info(self, request: Request) -> Response:
         async with self._command("GET", request) as command:
             topic = topic_of(command.path) or ""
@@ -293,7 +307,11 @@ class _Api:
         """The answer to a command, with the fields that the version has."""
         name = merging.VERSIONED.get(call.path) if call.method == "GET" else None
         if name is None:
-            return await self._response(merging.first_failure(await self._call(topic, command)))
+            answer = merging.first_failure(await self._call(topic, command))
+            text = answer.fields.response
+            if call.path in _TEXTS and isinstance(text, str):
+                return Response(text, answer.fields.status, media_type="text/plain")
+            return await self._response(answer)
         answers, settings = await asyncio.gather(self._call(topic, command), self._settings())
         answer = merging.first_failure(answers)
         found: Any = answer.fields.response
@@ -587,6 +605,14 @@ BESIDE: tuple[Call[OwnHandler], ...] = (
 )
 """Calls that are not below ``/admin/v2``: messages through HTTP, and lookup."""
 
+_ANTI_AFFINITY = "/namespaces/{tenant}/{namespace}/antiAffinity"
+
+_TEXT_BODIES = frozenset({_ANTI_AFFINITY})
+"""Calls whose body is a bare text."""
+
+_TEXTS = frozenset({_ANTI_AFFINITY, "/namespaces/{tenant}/{namespace}/property/{key}"})
+"""Calls that answer with a bare text, not JSON (a `String` in Pulsar)."""
+
 _NEW_PARTITIONS, _MORE_PARTITIONS = ("PUT", f"{TOPIC}/partitions"), ("POST", f"{TOPIC}/partitions")
 """The calls that create a partitioned topic, and give it more partitions."""
 
@@ -717,6 +743,16 @@ def _decoded(body: bytes) -> Any:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
 
 
+def _decoded_text(body: bytes) -> Any:
+    """A body that is a text, in quotes or bare, as `pulsar-admin` sends it. Raises `HTTPException`."""
+    if body.lstrip().startswith(b'"'):
+        return _decoded(body)
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise HTTPException(400, "the body is not UTF-8") from None
+
+
 def _header(text: str) -> str:
     """A header's value as bytes of UTF-8, which cannot end the header, and has no space at its ends: HTTP has none there."""
     clean = "".join(character if character.isprintable() else " " for character in text)
@@ -757,16 +793,11 @@ def _absent(status: int, reason: str) -> RequestHandler:
     return handle
 
 
-def _unset(value: Any) -> RequestHandler:
-    async def handle(request: Request) -> Response:
-        return Response() if value is None else _json(200, value)
-
-    return handle
-
-
 async def _refused(request: Request, error: Exception) -> Response:
     """Unknown paths, other methods, and bad bodies."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 405 and request.method == "OPTIONS":
+        return Response(headers={"Allow": ", ".join(sorted({"OPTIONS", *_allowed(request)}))})
     reason = {
         404: f"{request.method} {request.scope['path']} is not supported",
         405: f"{request.method} is not allowed here",
@@ -774,6 +805,18 @@ async def _refused(request: Request, error: Exception) -> Response:
     found = _reason(error.status_code, reason.get(error.status_code, error.detail))
     found.headers.update(error.headers or {})
     return found
+
+
+def _allowed(request: Request) -> Iterator[str]:
+    """The methods of a path: those of all routes that match it."""
+    scope = {**request.scope, "root_path": "", "app_root_path": ""}
+    waiting: list[tuple[BaseRoute, Any]] = [(each, scope) for each in request.app.routes]
+    for route, asked in waiting:
+        match, below = route.matches(asked)
+        if match is not Match.NONE and isinstance(route, Mount):
+            waiting += [(each, {**asked, **below}) for each in route.routes]
+        elif match is not Match.NONE and isinstance(route, HttpRoute):
+            yield from route.methods or ()
 
 
 async def _stopped(request: Request, error: Exception) -> Response:
