@@ -28,7 +28,7 @@ def shown(policies: Policies) -> dict[str, Any]:
 
 
 def create(policies: Policies, number: int) -> None:
-    """Give a new namespace so many bundles of one size; 0 or less: the default, 1. Raises `AdminError`."""
+    """Give a new namespace so many bundles of one size; 0 or less: 1. Raises `AdminError`."""
     if number > _MOST:
         raise AdminError(412, f"at most {_MOST:,} bundles are supported")
     if number > 1:

@@ -626,6 +626,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     trimLedgerAckedToItsEnd: bool = True
     """A closed ledger whose last entry is the slowest mark-delete position may be trimmed (4.x). If false, it stays until
     that position is in the next one (2.x)."""
+    defaultNumberOfNamespaceBundles: Annotated[int, between(1, 1024)] = 4
+    """How many bundles a namespace gets that is created without saying so. Bundles only name topics here."""
     forceDeleteNamespaceAllowed: bool = False
     """Whether `DELETE` of a namespace with `?force=true` deletes its topics, too. If not, it is refused with 405."""
     forceDeleteTenantAllowed: bool = False

@@ -49,8 +49,9 @@ def reason(run: Run, method: str, path: str, body: Any = None, topic: str | None
 
 @pytest.fixture
 def strict() -> Run:
-    """A broker in which everything must be created, with the tenant and namespace of `TOPIC`."""
-    run = Run(namespacesMustExist=True, forceDeleteNamespaceAllowed=True)
+    """A broker in which everything must be created, with the tenant and namespace of `TOPIC`, and one bundle in each, as the broker had that was
+    recorded."""
+    run = Run(namespacesMustExist=True, forceDeleteNamespaceAllowed=True, defaultNumberOfNamespaceBundles=1)
     assert status(run, "PUT", "/tenants/public", INFO) == 204
     assert status(run, "PUT", "/namespaces/public/default") == 204
     return run
@@ -492,6 +493,23 @@ def test_a_subscription_with_consumers_stays(strict: Run) -> None:
 
 
 # -- bundles ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [(None, 4), ({}, 4), ({"bundles": {}}, 4), ({"bundles": {"numBundles": 0}}, 4), ({"bundles": {"numBundles": 1}}, 1)],
+)  # fmt: skip
+def test_a_namespace_gets_four_bundles_if_nobody_says_how_many(body: Any, count: int) -> None:
+    run = Run(namespacesMustExist=True)
+    assert status(run, "PUT", "/tenants/public", INFO) == 204
+    assert status(run, "PUT", "/namespaces/public/n", body) == 204
+    shown = call(run, "GET", "/namespaces/public/n/bundles")[1]
+    assert shown["numBundles"] == count
+    first = f"{shown['boundaries'][0]}_{shown['boundaries'][1]}"
+    assert status(run, "PUT", f"/namespaces/public/n/{first}/unload") == 204
+    assert status(run, "PUT", f"/namespaces/public/n/{first}/split") == 204
+    assert call(run, "GET", "/namespaces/public/n/bundles")[1]["numBundles"] == count + 1
+    assert status(run, "PUT", f"/namespaces/public/n/{first}/unload") == 412
 
 
 def test_a_bundle_is_split_and_topics_belong_to_one(strict: Run) -> None:

@@ -53,6 +53,10 @@ CONVERSATION = Path(__file__).with_name("conversation.jsonl")
 status that Magnetar answers instead, and `why`."""
 
 
+ONE_BUNDLE: dict[str, Any] = {"defaultNumberOfNamespaceBundles": 1}
+"""As the broker had that was recorded."""
+
+
 def test_a_conversation_with_a_real_broker() -> None:
     async def replay(api: Api) -> list[str]:
         differences = []
@@ -73,7 +77,10 @@ def test_a_conversation_with_a_real_broker() -> None:
                 differences.append(f"{number}: {line}: {answer.body}")
         return differences
 
-    assert on_api(replay, schemaCompatibilityStrategy="FULL", forceDeleteNamespaceAllowed=True) == []
+    assert (
+        on_api(replay, schemaCompatibilityStrategy="FULL", forceDeleteNamespaceAllowed=True, **ONE_BUNDLE)
+        == []
+    )
 
 
 def _ordered(body: Any) -> Any:
@@ -343,7 +350,7 @@ def test_lookup() -> None:
 
     url = "pulsar://localhost:6650"
     found = {"brokerUrl": url, "httpUrl": "http://localhost:8080", "nativeUrl": url, "brokerUrlSsl": ""}
-    looked = on_api(look)
+    looked = on_api(look, **ONE_BUNDLE)
     assert looked[:4] == [
         (200, found), (200, found), (200, b"0x00000000_0xffffffff"), (404, {"reason": "Namespace not found"}),
     ]  # fmt: skip
@@ -359,7 +366,7 @@ def test_lookup_names_a_bundle_and_no_listener() -> None:
             "zz/bundle", "a/bundle", "zz?listenerName=ext",
         )]  # fmt: skip
 
-    assert on_api(look) == [
+    assert on_api(look, **ONE_BUNDLE) == [
         (200, b"0x00000000_0x7fffffff"), (200, b"0x7fffffff_0xffffffff"),
         (500, {"reason": "the broker do not have ext listener"}),
     ]  # fmt: skip
@@ -384,7 +391,7 @@ def test_paths_of_pulsar_1() -> None:
 
     t, p = (f"persistent://public/c/ns/{name}" for name in "tp")
     all_ = [f"{p}-partition-0", t]
-    found = on_api(ask)
+    found = on_api(ask, **ONE_BUNDLE)
     assert found[:-1] == [
         (204, None), (204, None), (200, 5), (204, None), (409, {"reason": "This topic already exists"}), (204, None),
         (200, ["s"]), (204, None), (200, [p]), (200, all_), (200, all_), (200, ["standalone"]), (200, ["public"]),
@@ -418,7 +425,7 @@ def test_what_has_another_broker_or_algorithm_is_refused() -> None:
             )
         ]
 
-    assert on_api(ask) == [409, 204, 404, 200, 412, 204, 404, 204, 501]
+    assert on_api(ask, **ONE_BUNDLE) == [409, 204, 404, 200, 412, 204, 404, 204, 501]
 
 
 def test_topics_of_a_bundle() -> None:
@@ -444,7 +451,7 @@ def test_broker_stats() -> None:
         names = ("topics", "metrics", "load-report", "mbeans", "allocator-stats/default")
         return {name: await api.call("GET", f"/broker-stats/{name}") for name in names}
 
-    found = on_api(ask)
+    found = on_api(ask, **ONE_BUNDLE)
     bundle = found["topics"].body["public/n"]["0x00000000_0xffffffff"]
     assert list(bundle["non-persistent"]) == ["non-persistent://public/n/u"]
     topic = bundle["persistent"][TOPIC]

@@ -256,6 +256,11 @@ class _Bundles(msgspec.Struct):
     boundaries: list[str] | None = None
 
 
+def gives_bundles(body: Any) -> bool:
+    """Whether the object of a namespace that is created says how many bundles it gets."""
+    return isinstance(body, dict) and (convert(body.get("bundles") or {}, _Bundles).numBundles or 0) > 0
+
+
 def _read_bundles(policies: Policies, value: Any) -> None:
     given = convert(value, _Bundles)
     if (given.numBundles or 0) > 0 and given.boundaries:

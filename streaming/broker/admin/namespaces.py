@@ -7,7 +7,13 @@ from urllib.parse import unquote
 
 from schemas.commands import Admin
 from streaming.broker import bundles
-from streaming.broker.admin.namespace_policies import SUBSCRIPTION_PERMISSIONS, AuthPolicies, read, shown
+from streaming.broker.admin.namespace_policies import (
+    SUBSCRIPTION_PERMISSIONS,
+    AuthPolicies,
+    gives_bundles,
+    read,
+    shown,
+)
 from streaming.broker.admin.permissions import call_permissions
 from streaming.broker.admin.tenants import NO_FORCE
 from streaming.broker.admin_requests import PARTITIONED, answered_from, refuse_as_unsupported, respond
@@ -266,6 +272,8 @@ def _create(ctx: Context, namespace: str, command: Admin, delete: Delete) -> Adm
         # quirk: the one that is created is not counted
         if sum(tenant_of(each) == tenant for each in ctx.namespaces) > most:
             raise AdminError(412, f"Exceed the maximum number of namespace in tenant :{tenant}")
+    if namespace not in ctx.namespaces and not command.lasting and not gives_bundles(command.body):
+        bundles.create(policies, ctx.config.defaultNumberOfNamespaceBundles)
     if command.body is not None or namespace not in ctx.namespaces:
         ctx.namespaces[namespace] = policies
         if isinstance(command.body, dict) and command.body.get("auth_policies"):
