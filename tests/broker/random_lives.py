@@ -1103,6 +1103,7 @@ THEMES: dict[str, Theme] = {
     "policies": Theme(
         {L.rule: 25, L.manage: 8, L.look: 8, L.restart: 1},
         topics=("a", "t-partition-0", "t-partition-1", "persistent://public/other/b"),
+        settings={"defaultNumberOfNamespaceBundles": [1, 2]},
     ),
     "mirrors": Theme(
         {L.copy: 40, L.mirror: 20, L.wait: 8, L.publish: 2}, topics=(SHADOW, SHADOW, "a"), subscriptions=("a", "b"),
