@@ -33,7 +33,13 @@ TEST_TURNS, CASE_TURNS = 16, 64
 """On average some case of each test runs in so many commits, and each case runs once in each round of so many: so within twice as many, as
 long as the tests stay the same."""
 
-ALWAYS = {"test_documents.py", "test_imports.py", "test_reference.py", "test_support.py"}
+ALWAYS = {
+    "test_documents.py",
+    "test_imports.py",
+    "test_reference.py",
+    "test_support.py",
+    "test_undecodable.py",
+}
 """Files whose tests always run: nearly any change may break what they check."""
 
 

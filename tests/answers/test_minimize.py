@@ -271,6 +271,7 @@ def test_any_name_can_be_an_argument(names: list[str]) -> None:
     [
         ("t, s", ["t", "s"]), (" 't' ,\"s\"", ["t", "s"]), ('x", s', ['x"', "s"]), ("'x\"', s", ['x"', "s"]),
         ('"a, b", "c\\"d"', ["a, b", 'c"d']), ("", [""]), ("t,", ["t", ""]),
+        ('"\udce9", s', ['"\udce9"', "s"]),  # a byte of the command line that is no UTF-8
     ],
 )  # fmt: skip
 def test_arguments_as_users_write_them(text: str, arguments: list[str]) -> None:

@@ -21,6 +21,7 @@ from schemas.commands import AnyCommand, MessageIdData, Publish, Refused, comman
 from schemas.effects import KINDS, CursorMoved, Evicted, Expired, Row, SendReceipt, SubscriptionEvent
 from schemas.errors import MagnetarError
 from schemas.printable import counted
+from schemas.undecodable import UNDECODABLE
 from sinks.outputs import new_file
 from streaming.answers.check.invariants import INVARIANTS, Monitor, Violation
 from streaming.answers.check.reduction import reduced
@@ -278,7 +279,7 @@ def _arguments(text: str) -> list[str]:
 def _unquoted(argument: str) -> str:
     try:
         return msgspec.json.decode(argument, type=str)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return argument[1:-1] if re.fullmatch("'[^']*'", argument) else argument
 
 
