@@ -423,6 +423,19 @@ def test_a_publish_that_a_non_persistent_topic_refuses(tmp_path: Path) -> None:
     assert not diff(tmp_path / "before", tmp_path / "after").differences.num_rows
 
 
+def test_a_subscription_of_a_non_persistent_topic_has_no_row(tmp_path: Path) -> None:
+    topic = T.replace("persistent", "non-persistent")
+    records = [
+        (second, topic, command) for second, _, command in (subscribe(), flow(0, 5), publish(1, 0), tick(60))
+    ]
+    expected, found = both(tmp_path, table(records), broker(ttlDurationDefaultInSeconds=60))
+    rows = [
+        [(row["policies"], row["topic"], row["subscription"]) for row in each.summary.to_pylist()]
+        for each in (expected, found)
+    ]
+    assert rows[0] == rows[1]
+
+
 @pytest.mark.parametrize("type_", ["Shared", "Failover"])
 def test_an_ack_of_what_came_before_its_subscription(tmp_path: Path, type_: str) -> None:
     """Pulsar's cursor takes no ack at or below its mark-delete position, so the message remains one that is not for it."""

@@ -299,6 +299,8 @@ class _RowObserver(Observer):
 
     def _subscription_event(self, offset: int, clock: int, effect: e.SubscriptionEvent) -> None:
         of = self.of(effect.topic)
+        if is_non_persistent(effect.topic):
+            return  # it has no cursor, and no message a fate
         found = of.subscriptions.get(effect.subscription)
         if deletes(effect.cause):
             if found is not None:
