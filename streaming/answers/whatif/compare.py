@@ -36,7 +36,7 @@ from streaming.answers.whatif.clients.history import History
 from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.clients.reactive import ASSUMED, react
 from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared, united
-from streaming.answers.whatif.folder import opened
+from streaming.answers.whatif.folder import Folder, opened
 from streaming.answers.whatif.projection import LiveState, Start, partitions_of, project
 from streaming.answers.whatif.rules import (
     differing_settings,
@@ -122,9 +122,7 @@ def whatif(
         def fold(parts: Mapping[int, pa.Table], named: Sequence[PolicySet]) -> WhatIf:
             work = list(_works(parts, named, starts, clients))
             total = sum(map(len, parts.values()))
-            found = list(
-                _fold_all(work, processes, total, progress, spark, None if folder is None else folder.next())
-            )
+            found = list(_fold_all(work, processes, total, progress, spark, folder))
             return joined(name, logged, found, [each.name for each in named], clients)
 
         found = fold(parts, named)
@@ -247,7 +245,7 @@ def _fold_all(
     total: int,
     progress: Callable[[int, int], object] | None,
     spark: SparkSession | None,
-    folder: Path | None = None,
+    folder: Folder | None = None,
 ) -> Iterator[PartitionCompared]:
     done = 0
 
@@ -264,7 +262,7 @@ def _fold_all(
             query.Partition(each.partition, each.records, each.pins, each.names, each.start, each.baseline)
             for each in work
         ]
-        yield from query.fold(spark, parts, folder, note)
+        yield from query.fold(spark, parts, folder.next(), folder.advice, note)
         return
     if spark is not None:
         yield from spark.sparkContext.parallelize(work, max(len(work), 1)).map(_part).toLocalIterator()

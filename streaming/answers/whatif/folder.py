@@ -37,8 +37,9 @@ class _Log(msgspec.Struct):
 class Folder:
     """Where a what-if keeps what it needs to go on: a folder below it for each of its folds, which come in the same order each time."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._folds = path, 0
+    def __init__(self, path: Path, advice: str) -> None:
+        """`advice`: a clause that says what to do if a fold fails."""
+        self.path, self.advice, self._folds = path, advice, 0
 
     def as_begun(self, logged: int, parts: Mapping[int, pa.Table]) -> tuple[int, dict[int, pa.Table]]:
         """How many records a log had when the what-if began, and these, by ingress partition. It may have grown."""
@@ -76,9 +77,9 @@ def opened(path: str | Path | None, inputs: Iterable[object]) -> Iterator[Folder
     """The folder of a what-if, for this process alone; None: one that is gone then. Raises `InTheWay` and `InUse`."""
     if path is None:
         with TemporaryDirectory(prefix="magnetar-") as temporary:
-            yield Folder(Path(temporary))
+            yield Folder(Path(temporary), "With a checkpoint, a what-if goes on after a failure")
         return
     check(path, inputs)
     with exclusive([str(path)], "magnetar whatif", alone=True):
         check(path, inputs)  # another process may have come first
-        yield Folder(Path(path))
+        yield Folder(Path(path), f"What is folded is in {path}: the same command goes on from there")

@@ -94,9 +94,11 @@ def fold(
     spark: SparkSession,
     partitions: Sequence[Partition],
     folder: Path,
+    advice: str,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Iterator[PartitionCompared]:
-    """Fold ingress partitions by a query, or go on with it. Tasks need its `folder`, too. `progress` gets the records of each micro-batch.
+    """Fold ingress partitions by a query, or go on with it. Tasks need its `folder`, too. `advice`: see `Folder`. `progress` gets the
+    records of each micro-batch.
 
     Raises `AnotherWhatIf`, `QueryFailed`, and `Damaged`.
     """
@@ -111,9 +113,7 @@ def fold(
         }
     )
     tasks = min(spark.sparkContext.defaultParallelism, len(partitions))
-    with explained(
-        f"What is folded is in {folder}: the same command goes on from there, with the same folder"
-    ):
+    with explained(advice):
         with _settings(spark, _QUERY | {"spark.sql.shuffle.partitions": str(tasks)}):
             _run(spark, folder, _operator(shared, storage), batches, progress)
         with _settings(spark, _ONE_AT_A_TIME), state(spark, folder / CHECKPOINT) as states:
