@@ -109,6 +109,7 @@ WRITING: dict[tuple[str, str], tuple[str, ...]] = {
     ("demo", "out"): ("demo", "--out", "OUT"),
     ("replay", "out"): ("replay", "INPUT", "--no-spark", "--overwrite", "--out", "OUT"),
     ("whatif", "out"): ("whatif", "INPUT", "--profile", "2.x", "--out", "OUT"),
+    ("whatif", "checkpoint"): ("whatif", "INPUT", "--profile", "2.x", "--spark", "--checkpoint", "OUT"),
     ("diff", "out"): ("diff", "replayed", "replayed", "--out", "OUT"),
     ("advise", "out"): ("advise", "INPUT", "--processes", "1", "--out", "OUT"),
     ("explain", "snapshots"): ("explain", "INPUT", "t", "--snapshots", "OUT"),

@@ -135,7 +135,7 @@ OF_A_QUERY = (
     "run checkpoint", "run store", "state move checkpoint", "state move store", "state move to_store", "state import entries",
     "state import store", "compact store", "kafka up directory", "kafka down directory", "kafka status directory",
     # Those that look at a query that runs, see tests/spark/ and tests/e2e/.
-    "replay quarantined", "whatif from_", "whatif store", "explain checkpoint", "inspect checkpoint", "inspect store",
+    "replay quarantined", "whatif checkpoint", "whatif from_", "whatif store", "explain checkpoint", "inspect checkpoint", "inspect store",
     "peek checkpoint", "ui checkpoint", "state export store",
 )  # fmt: skip
 """What these name is in use by one process at a time, or made to be read meanwhile: see the last tests here."""

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from sinks.ledger_store import LedgerStore
-from streaming.answers.whatif import compare, side_by_side
+from streaming.answers.whatif import compare
 from streaming.answers.whatif.projection import LiveState
-from streaming.answers.whatif.side_by_side import SideBySide
+from streaming.answers.whatif.side_by_side import SideBySide, piece_size
 from streaming.jobs.replay import replay_in_process
 from streaming.state.saved import read_states
 from tests.answers.test_reactive import as_table
@@ -27,9 +27,9 @@ def resumed(every: int) -> Any:
         settle: Any = None,
     ) -> Any:  # fmt: skip
         folds, done, pieces = SideBySide(partition, pins, start, baseline), 0, 0
-        size = max(1, min(side_by_side.PIECE, len(records) // side_by_side.PIECES))
+        size = piece_size(len(records))
         while done < len(records):
-            done += folds.fold(records.slice(done, size), settle)
+            done += folds.fold(records.slice(done, size - done % size), settle)
             pieces += 1
             if pieces % every == 0:
                 kept = folds.keep()

@@ -9,6 +9,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from sinks.ledger_store import LedgerStore
 from sinks.lock import InUse, exclusive
@@ -23,7 +24,10 @@ from streaming.answers.whatif.differences import PartitionCompared
 from streaming.answers.whatif.folder import AnotherWhatIf
 from streaming.answers.whatif.projection import LiveState
 from streaming.answers.whatif.side_by_side import piece_size
+from streaming.cli.app import app
+from streaming.cli.errors import FAILED
 from streaming.jobs.replay import load, replay_in_process
+from streaming.log.files import write_log
 from streaming.spark.failure import QueryFailed
 from streaming.state.saved import read_states
 from tests.answers.test_reactive import as_table
@@ -227,3 +231,18 @@ def test_settings_of_the_session_are_as_before(ask: Ask, spark: SparkSession) ->
 def test_modelled_clients_have_no_checkpoint(ask: Ask) -> None:
     with pytest.raises(ValueError, match="clients as recorded"):
         ask(clients=ClientSettings(seed=1))
+
+
+@pytest.mark.spark
+def test_the_command_goes_on(spark: SparkSession, tmp_path: Path, cut: int) -> None:
+    path, policies = tmp_path / "log.jsonl", tmp_path / "ttl.yaml"
+    write_log(path, log())
+    policies.write_text("namespaces:\n  a/b:\n    message_ttl_in_seconds: 100\n")
+    plain = ["whatif", str(path), "--policies", str(policies), "--partitions", "3", "--json"]
+    asked = [*plain, "--spark", "--checkpoint", str(tmp_path / "kept")]
+    with crash_in(1):
+        failed = CliRunner().invoke(app, asked)
+    assert failed.exit_code == FAILED
+    assert "the same command goes on from there" in failed.stderr
+    found, expected = CliRunner().invoke(app, asked), CliRunner().invoke(app, plain)
+    assert (found.exit_code, found.stdout) == (0, expected.stdout)
