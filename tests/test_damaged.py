@@ -30,6 +30,7 @@ from streaming.log.files import read_log
 from streaming.log.table import LogError
 from streaming.mirror import journal
 from streaming.mirror.journal import BadLog, LogFolder, MirrorRecord
+from streaming.mirror.last import LastEntry
 from streaming.mirror.progress import MirrorProgress
 from streaming.quarantine.store import Quarantine
 from streaming.state.dump import BadDump, Header, read_dump, write_dump
@@ -163,7 +164,7 @@ def _mirrored_and_noted(folder: Path) -> None:
     _mirrored(folder)
     with patch.object(journal, "SEGMENT_BYTES", 1 << 20), LogFolder(folder / "mirror") as log:
         assert len([*log.read()]) == 12
-        log.keep(log.mark())
+        log.keep(log.mark(), {TOPIC: LastEntry(1, 5, 7)})
     assert len(_records(folder)) == 4
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -33,6 +33,7 @@ from streaming.kafka.topics import ensure_topic, holds_records
 from streaming.kafka.url import KafkaUrl
 from streaming.kafka.writer import PATIENCE_SECONDS, NotWritten, SoleWriter, ToSend
 from streaming.log.partition import PARTITIONS, ingress_partition
+from streaming.mirror.last import LastEntry
 from streaming.mirror.observation import CONNECTION
 from streaming.traces.importer import to_line
 
@@ -57,6 +58,16 @@ _WHAT_TO_DO = "restore the folder from a backup, or mirror into a new one"
 
 class BadLog(RuntimeError):
     """A log can't be gone on with. The text says why and what to do."""
+
+
+class OtherData(BadLog):
+    """The cluster is not the one that the log has followed, or went back in time."""
+
+    def __init__(self, topic: str, shown: str) -> None:
+        super().__init__(
+            f"{topic}: the cluster has other data than this log: {shown}. It was restored from a backup, has lost data, or is another "
+            "cluster. Mirror into a new log"
+        )
 
 
 class MirrorRecord(NamedTuple):
@@ -85,15 +96,20 @@ class MirrorLog(AbstractContextManager["MirrorLog"], Protocol):
     def mark(self) -> Any:
         """Where the log ends now."""
 
-    def keep(self, mark: Any) -> None:
-        """From now on, `read` begins at `mark`."""
+    def keep(self, mark: Any, last: Mapping[str, LastEntry]) -> None:
+        """From now on, `read` begins at `mark`. `last`: of topics, which may have no entry in the log after that."""
+
+    def last(self) -> Mapping[str, LastEntry]:
+        """What `keep` was told of the mark at which `read` began, if the log has a place for it. Comes after `read`."""
 
 
 class _State(msgspec.Struct, frozen=True):
-    """Where to begin to read a log folder: the number of a file, and the checksum of the lines before it."""
+    """Where to begin to read a log folder: the number of a file, and the checksum of the lines before it. `last`: see `MirrorLog.keep`; without
+    it, an earlier version wrote this."""
 
     read_from: int = 1
     sum: int = 0
+    last: dict[str, LastEntry] = {}
 
 
 class LogFolder:
@@ -105,6 +121,7 @@ class LogFolder:
         self._file, self._lines = -1, bytearray()
         self._number, self._begin, self._sum = 1, 0, 0
         """The number of the file that is written, and the checksums of the lines before it and of all lines."""
+        self._last: Mapping[str, LastEntry] = {}
         self._goes_on = (folder / _STATE).exists()
         check_folder(folder, own=_is_own if self._goes_on else None, writer=f"`{COMMAND}`")
 
@@ -112,7 +129,7 @@ class LogFolder:
         self._held.enter_context(exclusive([str(self._folder)], COMMAND))
         try:
             if not self._goes_on:
-                self.keep(_State())
+                self._note(_State())
         except BaseException:
             self._held.close()
             raise
@@ -132,7 +149,7 @@ class LogFolder:
     def read(self) -> Iterator[MirrorRecord]:
         """See `MirrorLog.read`."""
         state = self._read_from()
-        first, self._sum = state.read_from, state.sum
+        first, self._sum, self._last = state.read_from, state.sum, state.last
         self._number = max([*self._numbers(), first])
         for number in range(first, self._number):
             yield from self._records(number)
@@ -205,10 +222,17 @@ class LogFolder:
             self._open(os.O_CREAT | os.O_EXCL)
         return _State(self._number, self._begin)
 
-    def keep(self, mark: _State) -> None:
+    def keep(self, mark: _State, last: Mapping[str, LastEntry]) -> None:
         """See `MirrorLog.keep`."""
+        self._note(_State(mark.read_from, mark.sum, {**last}))
+
+    def last(self) -> Mapping[str, LastEntry]:
+        """See `MirrorLog.last`."""
+        return self._last
+
+    def _note(self, state: _State) -> None:
         with new_file(self._folder / _STATE, replace=True) as file:
-            file.write(sealed(msgspec.json.encode(mark)))
+            file.write(sealed(msgspec.json.encode(state)))
 
     def _check(self) -> None:
         """Raises `BadLog` if the file that is written has no name any more."""
@@ -354,10 +378,14 @@ class KafkaLog:
             parts = [TopicPartition(self._url.topic, each) for each in range(self._writer.partitions)]
             return {part.partition: end for part, end in consumer.end_offsets(parts).items()}
 
-    def keep(self, mark: dict[int, int]) -> None:
+    def keep(self, mark: dict[int, int], last: Mapping[str, LastEntry]) -> None:
         """See `MirrorLog.keep`."""
         self._kept = mark
         self.flush()
+
+    def last(self) -> Mapping[str, LastEntry]:
+        """See `MirrorLog.last`. Kafka has no place for it."""
+        return {}
 
     def fail(self, error: NotWritten) -> None:
         """Kafka did not take a record: nothing is written any more."""

@@ -35,7 +35,8 @@ from schemas.lines import Unreadable
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.names import base_of
-from streaming.mirror.journal import MirrorLog, MirrorRecord
+from streaming.mirror.journal import MirrorLog, MirrorRecord, OtherData
+from streaming.mirror.last import confirmed, entry_of, is_replaced, went_back
 from streaming.mirror.observation import CONNECTION, Observation, is_another, ledgers_of, observe
 from streaming.mirror.policies import POLICIES, ClusterPolicies
 from streaming.mirror.progress import MirrorProgress, TopicProgress, WholeChange
@@ -44,6 +45,7 @@ from streaming.mirror.source import CALLS_PER_LOOK, FoundTopics, Look, MirroredC
 from streaming.mirror.trouble import Trouble, Troubles
 from streaming.record.client import NoRight, Reader, ReadFailed, Unanswered
 from streaming.record.rest import DENIED, INCOMPLETE, NOT_UNDERSTOOD, CallFailed, Rest
+from streaming.record.stored import Stored
 from streaming.record.unreachable import Unreachable
 from streaming.runtime.clock import RealClock
 
@@ -187,6 +189,7 @@ class ClusterMirror:
     def run(self, stop: Event) -> MirrorTotals:
         """Mirror until `stop` is set. Raises what the journal raises."""
         self._progress = MirrorProgress(self._journal.read(), sampled=self._entries == "sampled")
+        self._progress.know(self._journal.last())
         self._began_at = self._progress.time
         self._clock.go_on(self._began_at)
         self._policies = ClusterPolicies(self._rest, goes_on=self._progress.time > 0)
@@ -287,7 +290,7 @@ class ClusterMirror:
         if self._mark is not None and all(
             each.is_mirrored and each.stated >= self._restated for each in topics
         ):
-            self._journal.keep(self._mark)
+            self._journal.keep(self._mark, self._progress.last())
             self._mark = None
 
     # -- what there is --------------------------------------------------------------------------------------------
@@ -362,8 +365,9 @@ class ClusterMirror:
         for name, look in [*looks.items()]:
             state = self._progress.topics[name]
             try:
+                look = looks[name] = self._checked(state, look)
                 is_another = self._is_another(state, look)
-            except NOT_UNDERSTOOD as error:
+            except (CallFailed, *NOT_UNDERSTOOD) as error:
                 self._leave_out(state, error)
                 del looks[name]
                 continue
@@ -383,6 +387,16 @@ class ClusterMirror:
         look = self._source.look(name, newest=seen.ledger_id if seen and is_dated else -1, history=history)
         state.is_dated = True
         return look
+
+    def _checked(self, state: TopicProgress, look: Look) -> Look:
+        """A look at a topic that has what it had. Raises `OtherData` if it has not at a second look, either, which is no race; CallFailed, and what
+        is in `NOT_UNDERSTOOD`."""
+        if state.last is None or went_back(state.last, look.internal) is None:
+            return look
+        again = self._look(state.name)
+        if (shown := went_back(state.last, again.internal)) is not None:
+            raise OtherData(state.name, shown)
+        return again if look.created is None else again._replace(created=look.created)
 
     def _is_another(self, state: TopicProgress, look: Look) -> bool:
         """Whether the cluster's topic is not the one in the log. Raises what is in `NOT_UNDERSTOOD`."""
@@ -434,6 +448,7 @@ class ClusterMirror:
                         latest = max(latest, min(send.time, look.time))
                         yield MirrorRecord(latest, state.name, {"connection": CONNECTION, **send.command})
                         self._new_entries += 1
+                        state.last = entry_of(send.command) or state.last
                     else:
                         self._troubles.note(
                             f"{state.name}, ledger 0", _LEDGER_0, "ledgers are numbered from 1 here"
@@ -460,7 +475,7 @@ class ClusterMirror:
         elif state.before is not None:
             state.before = state.before._replace(time=look.time)
         if self._entries == "sampled":
-            state.look = look
+            state.look, state.last = look, confirmed(look.internal) or state.last
         state.interval = self._every if is_new else self._later(state)
         state.due = self._begun + state.interval
         self._troubles.over(state.name)
@@ -494,7 +509,17 @@ class ClusterMirror:
                 known = known_by(state.before, look, state.read_to)
             return stand_ins(look, state.read_to, known)
         size = look.internal["totalSize"] // max(look.internal["numberOfEntries"], 1)
-        return read(reader.entries(state.name, state.read_to, size), look, state.read_to, self._entries)
+        return read(self._new(state, reader, size), look, state.read_to, self._entries)
+
+    def _new(self, state: TopicProgress, reader: Reader, size: int) -> Iterator[Stored]:
+        """The entries after the last one in the log. Raises `OtherData` if that is another one now."""
+        after = state.read_to
+        for each in reader.entries(state.name, after, size):
+            at = each.ledger, each.entry
+            if at > after:
+                yield each
+            elif is_replaced(state.last, each):
+                raise OtherData(state.name, f"entry {at[0]}:{at[1]} is another message now")
 
     def _later(self, state: TopicProgress) -> float:
         """The interval of a topic at which to look less often than before."""

@@ -1,6 +1,6 @@
 """How far a mirror has come: the topics in its log, and where each of them is. The log itself tells."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +10,7 @@ from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.names import base_of
 from streaming.broker.persistent.topic import ENTRIES, SHADOW_SOURCE
 from streaming.mirror.journal import BadLog, MirrorRecord
+from streaming.mirror.last import LastEntry, entry_of
 from streaming.mirror.observation import Observation
 from streaming.mirror.source import Look
 from streaming.record.policies import PolicyCall
@@ -32,7 +33,7 @@ class WholeChange(NamedTuple):
 
 class TopicProgress:
     """A topic. `created`: it is in the log. `is_mirrored`: it is still one of those that are followed. `read_to`: its last entry in the
-    log. `is_marked`: this process has noted in the log that the topic is sampled. `is_dated`: it has asked when the topic was created.
+    log. `last`: the last one there of which it is certain that the cluster had it. `is_marked`: this process has noted in the log that the topic is sampled. `is_dated`: it has asked when the topic was created.
     `before`: the last MIRROR. `look`: the last look of this process. When it is looked at next (`due`) and when its last MIRROR was
     written (`stated`), in seconds of the monotonic clock. `changed`: the time (ms) of the last look that showed something new, 0 once a
     MIRROR has said that nothing happens any more; `quiet`: the looks since then."""
@@ -42,6 +43,7 @@ class TopicProgress:
         self.created = self.is_marked = self.is_dated = False
         self.is_mirrored = True
         self.read_to: SourcePosition = (-1, -1)
+        self.last: LastEntry | None = None
         self.before: Observation | None = None
         self.look: Look | None = None
         self.due = self.interval = self.stated = 0.0
@@ -65,6 +67,16 @@ class MirrorProgress:
                 ) from None
         for base in [base_of(topic) for topic in self.topics if base_of(topic) != topic]:
             self.partitioned.setdefault(base, UNKNOWN_PARTITIONS)
+
+    def know(self, last: Mapping[str, LastEntry]) -> None:
+        """What an earlier process has noted of the topics that have nothing in the part of the log that was read."""
+        for name, entry in last.items():
+            if (state := self.topics.get(name)) is not None and state.last is None:
+                state.last = entry
+
+    def last(self) -> dict[str, LastEntry]:
+        """What to note for `know`."""
+        return {name: state.last for name, state in self.topics.items() if state.last is not None}
 
     def create(self, name: str) -> Iterable[WholeChange]:
         """A topic has records now. What creates it, unless it is there or its partitioned topic creates it, and what says that it is
@@ -118,7 +130,9 @@ class MirrorProgress:
             self._read_call(command)
         elif topic is not None and kind == "SEND" and "message_id" in command:
             id_ = command["message_id"]
-            self._known(topic).read_to = id_["ledgerId"], id_["entryId"]
+            state = self._known(topic)
+            state.read_to = id_["ledgerId"], id_["entryId"]
+            state.last = entry_of(command) or state.last
         elif topic is not None and kind == "MIRROR":
             seen, state = msgspec.convert(command, Mirror), self._known(topic)
             earlier = None if state.before is None else state.before.record

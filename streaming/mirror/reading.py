@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from streaming.mirror.last import PRODUCER
 from streaming.mirror.observation import Observation, ledgers_of
 from streaming.mirror.progress import SourcePosition
 from streaming.mirror.source import Look
@@ -18,9 +19,6 @@ FIRST_LEDGER = 1
 MOST_ENTRIES = 50_000_000
 """Each entry is a record, whether somebody has read it or not. With more than so many at once, a topic is left out."""
 LARGEST_ENTRY = 1 << 27
-
-PRODUCER = "magnetar-mirror"
-"""The producer of entries that nobody could read."""
 
 
 class TimedSend(NamedTuple):

@@ -260,8 +260,9 @@ class Reader:
             connection.close()
 
     def entries(self, topic: str, after: tuple[int, int] = (-1, -1), size: int = 1) -> Iterator[Stored]:
-        """The entries after a position that a topic has when this begins, the oldest first. `size`: their average, in bytes. Raises
-        `ReadFailed`."""
+        """The entries after a position that a topic has when this begins, the oldest first. quirk: a broker sends the one at the position, too,
+        as it may be a batch that was read in part; so that is the first one, if it is there and others are after it. `size`: their
+        average, in bytes. Raises `ReadFailed`."""
         most = min(self._permits, max(_BYTES // self._streams // max(size, 1), 1))
         connection = self._owner(topic)
         consumer = connection.new_consumer()
@@ -275,6 +276,7 @@ class Reader:
                 "GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE", consumer_id=consumer
             )["last_message_id"]
             end = last["ledgerId"], last["entryId"]
+            start: tuple[int, int] | None = after
             permits, since = 0, time.monotonic()
             while MINUS_ONE not in end and after < end:
                 if permits <= most // 2:
@@ -287,8 +289,8 @@ class Reader:
                 if frame.cmd == "MESSAGE" and frame.metadata is not None:
                     permits -= frame.metadata.get("num_messages_in_batch", 1)
                     at = frame.fields["message_id"]["ledgerId"], frame.fields["message_id"]["entryId"]
-                    if at > after:  # the entry at the start may be a batch that has been read in part
-                        after = at
+                    if at > after or at == start:
+                        after, start = at, None
                         yield Stored(*after, frame.metadata, frame.payload or b"", frame.broker_time)
                         since = time.monotonic()
                 if time.monotonic() > since + _SECONDS:

@@ -145,7 +145,7 @@ def test_a_start_reads_from_the_last_restatement(
         records = [*journal.read()]
         assert records[0].command["command"] != "BROKER_CONFIG"
         ends = journal.mark()
-        journal.keep(ends)
+        journal.keep(ends, {})
         assert [*journal.read()] == []
 
 
@@ -271,7 +271,7 @@ def _write_an_entry(log: KafkaLog) -> None:
 OPERATIONS: dict[str, Callable[[KafkaLog], Any]] = {
     "an entry": _write_an_entry,
     "a command to all": lambda log: log.write(MirrorRecord(1, None, {"command": "OLD"})),
-    "where a start reads": lambda log: log.keep({0: 9, 1: 9, 2: 9}),
+    "where a start reads": lambda log: log.keep({0: 9, 1: 9, 2: 9}, {}),
     "nothing new": lambda log: log.flush(),
 }  # fmt: skip
 

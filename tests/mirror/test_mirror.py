@@ -29,9 +29,10 @@ from streaming.cli.record import PayloadsChoice
 from streaming.mirror import journal, trouble
 from streaming.mirror import mirror as mirroring
 from streaming.mirror.journal import BadLog, LogFolder
+from streaming.mirror.last import PRODUCER
 from streaming.mirror.mirror import ClusterMirror, EntriesMode, MirrorTotals
 from streaming.mirror.policies import ClusterPolicies
-from streaming.mirror.reading import MOST_ENTRIES, PRODUCER, Known, read, stand_ins
+from streaming.mirror.reading import MOST_ENTRIES, Known, read, stand_ins
 from streaming.mirror.source import Look, MirroredCluster, NotMirrored
 from streaming.protocol.codec import entry
 from streaming.record import client as reading_client
