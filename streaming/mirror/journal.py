@@ -129,7 +129,7 @@ class LogFolder:
         self._held.enter_context(exclusive([str(self._folder)], COMMAND))
         try:
             if not self._goes_on:
-                self._note(_State())
+                self.keep(_State(), {})
         except BaseException:
             self._held.close()
             raise
@@ -224,15 +224,13 @@ class LogFolder:
 
     def keep(self, mark: _State, last: Mapping[str, LastEntry]) -> None:
         """See `MirrorLog.keep`."""
-        self._note(_State(mark.read_from, mark.sum, {**last}))
+        state = _State(mark.read_from, mark.sum, {**last})
+        with new_file(self._folder / _STATE, replace=True) as file:
+            file.write(sealed(msgspec.json.encode(state)))
 
     def last(self) -> Mapping[str, LastEntry]:
         """See `MirrorLog.last`."""
         return self._last
-
-    def _note(self, state: _State) -> None:
-        with new_file(self._folder / _STATE, replace=True) as file:
-            file.write(sealed(msgspec.json.encode(state)))
 
     def _check(self) -> None:
         """Raises `BadLog` if the file that is written has no name any more."""
