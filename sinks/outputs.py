@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC
@@ -259,7 +260,10 @@ def filling(folder: Path) -> Iterator[None]:
     except BaseException as error:
         with suppress(OSError):
             for each in {*folder.iterdir()} - before:
-                each.unlink()
+                if each.is_dir():
+                    shutil.rmtree(each)
+                else:
+                    each.unlink()
         if isinstance(error, OSError):
             name_full(error, folder)
         raise

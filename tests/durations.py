@@ -16,10 +16,13 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from tests.samples import DURATIONS, FREE, durations
+from tests.samples import DURATIONS, durations
 
 EACH = 2
 """How many cases of each test are measured."""
+
+LEAST = 0.5
+"""Tests whose cases take no more seconds together are not in the file."""
 
 NEAR = 1.5
 """A figure stays, if the new one is not this many times larger or smaller: so that they don't all change each time."""
@@ -45,7 +48,7 @@ def merged(
     new = dict(old)
     for test, seconds in found.items():
         mean = sum(seconds) / len(seconds)
-        if mean * counts[test] <= FREE:
+        if mean * counts[test] <= LEAST:
             new.pop(test, None)
         elif not old.get(test, 0) / NEAR < mean < old.get(test, 0) * NEAR:
             new[test] = float(f"{mean:.2g}")

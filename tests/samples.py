@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 DURATIONS = Path(__file__).with_name("durations.json")
 
-FREE = float(os.environ.get("MAGNETAR_FREE", "1"))
+FREE = float(os.environ.get("MAGNETAR_FREE", "2"))
 """All cases of a test run if they take no more seconds than this together. CI gives the core's tests more."""
 
-FREE_NEAR = max(2.0, FREE)
+FREE_NEAR = max(4.0, FREE)
 """The same for tests of the rooms that the last commits changed (tests/log of streaming/log)."""
 
 FREE_FILES = 120.0

@@ -221,9 +221,11 @@ def _command(*words: str) -> Callable[[Path], None]:
 
 
 def _answered(folder: Path) -> Any:
+    answer = folder / "answer"
     return {
-        each.name: each.read_bytes().replace(str(folder).encode(), b"")
-        for each in (folder / "answer").iterdir()
+        str(each.relative_to(answer)): each.read_bytes().replace(str(folder).encode(), b"")
+        for each in answer.rglob("*")
+        if each.is_file()
     }
 
 
@@ -380,6 +382,8 @@ WRITERS = {
     "streaming/answers/history/timeline.py:_used": "snapshots of a log",
     "streaming/answers/history/timeline.py:_touch": _CACHE,
     "streaming/answers/history/timeline.py:forget": _CACHE,
+    "streaming/answers/whatif/answer.py:_write_parted": "whatif",
+    "streaming/answers/whatif/answer.py:put": "whatif",
     "streaming/answers/whatif/answer.py:write": "whatif",
     "streaming/answers/whatif/folder.py:as_begun": "whatif --checkpoint",
     "streaming/answers/whatif/folder.py:opened": _TEMPORARY,

@@ -399,5 +399,5 @@ def test_what_a_killed_command_left_is_replaced_and_nothing_else(
         assert contents(folder) == before
     else:
         assert sorted(each.name for each in (folder / "empty").iterdir()) == [
-            "differences.parquet", "report.html", "series.parquet", "summary.parquet", "whatif.json",
+            "differences", "report.html", "series.parquet", "summary.parquet", "whatif.json",
         ]  # fmt: skip

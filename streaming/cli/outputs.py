@@ -233,9 +233,10 @@ def _check_text(value: Any) -> None:
             ) from None
 
 
+_WHATIF = r"(summary|series)\.parquet|differences/policies=[^/]+/change=[^/]+/rows\.parquet|whatif\.json|report\.html"
 _ANSWERS = {
-    "whatif": r"(summary|differences|series)\.parquet|whatif\.json|report\.html",
-    "diff": r"(summary|differences|series)\.parquet|whatif\.json|report\.html",
+    "whatif": _WHATIF,
+    "diff": _WHATIF,
     "advise": r"(needs|curves)\.parquet|advice\.json|report\.html",
     "check": r"[a-z-]+\.jsonl",
 }

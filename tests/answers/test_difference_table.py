@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from streaming.answers.fates import CHANGES
-from streaming.answers.whatif import difference_table
-from streaming.answers.whatif.answer import DIFFERENCES, to_json, write
+from streaming.answers.whatif import answer, difference_table
+from streaming.answers.whatif.answer import DIFFERENCES, WhatIf, to_json, write
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.difference_table import DifferenceTable, from_file, together
 from streaming.log import spool
@@ -133,9 +133,55 @@ def test_an_answer_with_little_memory(processes: int, kept: str, tmp_path: Path)
     found = whatif(log, policies, processes=processes)
     assert found.differences.to_pylist() == expected.differences.to_pylist()
     assert to_json(found) == to_json(expected)
-    for name, answer in (("found", found), ("expected", expected)):
-        write(answer, tmp_path / name)
-    tables = [
-        pa.parquet.read_table(tmp_path / name / "differences.parquet") for name in ("found", "expected")
-    ]
+    for name, each in (("found", found), ("expected", expected)):
+        write(each, tmp_path / name)
+    tables = [pa.parquet.read_table(tmp_path / name / "differences") for name in ("found", "expected")]
     assert tables[0].to_pylist() == tables[1].to_pylist()
+
+
+def written(found: WhatIf, folder: Path) -> list[dict[str, Any]]:
+    """The differences of an answer as a reader of its files gets them."""
+    write(found, folder)
+    rows: list[dict[str, Any]] = pa.parquet.read_table(folder / "differences").to_pylist()
+    return rows
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(str(sorted(row.items())) for row in rows)
+
+
+@pytest.mark.parametrize("together", [1, 8])
+def test_each_policy_set_and_change_has_a_file(tmp_path: Path, together: int) -> None:
+    """Whatever the names of policy sets are: readers get them from the paths."""
+    names = ["a/b=c", "%2F", "100 % ü 🙂", "..", "x" * 200, "~"]
+    ttl = configuring(settings={"ttlDurationDefaultInSeconds": 2, "messageExpiryCheckIntervalInMinutes": 1})
+    found = whatif(partition_log(made_log(300), 3), [PolicySet(name, ttl) for name in names], processes=1)
+    with mock.patch.multiple(answer, _ROW_GROUP=16, _TOGETHER=together):
+        assert in_order(written(found, tmp_path)) == in_order(found.differences.to_pylist())
+    paths = {str(each.parent.relative_to(tmp_path)) for each in tmp_path.rglob("rows.parquet")}
+    assert "differences/policies=a%2Fb%3Dc/change=lost newly" in paths
+    for path in paths:  # in the order of topics
+        topics = pa.parquet.read_table(tmp_path / path / "rows.parquet")["topic"].to_pylist()
+        assert topics == sorted(topics)
+
+
+def test_a_name_that_is_too_long_for_a_path_is_cut(tmp_path: Path) -> None:
+    names = ["ü" * 250 + end for end in "ab"]
+    ttl = configuring(settings={"ttlDurationDefaultInSeconds": 2, "messageExpiryCheckIntervalInMinutes": 1})
+    found = whatif(partition_log(made_log(300), 3), [PolicySet(name, ttl) for name in names], processes=1)
+    rows = written(found, tmp_path)
+    assert {row["policies"] for row in rows} == {"ü" * 33 + "~0", "ü" * 33 + "~1"}
+    assert len(rows) == len(found.differences)
+
+
+def test_an_answer_without_differences_has_its_columns(tmp_path: Path) -> None:
+    """And nothing of what a process left that was killed."""
+    (tmp_path / "differences" / "policies=old" / "change=saved").mkdir(parents=True)
+    found = whatif(
+        partition_log(made_log(50), 3),
+        [PolicySet("same", configuring(settings={"ttlDurationDefaultInSeconds": 0}))],
+        processes=1,
+    )
+    assert written(found, tmp_path) == []
+    assert {*pa.parquet.read_table(tmp_path / "differences").column_names} == {*answer.DIFFERENCES.names}
+    assert [each.name for each in (tmp_path / "differences").iterdir()] == ["policies=same"]

@@ -365,7 +365,7 @@ def test_a_file_of_policies_and_the_command_give_what_the_function_gives(tmp_pat
     assert found.exit_code == 0, found.output
     assert json.loads(found.output) == json.loads(to_json(whatif(lines, [policies], profile="2.x")))
     assert (tmp_path / "out/whatif.json").read_text() == found.output
-    assert pq.read_table(tmp_path / "out/differences.parquet").num_rows == 5
+    assert pq.read_table(tmp_path / "out/differences").num_rows == 5
     page = (tmp_path / "out/report.html").read_text()
     assert "<svg" in page and "lost newly" in page and "messageTTL 100 s (topic)" in page  # noqa: PT018
     assert not re.search(r"(src|href)=|url\(|https?:", page)

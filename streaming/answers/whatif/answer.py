@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -279,7 +283,10 @@ def _places(batch: pa.RecordBatch, wanted: Sequence[_Group]) -> Iterator[tuple[_
 
 
 _ROW_GROUP = 1 << 17
-"""Rows that are in memory at a time to be written."""
+_TOGETHER = 8
+"""Rows of a group in a file, and how many times as many are in memory at a time to be written."""
+
+_PARQUET: dict[str, Any] = {"compression": "zstd", "row_group_size": _ROW_GROUP}
 
 SHOWN = 1000
 """The JSON has so many differences at most; all of them are in the Parquet files."""
@@ -298,12 +305,75 @@ def to_json(found: WhatIf, *, shown: int = SHOWN) -> str:
 
 
 def write(found: WhatIf, out: Path) -> None:
-    """Write `summary.parquet`, `differences.parquet`, `series.parquet` and `whatif.json` into a folder. The metadata of the tables
-    say how clients acted (`clients`, and `model` as JSON)."""
+    """Write `summary.parquet`, `series.parquet`, `whatif.json`, and the differences below `differences` into a folder. The metadata of the
+    tables say how clients acted (`clients`, and `model` as JSON)."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("summary", "differences", "series"):
+    clients: dict[str, str | bytes] = {"clients": found.clients, "model": msgspec.json.encode(found.model)}
+    for name in ("summary", "series"):
         table: pa.Table = getattr(found, name)
-        clients = {"clients": found.clients, "model": msgspec.json.encode(found.model)}
         table = table.replace_schema_metadata((table.schema.metadata or {}) | clients)
-        pq.write_table(table, out / f"{name}.parquet", compression="zstd", row_group_size=_ROW_GROUP)
+        pq.write_table(table, out / f"{name}.parquet", **_PARQUET)
+    names = [each.policies for each in found.totals[1:]]
+    _write_parted(found.differences, names, out / DIFFERENCES_FOLDER, clients)
     (out / "whatif.json").write_text(to_json(found) + "\n")
+
+
+DIFFERENCES_FOLDER = "differences"
+"""In the folder of an answer: a file for each policy set and change, ``policies=ttl/change=lost newly/rows.parquet``."""
+
+_PARTS = ("policies", "change")
+
+
+def _write_parted(
+    rows: pa.Table, names: Sequence[str], folder: Path, metadata: Mapping[str, str | bytes]
+) -> None:
+    """Write a file for each policy set and change that there is, and for what each set loses newly. Readers get both from the paths."""
+    shutil.rmtree(folder, ignore_errors=True)  # a process that was killed left it
+    schema = pa.schema([field for field in DIFFERENCES if field.name not in _PARTS], {**metadata})
+    paths = {name: _path_of(name, number) for number, name in enumerate(names)}
+    waiting: dict[tuple[str, str], list[pa.RecordBatch]] = {(name, CHANGES[0]): [] for name in names}
+    with ExitStack() as files:
+        writers: dict[tuple[str, str], pq.ParquetWriter] = {}
+
+        def put(part: tuple[str, str]) -> None:
+            if (writer := writers.get(part)) is None:
+                path = folder / f"policies={paths[part[0]]}" / f"change={quote(part[1], safe=' ')}"
+                path.mkdir(parents=True)
+                file = pq.ParquetWriter(path / "rows.parquet", schema, compression="zstd")
+                writer = writers[part] = files.enter_context(file)
+            own, waiting[part] = waiting[part], []
+            writer.write_table(pa.Table.from_batches(own, schema), _ROW_GROUP)
+
+        count = 0
+        for batch in rows.to_batches(_ROW_GROUP):
+            for part, places in _parts(batch):
+                waiting.setdefault(part, []).append(batch.take(places).select(schema.names))
+            count += len(batch)
+            while count >= _TOGETHER * _ROW_GROUP:
+                most = max(waiting, key=lambda each: sum(map(len, waiting[each])))
+                count -= sum(map(len, waiting[most]))
+                put(most)
+        for part in waiting:
+            put(part)
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.Array]]:
+    """The policy sets and changes in some rows, and where they are."""
+    columns = [batch[name] for name in _PARTS]
+    size = len(columns[1].dictionary)
+    codes = columns[0].indices.to_numpy() * size + columns[1].indices.to_numpy()
+    texts = [column.dictionary.to_pylist() for column in columns]
+    for code in np.unique(codes).tolist():
+        yield (texts[0][code // size], texts[1][code % size]), pa.array(np.flatnonzero(codes == code))
+
+
+def _path_of(name: str, number: int) -> str:
+    """The name of a policy set in a path, as Hive escapes it. One that is too long for a path is cut, and gets its number."""
+    quoted = quote(name, safe=" ")
+    if len(quoted) <= _LONGEST:
+        return quoted
+    return f"{_CUT.sub('', quoted[:_LONGEST])}~{number}"
+
+
+_LONGEST = 200
+_CUT = re.compile("%[0-9A-F]?$")
