@@ -138,7 +138,8 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
 
     `clock` in ms since the epoch, `interval` of the rates in ms. `offset`: the last record's, −1: there was none.
     `state_bytes`: the size of the encoded state. `quarantined`: the records that the micro-batch refused, by rule.
-    `write_seconds`: how long the sinks took to write its rows; None: there were none.
+    `write_seconds`: how long the sinks took to write its rows; None: there were none. `release`: the version of Pulsar whose rules
+    are in force.
     """
 
     partition: int
@@ -151,6 +152,7 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
     deleted: list[str]
     quarantined: dict[str, int]
     write_seconds: float | None = None
+    release: str = ""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -39,7 +39,7 @@ from streaming.broker.admin import (
     tenants,
 )
 from streaming.broker.admin_table import TOPIC, Call, Table
-from streaming.broker.config import BadSetting, ServiceConfiguration, configuration
+from streaming.broker.config import PROFILE_OF, RELEASES, BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import Acked, Context, namespace_of
 from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.entries import NoEntries
@@ -761,6 +761,7 @@ class Broker:
             topics=[self._domain(name).metrics(name) for name in names],
             deleted=[],
             quarantined={},
+            release=RELEASES[PROFILE_OF[ctx.config.profile]],
         )
 
     def is_closed(self, name: str) -> bool:

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streaming.metrics.durations import Durations
+from streaming.metrics.latencies import Latencies
 
 BOUNDS = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """The upper bounds of the histograms, in seconds."""
@@ -50,6 +51,8 @@ class ServerMetrics(Collector):
         """Bytes of the binary protocol."""
         self.answers = Durations(BOUNDS)
         """From a command to its answer. Each connection times one at a time."""
+        self.publishes = Latencies()
+        """Those of `answers` that are from a SEND to its receipt."""
 
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client.registry.Collector`."""
@@ -100,6 +103,11 @@ class ServerMetrics(Collector):
         ):
             yield GaugeMetricFamily(name, text, value=value)
         yield self.answers.metric("magnetar_server_answer_seconds", "From a command to its answer.")
+        yield self.publishes.metric(
+            "pulsar_broker_publish_latency",
+            "From a SEND to its receipt in ms, in the last one to two minutes. Each connection times one command at a time.",
+            _LABELS["cluster"],
+        )
         if self._written is not None:
             yield self._written.metric("magnetar_log_write_seconds", "How long writing the log took.")
         if now.unanswered is not None:

@@ -47,13 +47,15 @@ _TOPICS = {
     "pulsar_publish_rate_limit_times": "How often the publish rate limited a connection in the interval.",
     "pulsar_in_messages_total": "Messages published since the topic was loaded.",
     "pulsar_in_bytes_total": "Bytes published since the topic was loaded.",
+    "pulsar_storage_offloaded_size": "Bytes moved to long-term storage: 0, since Magnetar offloads nothing.",
     "magnetar_duplicate_messages_total": "Messages that deduplication refused as duplicates.",
     "magnetar_unknown_messages_total": "Messages for which deduplication could not yet tell.",
 }
-_QUOTAS = {
-    "pulsar_storage_backlog_quota_limit": "The quota of the backlog's size in bytes; no quota: absent.",
-    "pulsar_storage_backlog_quota_limit_time": "The quota of the backlog's age in seconds; no quota: absent.",
-    "pulsar_storage_backlog_age_seconds": "The age of the oldest unacknowledged message that the last check found.",
+_NOT_ADDED = {
+    "pulsar_average_msg_size": "Bytes of a message published in the last interval, on average; 0: there was none.",
+    "pulsar_storage_backlog_quota_limit": "The quota of the backlog's size in bytes; -1: none.",
+    "pulsar_storage_backlog_quota_limit_time": "The quota of the backlog's age in seconds; -1: none.",
+    "pulsar_storage_backlog_age_seconds": "The age of the oldest unacknowledged message that the last check of quotas found; -1: none.",
 }
 _BY_QUOTA = {
     "pulsar_storage_backlog_quota_exceeded_evictions_total": "How often a check evicted, by quota.",
@@ -117,6 +119,9 @@ _SUBSCRIPTION_DRIFTS = {
     "magnetar_mirror_drift_unacked_messages": "How many more messages consumers hold than on the source; negative: fewer.",
 }
 _TOPICS_COUNT = {"pulsar_topics_count": "Topics of the namespace."}
+_VERSION = {
+    "pulsar_version_info": "1. The label version is the version of Pulsar whose rules are in force, commit is empty."
+}
 
 
 class KnownTopic(NamedTuple):
@@ -174,7 +179,7 @@ class TopicFigures:
     def collect(self, time: int, label_sets: int = LABEL_SETS) -> Iterator[Metric]:
         """The metrics as of `time` (ms), or of a partition's clock where that is later."""
         topics = _Families(_TOPICS, "cluster", "namespace", "topic")
-        quotas = _Families(_QUOTAS, "cluster", "namespace", "topic")
+        not_added = _Families(_NOT_ADDED, "cluster", "namespace", "topic")
         by_quota = _Families(_BY_QUOTA, "cluster", "namespace", "topic", "quota_type")
         subscriptions = _Families(_SUBSCRIPTIONS, "cluster", "namespace", "topic", "subscription")
         consumers = _Families(
@@ -185,6 +190,9 @@ class TopicFigures:
             _SUBSCRIPTION_DRIFTS, "cluster", "namespace", "topic", "subscription"
         )
         namespaces = _Families(_TOPICS_COUNT, "cluster", "namespace")
+        versions = _Families(_VERSION, "cluster", "version", "commit")
+        for cluster, release in {(each.cluster, each.release) for each in self._partitions.values()}:
+            versions.add((cluster, release, ""), {"pulsar_version_info": 1})
         shown = members = 0
         for number, (partition, topic) in enumerate(self._known.values()):
             own = self._partitions[partition]
@@ -198,7 +206,7 @@ class TopicFigures:
             if listed:
                 if topic.drift is not None:  # times have no sum
                     drifts.add(labels, {_SEEN: topic.source_seen / 1000})
-                quotas.add(labels, quota_limits(topic, at))
+                not_added.add(labels, average_size(topic, at, own.interval) | quota_limits(topic, at))
                 for quota_type, values in quota_use(topic, at).items():
                     by_quota.add((*labels, quota_type), values)
             for subscription in topic.subscriptions:
@@ -219,7 +227,7 @@ class TopicFigures:
                         _consumer_values(consumer, topic, at, own.interval),
                     )
         for families in (
-            namespaces, topics, quotas, by_quota, subscriptions, consumers, drifts, drifts_of_subscriptions,
+            versions, namespaces, topics, not_added, by_quota, subscriptions, consumers, drifts, drifts_of_subscriptions,
         ):  # fmt: skip
             yield from families.metrics()
 
@@ -294,6 +302,7 @@ def topic_values(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
         "pulsar_storage_size": topic.storage_size,
         "pulsar_storage_logical_size": topic.storage_size,
         "pulsar_storage_write_rate": sizes["pulsar_entry_size_count"] * 1000 / interval,
+        "pulsar_storage_offloaded_size": 0,
         "pulsar_storage_backlog_size": topic.backlog_size,
         "pulsar_msg_backlog": sum(each.backlog for each in topic.subscriptions),
         "pulsar_publish_rate_limit_times": topic.publish_limited if at < topic.publish_limited_until else 0,
@@ -303,6 +312,13 @@ def topic_values(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
         "magnetar_unknown_messages_total": topic.unknown,
         **sizes,
     }
+
+
+def average_size(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
+    """How large messages were on average, as a metric."""
+    rates = _rates(TOPIC_RATES, topic.rates, topic.next_rates, topic, at, interval)
+    rate = rates["msgRateIn"]
+    return {"pulsar_average_msg_size": rates["msgThroughputIn"] / rate if rate else 0.0}
 
 
 def _entry_sizes(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:
@@ -337,15 +353,12 @@ def _subscription_drift_values(subscription: SubscriptionMetrics) -> dict[str, f
 
 
 def quota_limits(topic: TopicMetrics, at: int) -> dict[str, float]:
-    """The metrics of a topic's quotas by name."""
-    found: dict[str, float] = {}
-    if topic.quota_size >= 0:
-        found["pulsar_storage_backlog_quota_limit"] = topic.quota_size
-    if topic.quota_time > 0:
-        found["pulsar_storage_backlog_quota_limit_time"] = topic.quota_time
-    if topic.oldest is not None:
-        found["pulsar_storage_backlog_age_seconds"] = (at - topic.oldest) / 1000
-    return found
+    """The metrics of a topic's quotas by name; -1: there is none, or it is not known."""
+    return {
+        "pulsar_storage_backlog_quota_limit": max(topic.quota_size, -1),
+        "pulsar_storage_backlog_quota_limit_time": topic.quota_time if topic.quota_time > 0 else -1,
+        "pulsar_storage_backlog_age_seconds": -1 if topic.oldest is None else (at - topic.oldest) / 1000,
+    }
 
 
 def quota_use(topic: TopicMetrics, at: int) -> dict[str, dict[str, float]]:

@@ -904,7 +904,10 @@ class Connection(asyncio.Protocol):
     def _answered(self, cmd: str, fields: dict[str, Any]) -> None:
         """An answer goes to the client."""
         send, request_id = cmd in ("SEND_RECEIPT", "SEND_ERROR"), fields.get("request_id", -1)
-        self._timed_until((fields["producer_id"], fields["sequence_id"]) if send else request_id)
+        self._timed_until(
+            (fields["producer_id"], fields["sequence_id"]) if send else request_id,
+            published=cmd == "SEND_RECEIPT",
+        )
         if cmd in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
             kind = "producer" if cmd == "CLOSE_PRODUCER" else "consumer"
             self._gone((kind, fields[f"{kind}_id"]))
@@ -930,10 +933,13 @@ class Connection(asyncio.Protocol):
         self._gone(key)
         self._requests.forget(key)
 
-    def _timed_until(self, key: int | tuple[int, int] | None) -> None:
-        """The answer to a command goes to the client."""
+    def _timed_until(self, key: int | tuple[int, int] | None, *, published: bool = False) -> None:
+        """The answer to a command goes to the client. `published`: it is a SEND_RECEIPT."""
         if self._timed is not None and self._timed.key == key:
-            self._metrics.answers.add(time.monotonic() - self._timed.since)
+            took = time.monotonic() - self._timed.since
+            self._metrics.answers.add(took)
+            if published:
+                self._metrics.publishes.add(took)
             self._timed = None
 
     def _note(self, asked: Frame, topic: str | None, command: dict[str, Any], size: int) -> None:
@@ -1307,7 +1313,7 @@ class Connection(asyncio.Protocol):
         if effect.producer_id is None:  # the short form of publishing
             return b""
         sequence_id = effect.sequence_id & MINUS_ONE
-        self._timed_until((effect.producer_id, sequence_id))
+        self._timed_until((effect.producer_id, sequence_id), published=True)
         return send_receipt(
             effect.producer_id, sequence_id, effect.ledger_id & MINUS_ONE, effect.entry_id & MINUS_ONE,
             MINUS_ONE if highest is None else highest & MINUS_ONE,

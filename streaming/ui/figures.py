@@ -179,7 +179,7 @@ def topic(figures: MetricsSnapshot, known: KnownTopic, page: int) -> dict[str, A
     limits = quota_limits(known.topic, figures.at(known.partition))
     return {
         **_topic(figures, known),
-        "oldest": limits.get("pulsar_storage_backlog_age_seconds"),
+        "oldest": None if known.topic.oldest is None else limits["pulsar_storage_backlog_age_seconds"],
         "quotas": list(_quotas(figures, known)),
         "rows": [_subscription(figures, known, each) for each in rows],
         "total": len(found),

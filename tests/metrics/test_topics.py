@@ -26,10 +26,11 @@ Values = dict[tuple[str, ...], float]
 
 MINUTE = 60_000
 LABELS = (
-    "cluster", "namespace", "topic", "subscription", "consumer_name", "consumer_id", "quota_type", "command", "le",
+    "cluster", "namespace", "topic", "subscription", "consumer_name", "consumer_id", "quota_type", "command", "le", "version", "quantile",
 )  # fmt: skip
 
 TOPICS = {
+    "pulsar_average_msg_size": "averageMsgSize",
     "pulsar_rate_in": "msgRateIn",
     "pulsar_rate_out": "msgRateOut",
     "pulsar_throughput_in": "msgThroughputIn",
@@ -259,7 +260,11 @@ def test_consumers_are_shown_if_the_broker_exposes_them(exposed: bool) -> None:
 
 def test_quota_headroom() -> None:
     """How much of a quota is used, and what Pulsar shows of it."""
-    run = Run(backlogQuotaDefaultLimitBytes=1000, backlogQuotaDefaultLimitSecond=40)
+    run = Run(
+        backlogQuotaDefaultLimitBytes=1000,
+        backlogQuotaDefaultLimitSecond=40,
+        preciseTimeBasedBacklogQuotaCheck=True,
+    )
     run.subscribe("s")
     run.publish(0)
     run.now += 10_000
@@ -272,7 +277,26 @@ def test_quota_headroom() -> None:
     assert found["magnetar_backlog_quota_used_ratio", *labels, "size"] == size / 1000
     assert found["pulsar_storage_backlog_quota_limit", *labels] == 1000
     assert found["pulsar_storage_backlog_quota_limit_time", *labels] == 40
+    assert found["pulsar_storage_backlog_age_seconds", *labels] == 10
     assert found["pulsar_storage_backlog_quota_exceeded_evictions_total", *labels, "size"] == 0
+
+
+def test_what_there_is_no_quota_for_is_minus_one() -> None:
+    run = Run()
+    run.publish(0)
+    figures = TopicFigures()
+    figures.update(run.broker.metrics(everything=True))
+    found = scraped(figures.collect(run.now))
+    labels = ("standalone", "public/default", TOPIC)
+    for name in ("quota_limit", "quota_limit_time", "age_seconds"):
+        assert found[f"pulsar_storage_backlog_{name}", *labels] == -1
+
+
+def test_the_version_is_that_of_the_profile() -> None:
+    run = Run(profile="2.x")
+    figures = TopicFigures()
+    figures.update(metrics.decode(metrics.encode(run.broker.metrics(everything=True))))
+    assert scraped(figures.collect(run.now))["pulsar_version_info", "standalone", "2.10.5"] == 1
 
 
 def test_label_sets_are_bounded_and_sums_stay_right() -> None:

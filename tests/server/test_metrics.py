@@ -87,6 +87,8 @@ def test_a_server_counts_its_connections_and_times_answers() -> None:
         assert found["magnetar_server_received_bytes_total",] == len(CONNECT + producer() + send(1) + send(2))
         assert found["magnetar_server_sent_bytes_total",] > 0
         assert found["magnetar_server_answer_seconds_count",] == 2  # PRODUCER, and the second SEND
+        assert found["pulsar_broker_publish_latency_count", "standalone"] == 1
+        assert found["pulsar_broker_publish_latency", "standalone", "0.99"] > 0
         assert found["magnetar_server_opened",] == 1
         half_open.close()
         peer.close()
