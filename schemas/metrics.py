@@ -139,7 +139,7 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
     `clock` in ms since the epoch, `interval` of the rates in ms. `offset`: the last record's, −1: there was none.
     `state_bytes`: the size of the encoded state. `quarantined`: the records that the micro-batch refused, by rule.
     `write_seconds`: how long the sinks took to write its rows; None: there were none. `release`: the version of Pulsar whose rules
-    are in force.
+    are in force. `reads`: how many entries of topics were read from the store.
     """
 
     partition: int
@@ -153,6 +153,7 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
     quarantined: dict[str, int]
     write_seconds: float | None = None
     release: str = ""
+    reads: dict[str, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from schemas.commands import Decoded, Refused
 from schemas.effects import KINDS, Quarantined, Row
+from schemas.entries import Entry, EntryReader
 from schemas.metrics import PartitionMetrics
 from schemas.outputs import Rows
 from schemas.units import LATEST_TIME
@@ -39,6 +40,21 @@ CHUNK_BYTES = 1 << 25
 `streaming.broker.context.ROWS`): they take more room as Python objects than as Arrow columns."""
 
 _QUARANTINED = KINDS[Quarantined]
+
+
+class _Counting:
+    """A store that counts, by topic, the entries that are read from it."""
+
+    def __init__(self, store: Store, reads: Counter[str]) -> None:
+        self._store, self._reads = store, reads
+
+    def reader(self, partition: int) -> EntryReader:
+        self._reader = self._store.reader(partition)
+        return self
+
+    def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
+        self._reads[topic] += last + 1 - first
+        return self._reader.read(topic, ledger_id, first, last)
 
 
 class PartitionFold:
@@ -60,6 +76,9 @@ class PartitionFold:
         measured: bool = False,
     ) -> None:
         """As `RecordFold`. `measured`: `metrics` will be asked."""
+        self._reads: Counter[str] = Counter()
+        if measured:
+            store = _Counting(store, self._reads)
         self._records = RecordFold(
             partition, store, before, broker=broker, judge=judge, set_aside=set_aside, latest=latest
         )
@@ -110,6 +129,7 @@ class PartitionFold:
             self._records.failed("measuring the topics", error)
         found.state_bytes = len(state.broker)
         found.quarantined = dict(self._quarantined)
+        found.reads = dict(self._reads)
         return found
 
     def _fold(self, records: Records, aside: Mapping[int, Refused]) -> None:

@@ -24,6 +24,7 @@ from schemas.metrics import (
     SubscriptionMetrics,
     TopicMetrics,
 )
+from streaming.metrics.storage_use import READS, WRITES, StorageUse
 
 LABEL_SETS = 1000
 """The default of the most topics, and the most subscriptions, that have a label set of their own."""
@@ -66,6 +67,8 @@ _TOPICS |= dict.fromkeys(_ENTRY_SIZES, "Entries of the last interval by size, in
     "pulsar_entry_size_count": "Entries of the last interval.",
     "pulsar_entry_size_sum": "The sizes of the last interval's entries, in bytes.",
 }
+
+_TOPICS |= READS | WRITES
 
 _FILTERED = [
     f"pulsar_subscription_filter_{each}_msg_count"
@@ -146,17 +149,34 @@ class MetricsSnapshot(NamedTuple):
 class TopicFigures:
     """The latest figures of all topics, by the ingress partitions that measured them. Not safe for several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: StorageUse | None = None) -> None:
+        """`storage`: what topics write and read, of all ingress partitions. None: `update` says it."""
         self._known: dict[str, KnownTopic] = {}
         self._partitions: dict[int, PartitionMetrics] = {}
+        self._whole_storage = storage
+        self._storage: dict[int, StorageUse] = {}
 
     def update(self, measured: PartitionMetrics) -> None:
         """Take in what an ingress partition measured. What it does not name is as it was."""
+        if self._whole_storage is None:
+            self._note_storage(measured)
         for name in measured.deleted:
             self._known.pop(name, None)
         for topic in measured.topics:
             self._known[topic.name] = KnownTopic(measured.partition, topic)
-        self._partitions[measured.partition] = msgspec.structs.replace(measured, topics=[])
+        self._partitions[measured.partition] = msgspec.structs.replace(measured, topics=[], reads={})
+
+    def _note_storage(self, measured: PartitionMetrics) -> None:
+        interval = measured.clock // measured.interval
+        storage = self._storage.setdefault(measured.partition, StorageUse())
+        if (seconds := measured.write_seconds) is not None:
+            for topic in measured.topics:
+                known = self._known.get(topic.name)
+                entries = stored_since(None if known is None else known.topic, topic, measured.interval)
+                if entries:
+                    storage.wrote(topic.name, entries, seconds, interval)
+        for name, entries in measured.reads.items():
+            storage.read(name, entries, interval)
 
     @property
     def partitions(self) -> Mapping[int, PartitionMetrics]:
@@ -200,7 +220,9 @@ class TopicFigures:
             namespace = topic.name.partition("://")[2].rpartition("/")[0]
             listed = number < label_sets
             labels = (cluster, namespace, topic.name) if listed else (cluster, OTHER, OTHER)
+            storage = self._whole_storage or self._storage[partition]
             topics.add(labels, topic_values(topic, at, own.interval))
+            topics.add(labels, storage.values(topic.name, at, own.interval))
             namespaces.add((cluster, namespace if listed else OTHER), {"pulsar_topics_count": 1})
             drifts.add(labels, _drift_values(topic))
             if listed:
@@ -235,13 +257,15 @@ class TopicFigures:
 class BrokerMetrics(Collector):
     """Collects the metrics of a broker in this process, by measuring all its topics at each scrape."""
 
-    def __init__(self, measure: Callable[[], PartitionMetrics], now: Callable[[], int]) -> None:
-        """`now`: the time in ms."""
-        self._measure, self._now = measure, now
+    def __init__(
+        self, measure: Callable[[], PartitionMetrics], now: Callable[[], int], storage: StorageUse
+    ) -> None:
+        """`now`: the time in ms. `storage`: what the topics write and read."""
+        self._measure, self._now, self._storage = measure, now, storage
 
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client.registry.Collector`."""
-        figures = TopicFigures()
+        figures = TopicFigures(self._storage)
         figures.update(self._measure())
         return figures.collect(self._now())
 
@@ -312,6 +336,20 @@ def topic_values(topic: TopicMetrics, at: int, interval: int) -> dict[str, float
         "magnetar_unknown_messages_total": topic.unknown,
         **sizes,
     }
+
+
+def stored_since(before: TopicMetrics | None, now: TopicMetrics, interval: int) -> int:
+    """How many entries a topic has stored since it was measured before, as far as the present interval (of so many ms) and the last
+    one show. An unload forgets those before it."""
+    last, current = sum(now.entry_sizes[:-1]), sum(now.next_entry_sizes[:-1])
+    if before is None:
+        return last + current
+    known = sum(before.next_entry_sizes[:-1])
+    if now.rates_until == before.rates_until:
+        return current - known if current >= known else current
+    if now.rates_until == before.rates_until + interval and last >= known:
+        last -= known
+    return last + current
 
 
 def average_size(topic: TopicMetrics, at: int, interval: int) -> dict[str, float]:

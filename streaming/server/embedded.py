@@ -13,9 +13,9 @@ import asyncio
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -41,10 +41,12 @@ from sinks.outputs import name_full
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
 from streaming.broker.errors import StateVersionError
+from streaming.broker.rates.rate import seconds_of_interval
 from streaming.fold.live import LiveFold
 from streaming.fold.records import Records, SetAside, StateRow
 from streaming.metrics.durations import Durations
 from streaming.metrics.server import BOUNDS
+from streaming.metrics.storage_use import StorageUse
 from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock, HeldClock
@@ -66,11 +68,14 @@ class _Pending(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Commands that are folded, and their rows, which wait to be delivered."""
+    """Commands that are folded, and their rows, which wait to be delivered. `stored`: how many entries they stored, by topic.
+    `at`: when they went to the log, in seconds of the monotonic clock."""
 
     pending: "list[_Pending]"
     first: int
     rows: list[Row]
+    stored: dict[str, int]
+    at: float
 
 
 _Commands = FairQueue[str | None, _Pending]
@@ -156,6 +161,8 @@ class EmbeddedEngine:
         self._most = RECORDS_PER_ROUND
         self._partitioned = 0
         self.written = None if data is None else Durations(BOUNDS)
+        self.storage = StorageUse(writes=data is not None)
+        """What the topics wrote to the log, and what was read of them from the store."""
 
     async def __aenter__(self) -> "EmbeddedEngine":
         configuration(self._config.profile, self._config.settings)
@@ -443,9 +450,13 @@ class EmbeddedEngine:
         folded = done[-1]
         if values:
             self._most = round(min(max(folded * _ROUND_SECONDS / (took + 1e-9), 1), RECORDS_PER_ROUND))
+        logged = time.monotonic()
         self._log_all(records if folded == len(values) else records.piece(0, folded))
         self._offset += folded
-        self._entries.add(rows)
+        stored = self._entries.add(rows)
+        if read := self._entries.take_read():
+            for topic, entries in read.items():
+                self.storage.read(topic, entries, self._interval())
         if self._lists and any(map(_may_change_topics, rows)):
             self._lists.clear()
         if folded == len(values) and not self._waiting:  # nobody else wants anything
@@ -453,11 +464,13 @@ class EmbeddedEngine:
             pending = [each.item for each in taken]
         else:
             pending = self._settle(taken, done, times)
-        self._folded.append(_Round(pending, first, rows))
+        self._folded.append(_Round(pending, first, rows, stored, logged))
         self._undelivered += len(rows)
         nothing_new = not values and self._durable == len(self._folded) - 1
         if self._log is None or not self._log.fsync or nothing_new:
             self._durable = len(self._folded)
+            if self._log is not None and not self._log.fsync:
+                self._wrote([self._folded[-1]])
             self._deliver_durable(inf)
         elif not self._syncing:
             self._sync()
@@ -508,6 +521,17 @@ class EmbeddedEngine:
             if self.written is not None and not self._log.fsync:
                 self.written.add(time.monotonic() - began)
 
+    def _wrote(self, rounds: Iterable[_Round]) -> None:
+        """Rounds are in the log, on the disk if that was asked for."""
+        now, interval = time.monotonic(), self._interval()
+        for each in rounds:
+            for topic, entries in each.stored.items():
+                self.storage.wrote(topic, entries, now - each.at, interval)
+
+    def _interval(self) -> int:
+        """The number of the present interval of the stats."""
+        return self.clock.now() // (seconds_of_interval(self._fold.broker.config) * 1000)
+
     def _sync(self) -> None:
         """Have the rounds so far written to the disk, and then deliver them."""
         assert self._log is not None
@@ -523,6 +547,7 @@ class EmbeddedEngine:
         if (error := done.exception()) is not None:
             self._fail([], error)
         elif self._stopped is None:
+            self._wrote(islice(self._folded, self._durable, self._durable + rounds))
             self._durable += rounds
             self._deliver_durable(time.monotonic() + _TURN_SECONDS)
             if self._stopped is None and len(self._folded) > self._durable:
@@ -533,7 +558,7 @@ class EmbeddedEngine:
         """Deliver the rows of rounds that are durable, until then."""
         try:
             while self._durable and self._stopped is None and time.monotonic() < until:
-                self._deliver_one(*self._folded[0])
+                self._deliver_one(*self._folded[0][:3])
         except Exception as bug:
             self._fail([], bug)
 

@@ -1,5 +1,6 @@
 """The entries of an engine: those since the last checkpoint in memory, older ones in the ledger store."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from schemas.effects import LedgerDeleted, Row, SendReceipt
@@ -19,20 +20,30 @@ class RecentEntries:
         self._ledgers: dict[tuple[str, int], tuple[int, list[StoredEntry]]] = {}
         self._ahead: tuple[str, int, int, list[StoredEntry]] = "", 0, 0, []
         """Entries that were read from `older` with the last one that was wanted: topic, ledger, the first entry's id."""
+        self._read: Counter[str] = Counter()
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Keep the entries that `rows` stored."""
+    def add(self, rows: Sequence[Row]) -> dict[str, int]:
+        """Keep the entries that `rows` stored. Returns their number, by topic."""
+        counts: dict[str, int] = {}
         for row in rows:
             effect = row.effect
             if type(effect) is SendReceipt and effect.ledger_id > 0:
                 stored = StoredEntry(
                     metadata_of(effect), effect.payload or b"", effect.size or 0, effect.broker_timestamp
                 )
-                ledger = self._ledgers.get((effect.topic, effect.ledger_id))
+                topic = effect.topic
+                counts[topic] = counts.get(topic, 0) + 1
+                ledger = self._ledgers.get((topic, effect.ledger_id))
                 if ledger is None:
-                    self._ledgers[effect.topic, effect.ledger_id] = effect.entry_id, [stored]
+                    self._ledgers[topic, effect.ledger_id] = effect.entry_id, [stored]
                 else:
                     ledger[1].append(stored)
+        return counts
+
+    def take_read(self) -> Mapping[str, int]:
+        """How many entries the broker wanted since the last call that were read from `older`, by topic."""
+        taken, self._read = self._read, Counter()
+        return taken
 
     def delete(self, rows: Sequence[Row]) -> None:
         """Forget the ledgers that `rows` deleted."""
@@ -72,6 +83,7 @@ class RecentEntries:
             if self._older is None:
                 raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: not in memory")
             found += self._older.read(topic, ledger_id, first, min(last, begin - 1))
+            self._read[topic] += len(found)
         wanted = recent[max(first - begin, 0) : last + 1 - begin] if last >= begin else []
         found += (Entry(each.metadata, each.size, each.broker_timestamp) for each in wanted)
         if len(found) != last + 1 - first:

@@ -347,7 +347,7 @@ def _with_metrics(app: ASGIApp, engine: Engine, server: ServerMetrics) -> ASGIAp
     """`app`, and ``/metrics``, where Pulsar's brokers have them: those of the server, and of the topics if the broker is here."""
     found = registry(server)
     if isinstance(engine, EmbeddedEngine):
-        found.register(BrokerMetrics(engine.metrics, engine.now))
+        found.register(BrokerMetrics(engine.metrics, engine.now, engine.storage))
     return _beside(app, {"/metrics": Page(found)})
 
 

@@ -26,6 +26,7 @@ from tests.server.test_bounds import CONNECT, Peer, producer, send, subscribe
 
 LISTED: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "dashboards.yaml")
 DASHBOARDS = [(whose, name) for whose, found in LISTED["dashboards"].items() for name in found]
+ROOT = Path(__file__).parents[2]
 
 
 class Sample(NamedTuple):
@@ -73,7 +74,7 @@ def of_server() -> list[Sample]:
 
 @cache
 def of_query() -> list[Sample]:
-    """What a query with some traffic shows, and the server before it, which is asked, too."""
+    """What a query with some traffic shows, and the server before it, which Prometheus asks, too."""
     run = Run(exposeConsumerLevelMetricsInPrometheus=True)
     run.subscribe("s", permits=10)
     run.publish(0)
@@ -121,11 +122,25 @@ def test_a_panel_finds_its_series_unless_they_are_listed_as_missing(
 
 
 def test_the_panels_are_counted() -> None:
+    """The numbers that the documents state."""
     found = {f"{whose}/{name}": count([(whose, name)]) for whose, name in DASHBOARDS}
     assert found == LISTED["filled"]
+    total = count(DASHBOARDS)
+    text = " ".join((ROOT / "docs/operate/metrics.md").read_text().split())
+    assert f"Of the {sum(total.values())} panels, {total['all']} find all that they ask for" in text
+    assert f"The other {total['some'] + total['none']} are:" in text
+    assert f"the {total['some']} of the size of entries" in text
+    assert f"{total['none'] - 1} of replication find nothing" in text
 
 
 def test_nothing_is_listed_as_missing_that_nobody_asks_for() -> None:
     panels = [LISTED["dashboards"][whose][name]["panels"] for whose, name in DASHBOARDS]
     asked = {name for each in panels for wanted in each.values() for name in wanted}
     assert LISTED["missing"].keys() <= asked
+
+
+def test_the_documents_say_why_something_is_missing() -> None:
+    text = (ROOT / "docs/operate/metrics.md").read_text()
+    for name in LISTED["missing"]:
+        prefix = "pulsar_replication_"
+        assert f"`{prefix}*`" in text if name.startswith(prefix) else f"`{name}`" in text, name
