@@ -17,6 +17,7 @@ from streaming.server.clock import HeldClock
 from streaming.server.embedded import EmbeddedEngine
 from tests.broker.kit import START, TOPIC, Run
 from tests.fuzz import folding
+from tests.fuzz.cases import Sent
 from tests.metrics.test_topics import MINUTE, Values, scraped
 
 LABELS = ("standalone", "public/default", TOPIC)
@@ -125,7 +126,7 @@ def test_a_server_times_the_writes_of_its_log(tmp_path: Path, fsync: bool) -> No
     assert microseconds > 0
 
 
-READER = [
+READER: list[AnyCommand] = [
     Subscribe(
         connection="c",
         subscription="s",
@@ -146,7 +147,7 @@ def test_a_query_counts_what_it_reads_of_earlier_micro_batches() -> None:
     start = START - START % MINUTE
     for commands in (publishes[:3], [*publishes[3:], *READER]):
         fold = PartitionFold(0, run.store, run.state, measured=True)
-        log = [(start, TOPIC, to_json(command)) for command in commands]
+        log = [Sent(start, TOPIC, to_json(command)) for command in commands]
         fold.apply(folding.records_of(log, run.offset))
         run.offset += len(log)
         run.state = fold.state()
