@@ -108,6 +108,9 @@ def check_nested(path: str | Path, beside: Iterable[str | Path] = (), *, goes_on
         raise InTheWay(f"{path} is {what}: choose another folder")
 
 
+WHATIF = "whatif-log.json"
+"""In the checkpoint of a what-if, see `streaming.answers.whatif.folder`."""
+
 _DEPTH = 3
 _SERVERS = b"magnetar checkpoint "
 
@@ -127,6 +130,8 @@ def _belongs(folder: Path) -> str | None:
             is_checkpoint(folder) and not (folder.parent / STATE).is_dir()
         ):  # or else it is part of a replay, which may be made anew
             return "the checkpoint of a query"
+        if (folder / WHATIF).is_file() and any(folder.glob("fold-*")):
+            return "the checkpoint of a what-if"
         if (folder / "commands").is_dir() and (folder / "checkpoint").is_file():
             with (folder / "checkpoint").open("rb") as file:
                 if file.read(len(_SERVERS)) == _SERVERS:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from schemas.commands import Tick
 from schemas.records import Coordinates
 from sinks.ledger_store import LedgerStore, read_entries
-from sinks.outputs import new_file
+from sinks.outputs import WHATIF, new_file
 from sinks.replayed import read_replayed
 from sinks.storage import Storage
 from streaming.answers.check.minimize import Minimized, write
@@ -242,7 +242,10 @@ def _whatif_begins(folder: Path) -> None:
 def _whatif_began(folder: Path) -> Any:
     files = [each for each in (folder / "kept").rglob("*") if each.is_file() and each.name[0] != "."]
     return {
-        str(each.relative_to(folder)): each.read_bytes() for each in files if "_temporary" not in each.parts
+        # which says where it is
+        str(each.relative_to(folder)): b"" if each.name == WHATIF else each.read_bytes()
+        for each in files
+        if "_temporary" not in each.parts
     }
 
 

@@ -302,8 +302,6 @@ def _check(command: str, given: dict[str, Any]) -> None:
     together = [value for name, value in given.items() if use(command, name) in KEPT]
     if command == "serve":  # with --engine spark, a query has its folders there
         together += [each / own for each in together for own in ("checkpoint", "store")]
-    if command == "whatif" and given.get("checkpoint") is not None:  # so do its folds
-        together += given["checkpoint"].glob("*/checkpoint")
     with expected_errors(InTheWay):
         for name, value in given.items():
             if use(command, name) in _FOLDERS and command != "quality":  # a page about a store may be in it

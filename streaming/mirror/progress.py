@@ -58,6 +58,8 @@ class MirrorProgress:
         self.topics: dict[str, TopicProgress] = {}
         self.partitioned: dict[str, int] = {}
         self._sampled = sampled
+        self._gone: set[str] = set()
+        """Partitions that were deleted, of topics that are partitioned in the log."""
         for record in log:
             try:
                 self._read(record)
@@ -82,7 +84,9 @@ class MirrorProgress:
         """A topic has records now. What creates it, unless it is there or its partitioned topic creates it, and what says that it is
         sampled. Each start says so again: the part of the log that it reads need not show how the topic was mirrored before."""
         state = self.topics[name]
-        if not state.created and (base_of(name) == name or base_of(name) not in self.partitioned):
+        alone = base_of(name) == name or base_of(name) not in self.partitioned or name in self._gone
+        if not state.created and alone:
+            self._gone.discard(name)
             yield WholeChange(name, PolicyCall("PUT", topic_path(name), {SHADOW_SOURCE: name}).as_command())
         state.created = True
         if self._sampled and not state.is_marked:
@@ -113,6 +117,8 @@ class MirrorProgress:
     def delete(self, name: str) -> WholeChange:
         """A topic without partitions, or a partition, was deleted."""
         del self.topics[name]
+        if base_of(name) != name:
+            self._gone.add(name)  # its partitioned topic does not create it again
         return WholeChange(name, PolicyCall("DELETE", topic_path(name) + _FORCE).as_command())
 
     def delete_partitioned(self, name: str) -> WholeChange:
@@ -120,6 +126,7 @@ class MirrorProgress:
         del self.partitioned[name]
         for topic in [each for each in self.topics if base_of(each) == name != each]:
             del self.topics[topic]
+        self._gone = {each for each in self._gone if base_of(each) != name}
         return WholeChange(None, PolicyCall("DELETE", f"{topic_path(name)}/partitions{_FORCE}").as_command())
 
     def _read(self, record: MirrorRecord) -> None:
@@ -151,6 +158,9 @@ class MirrorProgress:
             if (name := topic_of(path)) is not None:
                 self.partitioned[name] = body
         elif command.get("method") == "DELETE":
+            name = topic_of(path)
+            if name is not None and base_of(name) != name and path == topic_path(name) + _FORCE:
+                self._gone.add(name)
             for topic in [*self.topics]:
                 if path == topic_path(topic) + _FORCE:
                     self.delete(topic)
@@ -159,6 +169,7 @@ class MirrorProgress:
                     self.delete_partitioned(topic)
 
     def _known(self, name: str) -> TopicProgress:
+        self._gone.discard(name)
         state = self.topics.setdefault(name, TopicProgress(name))
         state.created = True
         return state

@@ -23,6 +23,9 @@ _SECONDS = 5.0
 _NAMED = 100
 """Characters of a version that are kept."""
 
+_VERSIONS, _OTHERS = 20, "others"
+"""The versions that are counted by themselves, and what all more are counted as."""
+
 NewConnection = Callable[[], asyncio.Protocol]
 
 
@@ -91,4 +94,5 @@ class _ShutOut(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone, until it tries again."""
-        self._test.tries[self._version] += 1
+        tries = self._test.tries
+        tries[self._version if self._version in tries or len(tries) < _VERSIONS else _OTHERS] += 1

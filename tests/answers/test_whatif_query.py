@@ -21,7 +21,7 @@ from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.difference_table import gathered
 from streaming.answers.whatif.differences import PartitionCompared
-from streaming.answers.whatif.folder import AnotherWhatIf
+from streaming.answers.whatif.folder import AnotherWhatIf, check
 from streaming.answers.whatif.projection import LiveState
 from streaming.answers.whatif.side_by_side import piece_size
 from streaming.cli.app import app
@@ -109,6 +109,26 @@ def test_a_checkpoint_is_for_a_query(tmp_path: Path) -> None:
         whatif(log(), SETS, checkpoint=tmp_path / "kept")
 
 
+@pytest.mark.parametrize("name", ["a b", "jo+e", "ü", "100%", "[x]"])
+def test_a_folder_in_which_spark_could_not_go_on_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InTheWay, match="other characters than letters"):
+        check(tmp_path / name / "kept")
+
+
+def test_a_what_if_is_in_no_other_one(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "fold-1" / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "kept" / "fold-1" / "checkpoint" / "metadata").touch()
+    with pytest.raises(InTheWay, match=r"lacks whatif-log\.json"):
+        check(tmp_path / "kept")
+    (tmp_path / "kept" / "whatif-log.json").touch()
+    check(tmp_path / "kept")
+    for inside in ("new", "fold-1/new"):
+        with pytest.raises(InTheWay, match="is the checkpoint of a what-if"):
+            check(tmp_path / "kept" / inside)
+    with pytest.raises(InTheWay, match="holds"):
+        check(tmp_path)
+
+
 # ---- with Spark
 
 
@@ -128,7 +148,8 @@ def ask(spark: SparkSession, tmp_path: Path, cut: int) -> Ask:
 
     def ask(own: pa.Table | None = None, sets: Any = SETS, **given: Any) -> Any:
         own = log() if own is None else own
-        return whatif(own, sets, partitions=3, spark=spark, checkpoint=tmp_path / "kept", **given)
+        given = {"checkpoint": tmp_path / "kept", **given}
+        return whatif(own, sets, partitions=3, spark=spark, **given)
 
     return ask
 
@@ -180,6 +201,17 @@ def test_the_folder_is_for_one_what_if(ask: Ask, tmp_path: Path) -> None:
         ask()
     with exclusive([str(tmp_path / "kept")], "another"), pytest.raises(InUse):
         ask()
+
+
+@pytest.mark.spark
+def test_a_folder_that_was_moved_is_refused(ask: Ask, tmp_path: Path) -> None:
+    expected = rows(ask())
+    (tmp_path / "kept").rename(tmp_path / "before")
+    shutil.copytree(tmp_path / "before", tmp_path / "kept")
+    assert rows(ask()) == expected  # it is where it was
+    shutil.copytree(tmp_path / "kept", tmp_path / "copy")
+    with pytest.raises(AnotherWhatIf, match=r"/copy began as .*/kept, and Spark goes on only there"):
+        ask(checkpoint=tmp_path / "copy")
 
 
 @pytest.mark.spark

@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sinks.links import is_plain
 from sinks.lock import exclusive
-from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
+from sinks.outputs import WHATIF, InTheWay, check_apart, check_folder, check_nested
 from sinks.storage import TEMPORARY, Storage
 
 BEGIN_ANEW = "Remove the folder of the what-if, and it begins anew"
@@ -20,7 +21,7 @@ BEGIN_ANEW = "Remove the folder of the what-if, and it begins anew"
 CHECKPOINT = "checkpoint"
 """In the folder of a fold: Spark's."""
 
-_LOG = "log.json"
+_LOG = WHATIF
 
 
 class AnotherWhatIf(InTheWay):
@@ -28,10 +29,11 @@ class AnotherWhatIf(InTheWay):
 
 
 class _Log(msgspec.Struct):
-    """How far a log went when the what-if began: its records, and the last offset of each ingress partition."""
+    """How far a log went when the what-if began: its records, and the last offset of each ingress partition. `folder`: where this is."""
 
     records: int
     last: dict[int, int]
+    folder: str
 
 
 class Folder:
@@ -45,10 +47,15 @@ class Folder:
         """How many records a log had when the what-if began, and these, by ingress partition. It may have grown."""
         storage = Storage(str(self.path))
         storage.sweep()
-        begun = storage.read_json(_LOG, _Log, "how far the log went", BEGIN_ANEW)
+        begun, folder = storage.read_json(_LOG, _Log, "how far the log went", BEGIN_ANEW), storage.url
         if begun is None:
-            begun = _Log(logged, {partition: own["offset"][-1].as_py() for partition, own in parts.items()})
+            last = {partition: own["offset"][-1].as_py() for partition, own in parts.items()}
+            begun = _Log(logged, last, folder)
             storage.write_json(_LOG, begun)
+        if begun.folder != folder:
+            raise AnotherWhatIf(
+                f"{folder} began as {begun.folder}, and Spark goes on only there: move it back, or choose another folder"
+            )
         return begun.records, {
             partition: own.slice(
                 0, int(np.searchsorted(own["offset"].to_numpy(), begun.last[partition], side="right"))
@@ -66,9 +73,16 @@ class Folder:
 def check(path: str | Path, inputs: Iterable[object] = ()) -> None:
     """A folder is new, empty, or that of a what-if. Raises `InTheWay`."""
     path, read = Path(path), [each for each in inputs if isinstance(each, str | Path)]
+    if not is_plain(path):
+        raise InTheWay(
+            f"{path.absolute()}: Spark can't go on in a folder whose path has other characters than letters, digits and / . = - _: choose another folder"
+        )
     check_apart(path, read)
-    check_nested(path, [*read, *path.glob(f"*/{CHECKPOINT}")])
-    if not (path / _LOG).is_file():
+    is_new = not (path / _LOG).is_file()
+    if is_new and any(path.glob("fold-*")):
+        raise InTheWay(f"{path} lacks {_LOG}. {BEGIN_ANEW}")
+    check_nested(path, read)
+    if is_new:
         check_folder(path, own=lambda name: name.startswith(f"{TEMPORARY}/"), writer="what-if")
 
 
@@ -82,4 +96,7 @@ def opened(path: str | Path | None, inputs: Iterable[object]) -> Iterator[Folder
     check(path, inputs)
     with exclusive([str(path)], "magnetar whatif", alone=True):
         check(path, inputs)  # another process may have come first
-        yield Folder(Path(path), f"What is folded is in {path}: the same command goes on from there")
+        yield Folder(
+            Path(path),
+            f"What is folded is in {path}: the same command goes on from there. If it can't, remove the folder",
+        )

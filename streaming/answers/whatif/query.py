@@ -214,7 +214,7 @@ def _run(
         batch.collect()  # which runs the operator
         progress(batches[number])
 
-    link = Link(folder / _STAGED)  # Spark takes the address of a folder for a pattern, or for its name
+    link = Link(folder / _STAGED)  # of a temporary folder, Spark might take the address for a pattern
     running = (
         source.staged(spark, link.path)
         .groupBy("partition", "slot")
