@@ -524,8 +524,10 @@ def test_files_and_the_page_say_how_clients_were_modelled(tmp_path: Path) -> Non
     assert answer["clients"] == "reactive"
     assert answer["model"]["settings"]["seed"] == 7
     assert answer["model"]["settings"]["send_timeout"] == 5000
-    for name in ("differences", "summary", "series"):
-        metadata = pq.read_schema(tmp_path / f"out/{name}.parquet").metadata
+    files = [*(tmp_path / "out").rglob("*.parquet")]
+    assert {each.name for each in files} == {"rows.parquet", "summary.parquet", "series.parquet"}
+    for each in files:
+        metadata = pq.read_schema(each).metadata
         assert metadata[b"clients"] == b"reactive"
         assert json.loads(metadata[b"model"])["settings"]["seed"] == 7
     page = (tmp_path / "out/report.html").read_text()
