@@ -34,7 +34,7 @@ class InTheWay(MagnetarError, FileExistsError):
 
 def check_new_file(path: Path, inputs: Iterable[str | Path] = ()) -> None:
     """A file may be written: there is nothing of its name, not even a link, and it is not in an input. Raises `InTheWay`."""
-    _check_inputs(path, inputs, "file")
+    _check_apart(path, inputs, "file")
     if os.path.lexists(path):
         what = f"{path} is a link" if path.is_symlink() else f"{path} already exists"
         raise InTheWay(f"{what}: choose another file")
@@ -52,7 +52,7 @@ def check_folder(
 
     `own` gets the path of each file in it, at any depth, below the folder.
     """
-    _check_inputs(path, inputs, "folder")
+    _check_apart(path, inputs, "folder")
     if path.is_symlink():
         raise InTheWay(f"{path} is a link: name the folder itself, or choose another folder")
     if not path.exists():
@@ -166,23 +166,23 @@ def _folders_in(path: Path, depth: int, known: Iterable[Path]) -> Iterator[Path]
                 yield from _folders_in(each, depth - 1, known)
 
 
-def check_apart(path: Path, inputs: Iterable[str | Path]) -> None:
-    """A file or folder is none of the inputs, nor in one, nor around one. Raises `InTheWay`."""
-    _check_inputs(path, inputs, "folder" if path.is_dir() else "file")
+def check_apart(path: Path, others: Iterable[str | Path], what: str = "an input") -> None:
+    """A file or folder is none of the others, nor in one, nor around one. `what` they are. Raises `InTheWay`."""
+    _check_apart(path, others, "folder" if path.is_dir() else "file", what)
 
 
-def _check_inputs(path: Path, inputs: Iterable[str | Path], kind: str) -> None:
+def _check_apart(path: Path, others: Iterable[str | Path], kind: str, what: str = "an input") -> None:
     out = Path(os.path.realpath(path))  # unlike `Path.resolve`, it takes links in a circle as they are
-    for given in inputs:
+    for given in others:
         if not given or (own := local_path(given)) is None:
             continue
         read = Path(os.path.realpath(own))
         if out == read or (out.exists() and read.exists() and out.samefile(read)):
-            raise InTheWay(f"{path} is an input: choose another {kind}")
+            raise InTheWay(f"{path} is {what}: choose another {kind}")
         if read in out.parents:
-            raise InTheWay(f"{path} is in {given}, which is an input: choose another {kind}")
-        if out in read.parents and out.is_dir():
-            raise InTheWay(f"{path} holds {given}, which is an input: choose another {kind}")
+            raise InTheWay(f"{path} is in {given}, which is {what}: choose another {kind}")
+        if out in read.parents:
+            raise InTheWay(f"{path} holds {given}, which is {what}: choose another {kind}")
 
 
 def local_path(given: str | Path) -> Path | None:

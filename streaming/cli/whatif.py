@@ -190,7 +190,7 @@ def whatif_command(
             check_log(log)
         say_notes(policies or [])
         if checkpoint is not None:
-            check(checkpoint, [log, *(policies or ()), *(() if out is None else (out,))])
+            check(checkpoint, [log, *(policies or ())], out)
         spark = live = None
         if with_spark or from_ is not None:
             from streaming.spark.checkpoint import is_on_s3

@@ -116,7 +116,7 @@ class MirrorProgress:
 
     def delete(self, name: str) -> WholeChange:
         """A topic without partitions, or a partition, was deleted."""
-        del self.topics[name]
+        self.topics.pop(name, None)  # a partition without records is not there
         if base_of(name) != name:
             self._gone.add(name)  # its partitioned topic does not create it again
         return WholeChange(name, PolicyCall("DELETE", topic_path(name) + _FORCE).as_command())
@@ -159,14 +159,10 @@ class MirrorProgress:
                 self.partitioned[name] = body
         elif command.get("method") == "DELETE":
             name = topic_of(path)
-            if name is not None and base_of(name) != name and path == topic_path(name) + _FORCE:
-                self._gone.add(name)
-            for topic in [*self.topics]:
-                if path == topic_path(topic) + _FORCE:
-                    self.delete(topic)
-            for topic in [*self.partitioned]:
-                if path == f"{topic_path(topic)}/partitions{_FORCE}":
-                    self.delete_partitioned(topic)
+            if name is not None and path == topic_path(name) + _FORCE:
+                self.delete(name)
+            elif name in self.partitioned and path == f"{topic_path(name)}/partitions{_FORCE}":
+                self.delete_partitioned(name)
 
     def _known(self, name: str) -> TopicProgress:
         self._gone.discard(name)

@@ -49,13 +49,17 @@ def test_the_answer_is_the_same(theme: str, seed: int) -> None:
         assert rows(answer(log, 1, policies=policies)[0]) == expected
 
 
+def half_folded(seed: int, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """A life's log, and what to ask of it after the state in its middle."""
+    log = as_table(live("deduplication", seed).log)
+    replay_in_process(log.slice(0, len(log) // 2), folder, partitions=1)
+    state = LiveState(read_states(folder / "state") or [], LedgerStore(str(folder / "store")))
+    return log, {"policies": POLICIES[:2], "live": state}
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_after_a_state(seed: int, tmp_path: Path) -> None:
-    log = as_table(live("deduplication", seed).log)
-    out = tmp_path / "replayed"
-    replay_in_process(log.slice(0, len(log) // 2), out, partitions=1)
-    state = LiveState(read_states(out / "state") or [], LedgerStore(str(out / "store")))
-    asked: dict[str, Any] = {"policies": POLICIES[:2], "live": state}
+    log, asked = half_folded(seed, tmp_path / "replayed")
     expected = rows(answer(log, 1, **asked)[0])
     with resumed(1 + seed % 3):
         assert rows(answer(log, 1, **asked)[0]) == expected

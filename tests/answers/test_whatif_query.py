@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from sinks.ledger_store import LedgerStore
 from sinks.lock import InUse, exclusive
 from sinks.outputs import InTheWay
 from sinks.storage import Damaged
@@ -22,15 +21,14 @@ from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.difference_table import gathered
 from streaming.answers.whatif.differences import PartitionCompared
 from streaming.answers.whatif.folder import AnotherWhatIf, check
-from streaming.answers.whatif.projection import LiveState
 from streaming.answers.whatif.side_by_side import piece_size
 from streaming.cli.app import app
 from streaming.cli.errors import FAILED
-from streaming.jobs.replay import load, replay_in_process
+from streaming.jobs.replay import load
 from streaming.log.files import write_log
 from streaming.spark.failure import QueryFailed
-from streaming.state.saved import read_states
 from tests.answers.test_reactive import as_table
+from tests.answers.test_resumed import half_folded
 from tests.answers.test_settled import LEDGERS, POLICIES, answer, rows
 from tests.answers.test_whatif import Record, ack, eviction, flow, publish, subscribe, table, ttl
 from tests.broker.random_lives import live
@@ -87,10 +85,7 @@ def test_the_rows_are_the_same(theme: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_after_a_state(seed: int, tmp_path: Path) -> None:
-    own, out = as_table(live("deduplication", seed).log), tmp_path / "replayed"
-    replay_in_process(own.slice(0, len(own) // 2), out, partitions=1)
-    state = LiveState(read_states(out / "state") or [], LedgerStore(str(out / "store")))
-    asked: dict[str, Any] = {"policies": POLICIES[:2], "live": state}
+    own, asked = half_folded(seed, tmp_path / "replayed")
     expected = rows(answer(own, 1, **asked)[0])
     with in_batches(1 + seed % 3):
         assert rows(answer(own, 1, **asked)[0]) == expected
@@ -127,6 +122,16 @@ def test_a_what_if_is_in_no_other_one(tmp_path: Path) -> None:
             check(tmp_path / "kept" / inside)
     with pytest.raises(InTheWay, match="holds"):
         check(tmp_path)
+
+
+def test_a_what_if_is_apart_from_what_it_reads_and_writes(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    for out in (kept, kept / "out"):
+        with pytest.raises(InTheWay, match="is an output"):
+            check(kept, [tmp_path / "log"], out)
+        with pytest.raises(InTheWay, match="is an input"):
+            check(kept, [out])
+    check(kept, [tmp_path / "log"], tmp_path / "out")
 
 
 # ---- with Spark

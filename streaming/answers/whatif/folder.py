@@ -70,14 +70,16 @@ class Folder:
         return self.path / f"fold-{self._folds}"
 
 
-def check(path: str | Path, inputs: Iterable[object] = ()) -> None:
-    """A folder is new, empty, or that of a what-if. Raises `InTheWay`."""
+def check(path: str | Path, inputs: Iterable[object] = (), out: str | Path | None = None) -> None:
+    """A folder is new, empty, or that of a what-if, and apart from what is read and written. Raises `InTheWay`."""
     path, read = Path(path), [each for each in inputs if isinstance(each, str | Path)]
     if not is_plain(path):
         raise InTheWay(
             f"{path.absolute()}: Spark can't go on in a folder whose path has other characters than letters, digits and / . = - _: choose another folder"
         )
     check_apart(path, read)
+    if out is not None:
+        check_apart(path, [out], "an output")
     is_new = not (path / _LOG).is_file()
     if is_new and any(path.glob("fold-*")):
         raise InTheWay(f"{path} lacks {_LOG}. {BEGIN_ANEW}")

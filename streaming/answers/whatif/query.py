@@ -113,12 +113,14 @@ def fold(
         }
     )
     tasks = min(spark.sparkContext.defaultParallelism, len(partitions))
-    with explained(advice):
-        with _settings(spark, _QUERY | {"spark.sql.shuffle.partitions": str(tasks)}):
-            _run(spark, folder, _operator(shared, storage), batches, progress)
-        with _settings(spark, _ONE_AT_A_TIME), state(spark, folder / CHECKPOINT) as states:
-            ended = states.mapInPandas(_end(shared, storage, len(batches)), _ENDED).collect()
-    shared.destroy()
+    try:
+        with explained(advice):
+            with _settings(spark, _QUERY | {"spark.sql.shuffle.partitions": str(tasks)}):
+                _run(spark, folder, _operator(shared, storage), batches, progress)
+            with _settings(spark, _ONE_AT_A_TIME), state(spark, folder / CHECKPOINT) as states:
+                ended = states.mapInPandas(_end(shared, storage, len(batches)), _ENDED).collect()
+    finally:
+        shared.destroy()
     for each in sorted(ended):
         found: PartitionCompared = pickle.loads(each.answer)
         found = found._replace(differences=gathered(found.differences, _rows(storage, each.partition)))
@@ -129,13 +131,12 @@ def fold(
 
 def _begun(partitions: Sequence[Partition], folder: Path, storage: Storage) -> list[int]:
     """Make the files of the micro-batches, unless a folder has them, and say how many records each has."""
-    asked = _Note(
-        __version__, digest(pa.concat_tables([each.records for each in partitions])), _under(partitions), []
-    )
+    records = pa.concat_tables([each.records for each in partitions])
+    asked = _Note(__version__, digest(records), _under(partitions), [])
     storage.sweep()
     note = storage.read_json(_NOTE, _Note, "what the folder is for", BEGIN_ANEW)
     if note is None:
-        note = msgspec.structs.replace(asked, batches=_stage(partitions, folder / _STAGED))
+        note = msgspec.structs.replace(asked, batches=_stage(partitions, micro_batches(records), folder / _STAGED))
         storage.write_json(_NOTE, note)
     differ = {
         f"Magnetar {note.version} made it, and this is {asked.version}": note.version != asked.version,
@@ -167,11 +168,10 @@ def _plain(pins: PartitionPins | None) -> Any:
     return front, sorted(pins.dropped), sorted((at, to_binary(each)) for at, each in pins.replaced.items())
 
 
-def _stage(partitions: Sequence[Partition], folder: Path) -> list[int]:
-    """Write a file for each micro-batch, with whole pieces of each partition. Returns how many records each has."""
+def _stage(partitions: Sequence[Partition], batches: int, folder: Path) -> list[int]:
+    """Write a file for each of at most so many micro-batches, with whole pieces of each partition. Returns how many records each has."""
     shutil.rmtree(folder, ignore_errors=True)  # a start that was killed left it
     folder.mkdir(parents=True)
-    batches = micro_batches(pa.concat_tables([each.records for each in partitions]))
     steps = [_step(len(each.records), batches) for each in partitions]
     counts = list[int]()
     for place in range(batches):
