@@ -36,6 +36,7 @@ long as the tests stay the same."""
 ALWAYS = {
     "test_documents.py",
     "test_imports.py",
+    "test_no_code_from_outside.py",
     "test_reference.py",
     "test_support.py",
     "test_undecodable.py",

@@ -52,6 +52,11 @@ class SharedFold:
             self._records.fold(shared.records, shared.commands, {}, shared.columns, Receipts([], [], []))
         self._flush()
 
+    def tick(self, timestamp: int) -> None:
+        """Advance the clock to `timestamp` (ms), as a TICK record would."""
+        self._records.broker.stored()
+        self._records.tick(timestamp, self._flush)
+
     def state(self) -> StateRow:
         """The state to continue from."""
         return self._records.state()

@@ -21,6 +21,7 @@ from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.difference_table import gathered
 from streaming.answers.whatif.differences import PartitionCompared
 from streaming.answers.whatif.folder import AnotherWhatIf, check
+from streaming.answers.whatif.folds import from_bytes, to_bytes
 from streaming.answers.whatif.side_by_side import piece_size
 from streaming.cli.app import app
 from streaming.cli.errors import FAILED
@@ -65,10 +66,12 @@ def in_batches(count: int) -> Any:
             of = query.Partition(each.partition, own, each.pins, each.names, each.start, each.baseline)
             step, kept, settled = query._step(len(own), count), None, list[pa.Table]()
             for start in range(0, len(own), step):
-                folds = query._Folds(of, size, kept)
-                settled.append(folds.fold(own.slice(start, step)))
+                folds = of.folds(size, kept)
+                folds.fold(own.slice(start, step))
+                settled.append(folds.take())
                 kept = folds.keep()
-            found, rest = query._Folds(of, size, kept).end()
+            found, rest = of.folds(size, kept).end()
+            found = from_bytes(to_bytes(found))
             yield found._replace(differences=gathered(found.differences, [*settled, rest]))
 
     return mock.patch.object(compare, "_fold_all", fold)

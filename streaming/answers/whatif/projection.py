@@ -49,11 +49,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 class Start(NamedTuple):
     """Where the traffic of an ingress partition begins. `entries`: what each topic has, in order. `recorded`: which records the
-    fold of the log by itself leaves out; `now`: the pins of a fold from the state under its own policies."""
+    fold of the log by itself leaves out; None: the records are those that follow the state, and need no such fold. `now`: the pins of a
+    fold from the state under its own policies."""
 
     state: StateRow | None
     entries: dict[str, list[TopicEntry]]
-    recorded: PartitionPins
+    recorded: PartitionPins | None
     now: PartitionPins
 
     def under(self, pins: PartitionPins) -> PartitionPins:

@@ -17,7 +17,6 @@ The same rows
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,11 +38,12 @@ from sinks.links import Link
 from sinks.parquet import fragment, options
 from sinks.storage import Damaged, Storage
 from streaming import __version__
-from streaming.answers.whatif.difference_table import CODED, PartitionDifferences, gathered
-from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
+from streaming.answers.whatif.difference_table import CODED, gathered
+from streaming.answers.whatif.differences import PartitionCompared
 from streaming.answers.whatif.folder import BEGIN_ANEW, CHECKPOINT, AnotherWhatIf
+from streaming.answers.whatif.folds import Folds, from_bytes, to_bytes
 from streaming.answers.whatif.projection import Start
-from streaming.answers.whatif.side_by_side import SideBySide, piece_size
+from streaming.answers.whatif.side_by_side import piece_size
 from streaming.jobs.replay import micro_batches
 from streaming.log.pins import PartitionPins
 from streaming.log.table import digest
@@ -65,7 +65,6 @@ _QUERY = {
     "spark.sql.streaming.maxBatchesToRetainInMemory": "1",
 }
 _ONE_AT_A_TIME = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
-_ZSTD = pa.Codec("zstd", 1)
 
 
 class Partition(NamedTuple):
@@ -78,6 +77,10 @@ class Partition(NamedTuple):
     names: Sequence[str]
     start: Start | None
     baseline: PartitionPins | None
+
+    def folds(self, size: int, kept: bytes | None) -> Folds:
+        """Its folds, in pieces of `size`. `kept`: what those before kept."""
+        return Folds(self.partition, self.names, self.pins, self.start, self.baseline, size, kept)
 
 
 class _Note(msgspec.Struct):
@@ -122,7 +125,7 @@ def fold(
     finally:
         shared.destroy()
     for each in sorted(ended):
-        found: PartitionCompared = pickle.loads(each.answer)
+        found = from_bytes(each.answer)
         found = found._replace(differences=gathered(found.differences, _rows(storage, each.partition)))
         if len(found.differences.rows or ()) != each.differences:
             raise Damaged(f"{folder}/{_ROWS} lacks rows of ingress partition {each.partition}. {BEGIN_ANEW}")
@@ -239,9 +242,10 @@ def _operator(shared: Any, storage: Storage) -> Any:
     ) -> Iterator[pd.DataFrame]:
         partition = int(key[0])
         of, size = shared.value[partition]
-        own = _Folds(of, size, bytes(group.get[0]) if group.exists else None)
+        own = of.folds(size, bytes(group.get[0]) if group.exists else None)
         records = unpack_table(frames)
-        _write(storage, batch_id(), partition, own.fold(records))
+        own.fold(records)
+        _write(storage, batch_id(), partition, own.take())
         group.update((own.keep(),))
         yield pd.DataFrame({"partition": np.array([partition], np.int32), "records": [len(records)]})
 
@@ -255,56 +259,18 @@ def _end(shared: Any, storage: Storage, number: int) -> Any:
         for frame in frames:
             for partition, kept in zip(frame["partition"].tolist(), frame["kept"], strict=True):
                 of, size = shared.value[partition]
-                own = _Folds(of, size, bytes(kept))
+                own = of.folds(size, bytes(kept))
                 found, rows = own.end()
                 _write(storage, number, partition, rows)
                 yield pd.DataFrame(
                     {
                         "partition": np.array([partition], np.int32),
                         "differences": [own.settled],
-                        "answer": [pickle.dumps(found)],
+                        "answer": [to_bytes(found)],
                     }
                 )
 
     return end
-
-
-class _Folds:
-    """The folds of an ingress partition in pieces of `size`, and their comparison. `kept`: those before kept it. `settled`: how many
-    differences there were so far."""
-
-    def __init__(self, of: Partition, size: int, kept: bytes | None) -> None:
-        folds, comparison, self.settled = (None, None, 0) if kept is None else _decoded(kept)
-        self._of, self._size = of, size
-        self._folds = SideBySide(of.partition, of.pins, of.start, of.baseline, folds)
-        self._comparison = Comparison(of.names, kept=comparison)
-
-    def fold(self, records: pa.Table) -> pa.Table:
-        """Fold whole pieces, or the last records. Returns the rows of what is settled (columns `CODED`)."""
-        self._folds.fold_all(records, self._size, self._comparison.settle)
-        return self._noted(self._comparison.differences())
-
-    def _noted(self, found: PartitionDifferences) -> pa.Table:
-        assert found.rows is not None
-        self.settled += len(found.rows)
-        return found.rows
-
-    def keep(self) -> bytes:
-        """What is needed to go on."""
-        body = msgspec.msgpack.encode((self._folds.keep(), self._comparison.keep(), self.settled))
-        return msgspec.msgpack.encode((len(body), _ZSTD.compress(body, asbytes=True)))
-
-    def end(self) -> tuple[PartitionCompared, pa.Table]:
-        """No more records come. Returns the rows of the rest, too."""
-        found = compared(self._folds.end(), self._of.names, self._comparison)
-        rows = self._noted(found.differences)
-        return found._replace(differences=found.differences._replace(rows=None, places={})), rows
-
-
-def _decoded(kept: bytes) -> tuple[bytes, bytes, int]:
-    size, packed = msgspec.msgpack.decode(kept, type=tuple[int, bytes])
-    body = _ZSTD.decompress(packed, size, asbytes=True)
-    return msgspec.msgpack.decode(body, type=tuple[bytes, bytes, int])
 
 
 def _write(storage: Storage, number: int, partition: int, rows: pa.Table) -> None:

@@ -7,9 +7,10 @@ Records are decoded once, and the positions in recorded commands are translated 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from schemas import effects as e
-from schemas.commands import Decoded, Line, command_in, decode_or_refuse
+from schemas.commands import Decoded, Line, Refused, command_in, decode_or_refuse
 from streaming.answers.whatif import kept as kept_runs
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.kept import KeptRun
@@ -38,7 +39,7 @@ from streaming.broker.persistent.publish.publish_run import Publishes, Receipts,
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.fold.publishes import publish_columns
-from streaming.fold.records import Records
+from streaming.fold.records import Records, StateRow
 from streaming.fold.shared import SharedFold, SharedRecords
 from streaming.log.pins import PartitionPins, mentioning
 from streaming.log.positions import NAMING, WrittenEntries, translate
@@ -198,8 +199,9 @@ class SideBySide:
     """The folds of the records of an ingress partition as they are (or with the pins of a `baseline`), and under each policy set.
 
     With a `start`, these folds go on from its state. Positions in commands are then those of a fold of the records by themselves,
-    which is folded beside. `shift`: how much higher offsets are than in the log, the largest number of pinned commands. `runs`: what
-    became of the records so far. `kept`: what another one kept (`keep`), with the same other arguments; this one goes on from there.
+    which is folded beside, unless the records are the state's own. `shift`: how much higher offsets are than in the log, the largest
+    number of pinned commands, 0 for a state's own records. `runs`: what became of the records so far. `kept`: what another one kept
+    (`keep`), with the same other arguments; this one goes on from there.
     """
 
     def __init__(
@@ -214,12 +216,13 @@ class SideBySide:
         self._numbers: dict[int, int] = {}
         self._first: int | None = None if before is None else before.first
         self._everything = [baseline or (PartitionPins() if start is None else start.now), *pins]
-        self.shift = max(len(each.front) for each in self._everything)
+        own = start is not None and start.recorded is None
+        self.shift = 0 if own else max(len(each.front) for each in self._everything)
         messages = {} if before is None else before.messages
         if start is not None and before is None:
             messages |= {name: TopicPublishes.of(entries) for name, entries in start.entries.items()}
         folded = [(each, start) for each in self._everything]
-        if start is not None:
+        if start is not None and start.recorded is not None:
             folded.insert(0, (start.recorded, None))
         self._all: list[_Run] = []
         for place, (each, begins) in enumerate(folded):
@@ -237,27 +240,50 @@ class SideBySide:
             beside=[run.observer for run in self._all[: -len(self._runs)]],
         )
 
-    def _begin(self, offset: int, timestamp: int) -> None:
-        """The policies hold from the first record on."""
-        self._first = timestamp
+    def begin(self, offset: int, timestamp: int) -> None:
+        """The policies hold from now on: from the first record on, if this is not called before."""
+        if self._first is None:
+            self._first = timestamp
         for run, each in zip(self._runs, self._everything, strict=True):
             for place, (topic, command) in enumerate(each.front):
                 run.broker.apply(offset + place, timestamp, topic, command, b"")
             run.broker.flush()
             run.observer.sample()
 
-    def fold(self, records: pa.Table, settle: Callable[[Runs], object] | None = None) -> int:
+    @property
+    def baseline(self) -> StateRow:
+        """The state of the baseline."""
+        return self._runs[0].fold.state()
+
+    def fold(
+        self,
+        records: pa.Table,
+        settle: Callable[[Runs], object] | None = None,
+        aside: Mapping[int, Refused] = MappingProxyType({}),
+    ) -> int:
         """Fold the first of some records (columns `schemas.records.RECORD`), at least one, and say how many. Then call `settle`, which may
-        let the runs forget what is settled."""
+        let the runs forget what is settled. `aside`: why some are quarantined, by their offset."""
         if self._first is None:
-            self._begin(records["offset"][0].as_py(), records["timestamp"][0].as_py())
+            self.begin(records["offset"][0].as_py(), records["timestamp"][0].as_py())
         waits = any(run.observer.waits for run in self._all)
         part = records.slice(0, 1 if waits else len(records))
         # The baseline is a piece ahead. What it writes late must not be there when a command before that names the position.
         part = part.slice(0, _first_fault(part) or 1)
-        shared = _shared(part, self.shift, self._runs[0].broker.clock, self.runs.messages, self._numbers)
+        shared = _shared(
+            part, self.shift, self._runs[0].broker.clock, self.runs.messages, self._numbers, aside=aside
+        )
         for run in self._all:
             run.fold.fold(shared)
+        self._end_piece(settle)
+        return len(part)
+
+    def tick(self, timestamp: int, settle: Callable[[Runs], object] | None = None) -> None:
+        """Advance the clock to `timestamp` (ms) after the records so far. See `fold`."""
+        for run in self._all:
+            run.fold.tick(timestamp)
+        self._end_piece(settle)
+
+    def _end_piece(self, settle: Callable[[Runs], object] | None) -> None:
         for run in self._runs[1:]:
             note_open_loop(self._runs[0].observer, run.observer, run.open_loop, self.shift)
         if settle is not None:
@@ -267,7 +293,6 @@ class SideBySide:
         for observer in self.runs.beside:
             observer.pass_over()
         self._numbers.clear()
-        return len(part)
 
     def fold_all(
         self,
@@ -275,11 +300,12 @@ class SideBySide:
         size: int,
         settle: Callable[[Runs], object] | None = None,
         progress: Callable[[int], object] | None = None,
+        aside: Mapping[int, Refused] = MappingProxyType({}),
     ) -> None:
         """Fold some records in pieces of `size`. `progress` gets the number of records after each piece."""
         done = 0
         while done < len(records):
-            folded = self.fold(records.slice(done, size - done % size), settle)
+            folded = self.fold(records.slice(done, size - done % size), settle, aside)
             done += folded
             if progress is not None:
                 progress(folded)
@@ -386,13 +412,18 @@ def _folded(
 
 def _shared(
     part: pa.Table, shift: int, clock: int, messages: dict[str, TopicPublishes], numbers: dict[int, int],
-    origins: Sequence[int] | None = None,
+    origins: Sequence[int] | None = None, aside: Mapping[int, Refused] = MappingProxyType({}),
 ) -> SharedRecords:  # fmt: skip
-    """A piece as all runs fold it. Numbers its publishes. `origins`: which records of the log they are, by offset."""
+    """A piece as all runs fold it. Numbers its publishes. `origins`: which records of the log they are, by offset. `aside`: see `fold`."""
     known = part["offset"].to_pylist() if origins is None else origins
     offsets = [offset + shift for offset in part["offset"].to_pylist()]
     timestamps, topics, values = (part[name].to_pylist() for name in ("timestamp", "topic", "value"))
     commands = list(judge(topics, values))
+    if aside:
+        commands = [aside.get(offset, command) for offset, command in zip(known, commands, strict=True)]
+        timestamps = [
+            0 if offset in aside else time for offset, time in zip(known, timestamps, strict=True)
+        ]
     now = clock
     for offset, of_log, timestamp, topic, command in zip(
         offsets, known, timestamps, topics, commands, strict=True
