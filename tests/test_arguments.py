@@ -153,6 +153,17 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("run", "max_ahead"): others(RUN, "--max-ahead", ("soon", "soon"), ("-1s", "-1s"), ("0s", "expected more than 0, or off")),
     ("replay", "quarantine"): others(REPLAY, "--quarantine", ("one", "PARTITION:OFFSET"), ("9:9", "no record 9:9")),
     ("replay", "quarantined"): others(REPLAY, "--quarantined", ("{w}/nope", "no such folder"), ("ftp://h/x", "can't be opened")),
+    ("run", "canary"): others(
+        RUN, "--canary", ("ttl", "expected NAME=FILE"), ("=x", "expected NAME=FILE"), ("baseline={w}/log.jsonl", "choose another one"),
+        ("a={w}/nope.yaml", NO_POLICIES), ("a={w}/nope.jsonl", NO_POLICIES),
+    ),
+    ("run", "canary_every"): others(RUN, "--canary-every", ("5", "such as 90s"), ("10ms", "expected 1s or more"), ("5s", "no effect without --canary")),
+    ("canaries", "store"): [
+        Wrong(("canaries", "{w}/nope"), "start it with --canary"), Wrong(("canaries", "ftp://h/x"), "can't be opened"),
+    ],
+    ("canaries", "out"): others(
+        ("canaries", "{w}/nope"), "--out", ("{w}/file", "it is not a folder"), ("{w}/full", "isn't empty")
+    ),
     ("run", "metrics"): others(RUN, "--metrics", ("x", "HOST:PORT"), ("99999", "99999")),
     ("run", "ui"): others(RUN, "--ui", ("x", "--ui x: expected HOST:PORT"), ("0.0.0.0:0", "other machines reach this address"), ("192.0.2.1:0", "add --insecure")),
     ("ui", "folder"): [Wrong(("ui", "{w}/nope"), "no such folder"), Wrong(("ui", "{w}/full"), "neither the --out of a replay"),

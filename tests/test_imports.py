@@ -37,16 +37,20 @@ ROOMS = {
         "streaming.answers.check streaming.jobs streaming.spark streaming.log streaming.broker sinks schemas streaming"
     ),
     "streaming.cli": Room(
-        "streaming.ui streaming.mirror streaming.record streaming.answers streaming.answers.advise streaming.answers.whatif streaming.answers.explain "
+        "streaming.ui streaming.canaries streaming.mirror streaming.record streaming.answers streaming.answers.advise streaming.answers.whatif streaming.answers.explain "
         "streaming.answers.history streaming.answers.check streaming.jobs streaming.server streaming.state streaming.spark "
         "streaming.fold streaming.quarantine streaming.traces streaming.kafka streaming.quality streaming.log "
         "streaming.metrics streaming.broker sinks streaming.runtime schemas streaming",
         "typer rich msgspec",
     ),
     "streaming.ui": Room(
-        "streaming.answers.whatif streaming.answers.explain streaming.answers.history streaming.fold streaming.metrics "
+        "streaming.canaries streaming.answers.whatif streaming.answers.explain streaming.answers.history streaming.fold streaming.metrics "
         "streaming.broker sinks schemas",
         "msgspec numpy pyarrow",
+    ),
+    "streaming.canaries": Room(
+        "streaming.answers.whatif streaming.spark streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming",
+        "msgspec pyarrow",
     ),
     "streaming.mirror": Room(
         "streaming.record streaming.traces streaming.protocol streaming.kafka streaming.log streaming.broker sinks streaming.runtime schemas",

@@ -111,6 +111,7 @@ WRITING: dict[tuple[str, str], tuple[str, ...]] = {
     ("whatif", "out"): ("whatif", "INPUT", "--profile", "2.x", "--out", "OUT"),
     ("whatif", "checkpoint"): ("whatif", "INPUT", "--profile", "2.x", "--spark", "--checkpoint", "OUT"),
     ("diff", "out"): ("diff", "replayed", "replayed", "--out", "OUT"),
+    ("canaries", "out"): ("canaries", "replayed", "--out", "OUT"),
     ("advise", "out"): ("advise", "INPUT", "--processes", "1", "--out", "OUT"),
     ("explain", "snapshots"): ("explain", "INPUT", "t", "--snapshots", "OUT"),
     ("inspect", "snapshots"): ("inspect", "INPUT", "--snapshots", "OUT"),

@@ -100,7 +100,7 @@ THINGS: dict[str, dict[str, Way]] = {
     "answers": {
         "whatif": Way("whatif log.jsonl --profile 2.x --out answers", ("whatif out",)),
         "diff": Way("diff replayed replayed --out answers", ("diff out",)),
-        "advise": Way("advise log.jsonl --processes 1 --out answers", ("advise out", "record out", "check to", "mirror to")),
+        "advise": Way("advise log.jsonl --processes 1 --out answers", ("advise out", "record out", "check to", "mirror to", "canaries out")),
     },
     "snapshots": {
         "inspects": Way("inspect log.jsonl --at 4 --snapshots snapshots", ("inspect snapshots", "peek snapshots")),
@@ -124,7 +124,7 @@ THINGS: dict[str, dict[str, Way]] = {
 }  # fmt: skip
 
 READS_ONLY = (
-    "replay policies", "whatif policies", "minimize keep", "serve tls_cert", "serve tls_key", "serve token_secret_key",
+    "replay policies", "whatif policies", "run canary", "minimize keep", "serve tls_cert", "serve tls_key", "serve token_secret_key",
     "serve token_public_key", "record tls_ca", "record token_file", "capture tls_ca", "capture token_file", "mirror tls_ca", "mirror token_file", "import traces",
     "conform traces", "quarantine resubmit value", "explain stats", "explain internal_stats", "explain policies", "explain tls_ca",
     "explain token_file",
@@ -132,7 +132,7 @@ READS_ONLY = (
 """No command writes what these name."""
 
 OF_A_QUERY = (
-    "run checkpoint", "run store", "state move checkpoint", "state move store", "state move to_store", "state import entries",
+    "run checkpoint", "run store", "canaries store", "state move checkpoint", "state move store", "state move to_store", "state import entries",
     "state import store", "compact store", "kafka up directory", "kafka down directory", "kafka status directory",
     # Those that look at a query that runs, see tests/spark/ and tests/e2e/.
     "replay quarantined", "whatif checkpoint", "whatif from_", "whatif store", "explain checkpoint", "inspect checkpoint", "inspect store",

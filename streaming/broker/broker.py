@@ -202,6 +202,11 @@ class Broker:
         self._forget_parted()
         self._ctx.emit(Tick())
 
+    def apply_between(self, timestamp: int, topic: str | None, command: c.AnyCommand) -> None:
+        """As `apply`, for a command between two records: it belongs to the last record's offset, as a tick does."""
+        self._ctx.offset -= 1
+        self.apply(self._ctx.offset + 1, timestamp, topic, command, b"")
+
     def set_aside(self, name: str, why: Refused) -> None:
         """Go on without a topic. Its state stays as it is, unread, and a record that reaches it is refused.
 

@@ -15,6 +15,7 @@ import typer
 from schemas.printable import traceback_text
 from streaming import __version__
 from streaming.cli.advise import advise_command
+from streaming.cli.canaries import canaries_command
 from streaming.cli.check import check_command
 from streaming.cli.compact import compact_command
 from streaming.cli.debug import debug_command
@@ -131,6 +132,7 @@ COMMANDS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
     },
     "Run the broker": {
         "run": run_command,
+        "canaries": canaries_command,
         "serve": serve_command,
         "produce": produce_command,
         "ui": ui_command,

@@ -192,6 +192,13 @@ def max_ahead_milliseconds(text: str) -> int | None:
     return found
 
 
+def least_milliseconds(option: str, text: str) -> int:
+    """A duration of a second or more, such as 30s. Raises `typer.BadParameter`."""
+    if (found := milliseconds(text)) < 1000:
+        raise typer.BadParameter(f"{option} {text}: expected 1s or more")
+    return found
+
+
 def cluster_master(text: str) -> str:
     """The master of a Spark cluster. Raises `typer.BadParameter`."""
     if not (text == "yarn" or text.startswith(("spark://", "k8s://"))):

@@ -46,7 +46,7 @@ _WORDS = {
     "from_time", "at", "older_than", "back", "size", "duration", "limit", "limit_time", "quota_policy", "quota_type", "setting",
     "advertised_address", "listen", "admin_listen", "trigger", "max_ahead", "metrics", "ui", "keep_outputs", "master", "conf", "clock",
     "service_url", "admin_url", "admin_to", "payloads", "topics", "policy", "clients", "show", "engine", "state_store", "log_format",
-    "ingress", "responses", "dead_letters", "to_ingress", "keep", "every", "rate", "entries",
+    "ingress", "responses", "dead_letters", "to_ingress", "keep", "every", "canary_every", "rate", "entries",
 }  # fmt: skip
 """Names of arguments that name nothing on a disk, in every command that has them."""
 
@@ -90,6 +90,9 @@ USES: dict[tuple[str, str], Use] = {
     ("minimize", "out"): Use.FILE_WITH_TEST,
     ("run", "checkpoint"): Use.STORE,
     ("run", "store"): Use.STORE,
+    ("run", "canary"): Use.READS_POLICIES,
+    ("canaries", "store"): Use.READS,
+    ("canaries", "out"): Use.FOLDER,
     ("ui", "folder"): Use.READS,
     ("ui", "checkpoint"): Use.READS,
     ("compact", "store"): Use.STORE,

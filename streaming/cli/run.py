@@ -33,6 +33,7 @@ from streaming.cli.options import (
     coordinates,
     credentials,
     days,
+    least_milliseconds,
     max_ahead_milliseconds,
     refuse_unused,
     setting,
@@ -43,11 +44,13 @@ from streaming.runtime.signals import stop_signals
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from streaming.answers.whatif.answer import WhatIf
     from streaming.fold.records import StateRow
     from streaming.metrics.query import BatchProgress, QueryMetrics
     from streaming.spark.query import Written
 
 LABEL_SETS = 1000
+EVERY = "1m"
 _REPORT_EVERY_SECONDS = 10.0
 
 
@@ -149,6 +152,17 @@ def run_command(
             help="Quarantine records with timestamps at least this far ahead of the query's clock; off: none.",
         ),
     ] = MAX_AHEAD,
+    canary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="Judge other policies on the query's traffic, beside it: files as for whatif --policies. Repeatable. `magnetar canaries` shows what would differ.",
+        ),
+    ] = None,
+    canary_every: Annotated[
+        str,
+        typer.Option(help="How often canaries fold what the query has folded since, such as 30s or 5m."),
+    ] = EVERY,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -193,6 +207,7 @@ def run_command(
     from sinks.base import ForeignFiles
     from sinks.lock import InUse, LeaseLost, NotWritable
     from sinks.storage import BadUrl
+    from streaming.canaries.beside import Canaries, CanaryError, CanarySource
     from streaming.fold.records import NoSuchRecord
     from streaming.jobs.run import run_query
     from streaming.kafka.client import KafkaUnreachable
@@ -200,6 +215,8 @@ def run_command(
     from streaming.kafka.ingress import IngressChanged, TopicInUse
     from streaming.kafka.retention import LogLost
     from streaming.kafka.url import KafkaUrlError
+    from streaming.log.policy_files import PolicyError
+    from streaming.log.table import LogError
     from streaming.metrics.endpoint import Endpoint, EndpointError, application
     from streaming.metrics.query import QueryMetrics
     from streaming.runtime.jars import JarsUnavailableError
@@ -213,11 +230,13 @@ def run_command(
     topics_aside = [topic_name(each) for each in quarantine_topic or ()]
     max_ahead_ms = max_ahead_milliseconds(max_ahead)
     kept = None if keep_outputs is None else days(keep_outputs)
+    every_ms = least_milliseconds("--canary-every", canary_every)
     settings = dict(map(setting, conf or ()))
     unmeasured = metrics is None and ui is None
     refuse_unused(
         ("--keep-outputs", kept is not None and not tables, "with --no-tables"),
         ("--insecure", insecure and ui is None, "without --ui"),
+        ("--canary-every", canary_every != EVERY and not canary, "without --canary"),
         (
             "--metrics-label-sets",
             metrics_label_sets != LABEL_SETS and unmeasured,
@@ -246,6 +265,10 @@ def run_command(
             JavaNotFoundError,
             EndpointError,
             NotWhole,
+            PolicyError,
+            LogError,
+            CanaryError,
+            FileNotFoundError,
             failed=(QueryFailed, IngressChanged, TopicInUse, ForeignFiles, LogLost, LeaseLost),
         ),
         stop_signals() as stop,
@@ -253,6 +276,15 @@ def run_command(
         ExitStack() as resources,
         explained("Nothing is lost: when restarted with the same checkpoint, it repeats the micro-batch"),
     ):
+        canaries = None
+        if canary:
+            canaries = Canaries(
+                store,
+                [*map(CanarySource.parse, canary)],
+                every=every_ms / 1000,
+                on_look=(lambda *_: None) if measured is None else partial(_measure, measured),
+                on_note=live.note,
+            )
         folder = checkpoint if "://" in checkpoint else Path(checkpoint).absolute()
         reports = [live.progress] if isinstance(live, JsonLines) else []
         if metrics is not None and measured is not None:
@@ -302,9 +334,25 @@ def run_command(
             on_start=lambda _: live.started(),
             on_note=live.note,
             metrics=measured,
+            canaries=canaries,
             stop=stop,
             spark=submitted_session("magnetar run") if submitted() else None,
         )
+
+
+def _measure(measured: QueryMetrics, found: WhatIf, since: Mapping[str, int]) -> None:
+    """Hand what canaries found to the metrics."""
+    from streaming.answers.fates import CHANGE_COLUMNS
+    from streaming.metrics.query import CanaryFigures
+
+    rows = [
+        CanaryFigures(
+            row["policies"], row["topic"], row["subscription"], row["backlog"], row["storage"],
+            {change: count for change, column in CHANGE_COLUMNS.items() if (count := row[column])},
+        )
+        for row in found.summary.to_pylist()
+    ]  # fmt: skip
+    measured.canaries(rows, since)
 
 
 def _states(

@@ -222,8 +222,8 @@ def whatif_command(
             name=log,
             checkpoint=checkpoint,
         )
-        _write(found, out)
-    _print(found, out, as_json)
+        write_answer(found, out)
+    print_answer(found, out, as_json)
 
 
 def diff_command(
@@ -243,11 +243,12 @@ def diff_command(
         found = diff(
             before, after, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
-        _write(found, out)
-    _print(found, out, as_json)
+        write_answer(found, out)
+    print_answer(found, out, as_json)
 
 
-def _write(found: WhatIf, out: Path | None) -> None:
+def write_answer(found: WhatIf, out: Path | None) -> None:
+    """Write an answer to a folder, if one is given."""
     from sinks.outputs import filling
     from streaming.answers.whatif.answer import write
     from streaming.answers.whatif.report import report
@@ -258,7 +259,8 @@ def _write(found: WhatIf, out: Path | None) -> None:
             (out / "report.html").write_text(report(found), encoding="utf-8")
 
 
-def _print(found: WhatIf, out: Path | None, as_json: bool) -> None:
+def print_answer(found: WhatIf, out: Path | None, as_json: bool) -> None:
+    """Print an answer, which may have been written."""
     if as_json:
         from streaming.answers.whatif.answer import to_json
 

@@ -58,7 +58,8 @@ class _Counting:
 
 
 class PartitionFold:
-    """The fold of one ingress partition during one micro-batch: `apply` and `tick`, then `rows` or `chunks`, and `state`.
+    """The fold of one ingress partition during one micro-batch: `apply` and `tick`, then `rows` or `chunks`, and `state`. `aside`: by offset, why
+    records were quarantined unread.
 
     Each raises `FoldError`, and what the store raises when an entry can't be read. Both name the partition and the record.
     """
@@ -76,6 +77,7 @@ class PartitionFold:
         measured: bool = False,
     ) -> None:
         """As `RecordFold`. `measured`: `metrics` will be asked."""
+        self.aside: dict[int, Refused] = {}
         self._reads: Counter[str] = Counter()
         if measured:
             store = _Counting(store, self._reads)
@@ -101,6 +103,7 @@ class PartitionFold:
         with without_gc():
             for part in self._records.parts(records):
                 aside = self._records.aside(part)
+                self.aside |= aside
                 for piece in _pieces(part):
                     self._fold(piece, aside)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from schemas.errors import MagnetarError
 from schemas.records import Coordinates, TopicAside
 from sinks.lock import exclusive
 from streaming.broker.broker import Broker
-from streaming.fold.records import BrokerType, NoSuchRecord, partition_metrics, set_aside_by_name
+from streaming.fold.records import BrokerType, NoSuchRecord, StateRow, partition_metrics, set_aside_by_name
 from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -26,6 +26,8 @@ from streaming.log.partition import PARTITIONS
 from streaming.runtime.clock import MAX_AHEAD_MS, FoldClock, RealClock
 
 if TYPE_CHECKING:
+    from sinks.folded import FoldedFiles
+    from sinks.ledger_store import LedgerStore
     from streaming.metrics.query import BatchProgress, QueryMetrics
     from streaming.spark.query import StreamingQuery, Written
     from streaming.spark.session import SparkSession
@@ -47,6 +49,39 @@ _A_TOPIC_EACH = "ingress, responses and dead letters need separate topics"
 
 _IDLE_SECONDS = 1.0
 """A query without traffic runs a micro-batch about so often, whatever its trigger: timers may be late by as much."""
+
+
+class Beside(Protocol):
+    """What folds again, beside the query, what that folds: `streaming.canaries.beside.Canaries`."""
+
+    @property
+    def folded(self) -> FoldedFiles:
+        """Where the query notes what it folds."""
+        ...
+
+    def begin(
+        self,
+        states: Iterable[StateRow],
+        batch: int,
+        partitions: int,
+        ledgers: LedgerStore,
+        spark: SparkSession,
+    ) -> None:
+        """Called before the query starts, with its states as of the micro-batch `batch`, −1: none."""
+        ...
+
+    def start(self) -> None:
+        """Called when it has started."""
+        ...
+
+    def committed(self, batch: int) -> None:
+        """Called when a micro-batch is committed."""
+        ...
+
+    def close(self) -> None:
+        """Called when it has ended, or failed to start."""
+        ...
+
 
 StateStore = Literal["hdfs", "rocksdb"]
 """Where Spark keeps the brokers' states between micro-batches, by Spark's own names: in the JVM's heap, or in RocksDB beside it."""
@@ -85,6 +120,7 @@ def run_query(
     on_start: Callable[[StreamingQuery], None] | None = None,
     on_note: Callable[[str], None] | None = None,
     metrics: QueryMetrics | None = None,
+    canaries: Beside | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
     broker: BrokerType = Broker,
@@ -125,6 +161,7 @@ def run_query(
         on_batch, on_start: called on the driver. on_progress: the same after the commit of a micro-batch, in another thread.
         metrics: gets the figures of the query and its topics after each micro-batch. Those of topics that a former run left are
             read from the checkpoint first.
+        canaries: fold again what the query folds, under other policies, and without an effect on it.
 
     Raises:
         KafkaUrlError, KafkaConfigError, BadTrigger, BadUrl: an address, the trigger or the store's URL can't be read.
@@ -154,6 +191,7 @@ def run_query(
         committed_offsets,
         files,
         is_on_s3,
+        last_committed,
     )
     from streaming.spark.trigger import SetBack, TriggerClock, interval, seconds
     from streaming.state.seed import read_seed, with_seed
@@ -168,6 +206,8 @@ def run_query(
 
     def done(batch: BatchProgress) -> None:
         batch = batch._replace(behind=unread.after(batch.read, batch.behind))
+        if canaries is not None:
+            canaries.committed(batch.batch_id)
         if metrics is not None:
             metrics.progress(batch)
         if on_progress is not None:
@@ -284,14 +324,17 @@ def run_query(
         for name, value in state_settings(state_store).items():
             spark.conf.set(name, value)
         warm_workers(spark)
-        if metrics is not None:
-            before = with_seed(committed_states(spark, checkpoint), seed)
-            metrics.known(partition_metrics([*before], broker=broker))
+        if metrics is not None or canaries is not None:
+            before = [*with_seed(committed_states(spark, checkpoint), seed)]
+            if metrics is not None:
+                metrics.known(partition_metrics(before, broker=broker))
+            if canaries is not None:
+                canaries.begin(before, last_committed(checkpoint), count, sinks.ledgers, spark)
         arrivals = Arrivals(url, config, max(0.0, _IDLE_SECONDS - seconds(trigger)), stop)
         watch = TopicWatch(url, outputs, store, config, on_note or (lambda _: None))
         unread = Unread(url, config, on_note or (lambda _: None))
         watching = ExitStack()
-        if metrics is not None or on_progress is not None:
+        if metrics is not None or on_progress is not None or canaries is not None:
             watching.enter_context(progress.listening(spark, _NAME, done))
         running = query.start(
             spark,
@@ -313,6 +356,7 @@ def run_query(
                 max_ahead_ms=max_ahead_ms,
                 measured=metrics is not None,
                 first_state=None if seed is None else seed.state,
+                folded=None if canaries is None else canaries.folded,
             ),
             checkpoint=checkpoint,
             trigger=trigger,
@@ -331,6 +375,8 @@ def run_query(
             threading.Thread(target=count_files, args=(metrics, ended), name="files", daemon=True).start()
         try:
             held.on_loss(running.stop)
+            if canaries is not None:
+                canaries.start()
             if on_start is not None:
                 on_start(running)
             query.wait(running, stop, SetBack(trigger).check)
@@ -339,6 +385,8 @@ def run_query(
             running.stop()
             arrivals.close()
             watch.close()
+            if canaries is not None:
+                canaries.close()
             counting.join(UNREAD_SECONDS)
             watching.close()
             if metrics is not None:

@@ -9,7 +9,7 @@ policies into its body. Those of a topic or a namespace hold whenever it exists 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -128,6 +128,43 @@ def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, Partitio
     }
 
 
+def pins_of_piece(
+    records: pa.Table,
+    policies: list[PolicyCommand],
+    owned: Callable[[str], bool],
+    *,
+    begins: bool,
+    mirrored: bool,
+) -> PartitionPins:
+    """What policies do to some records of one ingress partition, which are its first (`begins`), or follow others: then nothing comes before
+    them. `owned`: whether a topic belongs into the partition. `mirrored`: the records are a mirror's."""
+    overridden = _overridden(records, policies, begins=begins, mirrored=mirrored)
+    offsets = records["offset"]
+    front = front_of(policies, owned, next(iter(overridden.configs.values()), None)) if begins else []
+    return PartitionPins(
+        front,
+        frozenset(offsets.take(pa.array(overridden.dropped, pa.int64())).to_pylist()),
+        {offsets[row].as_py(): command for row, command in overridden.reconfigured.items()},
+    )
+
+
+def front_of(
+    policies: list[PolicyCommand], owned: Callable[[str], bool], config: BrokerConfig | None
+) -> list[tuple[str | None, AnyCommand]]:
+    """The pinned commands (topic, command) of one ingress partition. `config`: with which it begins, if the policies say anything of it."""
+    calls = [(topic, command) for _, topic, command in _calls(policies) if topic is None or owned(topic)]
+    # A partition's configuration must stay its first command.
+    return [*((None, each) for each in (config,) if each is not None), *calls]
+
+
+def config_over(
+    policies: list[PolicyCommand], command: BrokerConfig, *, mirrored: bool
+) -> BrokerConfig | None:
+    """A configuration with that of the policies applied. None: they say nothing of it. `mirrored`: for a mirror's records."""
+    given = _settings(policies, mirrored=mirrored)
+    return None if given is None else _over(command, given)
+
+
 def of_baseline(records: pa.Table) -> dict[int, PartitionPins]:
     """What is done to each ingress partition of a mirror's log before other policies are compared with it; of another log: nothing.
 
@@ -205,9 +242,14 @@ def created_by(topic: str | None, command: Admin) -> str | None:
     return about[0] if about is not None and not about[1] else None
 
 
-def _overridden(records: pa.Table, policies: list[PolicyCommand]) -> _Overridden:
-    starts = _starts(records)
-    first_rows, config = set(starts.values()), _config(policies, records)
+def _overridden(
+    records: pa.Table, policies: list[PolicyCommand], *, begins: bool = True, mirrored: bool | None = None
+) -> _Overridden:
+    """`begins`: the records are the first of their partitions. `mirrored`: they are a mirror's; None: they tell."""
+    starts = _starts(records) if begins else {}
+    if mirrored is None:
+        mirrored = policies != [_NOTHING] and is_mirrored(records)
+    first_rows, config = set(starts.values()), _settings(policies, mirrored=mirrored)
     calls = [each for each in policies if isinstance(each.command, Admin)]
     keys = {key for each in calls for key in keys_of(each.topic, each.command)}  # type: ignore[arg-type]
     if config is not None:
@@ -284,8 +326,15 @@ _NOTHING = PolicyCommand("", None, BrokerConfig(), {})
 
 def is_mirrored(records: pa.Table) -> bool:
     """Whether a log (columns `RECORD`) is a mirror's."""
-    found = (decode_or_refuse(records["value"][row].as_py()) for row in mentioning(records, b"MIRROR"))
-    return any(isinstance(command_in(each), Mirror) for each in found)
+    return first_of_mirror(records) is not None
+
+
+def first_of_mirror(records: pa.Table) -> int | None:
+    """The row of the first MIRROR; None: the records are not a mirror's."""
+    for row in mentioning(records, b"MIRROR"):
+        if isinstance(command_in(decode_or_refuse(records["value"][row].as_py())), Mirror):
+            return row
+    return None
 
 
 def configurations(records: pa.Table) -> Iterator[BrokerConfig]:
@@ -333,17 +382,15 @@ def _key_of_setting(name: str) -> tuple[None, str]:
     return None, f"broker {name}"
 
 
-def _config(policies: list[PolicyCommand], records: pa.Table) -> dict[str, Any] | None:
+def _settings(policies: list[PolicyCommand], *, mirrored: bool) -> dict[str, Any] | None:
     """The settings and, if given, the profile of all BROKER_CONFIG commands, combined. Defaults do not count as given.
 
     Under other policies, a mirrored topic does not follow its source, whose broker had those of the log.
     """
     given = [policy.fields for policy in policies if isinstance(policy.command, BrokerConfig)]
-    merged: dict[str, Any] = {"settings": {}}
-    if policies != [_NOTHING] and is_mirrored(records):
-        merged["settings"]["shadowTopicFollowsSource"] = False
-    elif not given:
+    if not given and not mirrored:
         return None
+    merged: dict[str, Any] = {"settings": {"shadowTopicFollowsSource": False} if mirrored else {}}
     for fields in given:
         merged["settings"] |= fields.get("settings", {})
         if "profile" in fields:

@@ -23,11 +23,13 @@ from schemas.commands import (
     Decoded,
     MalformedCommand,
     Refused,
+    Tick,
     decode,
     to_binary,
 )
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
+from schemas.records import RECORD
 from streaming.broker import admin_requests
 from streaming.broker.admin import namespace_policies, namespaces
 from streaming.broker.broker import Broker
@@ -58,16 +60,23 @@ def read_policies(
     source: str | Path | pa.Table,
     records: pa.Table,
     judge: Callable[[Sequence[str | None], Sequence[bytes]], Iterable[Decoded]],
+    *,
+    grows: bool = False,
 ) -> list[PolicyCommand]:
     """The policies in `source` for the log `records` (columns `RECORD`): what `policy_sources` or `read_log` take, or a log's table.
 
-    `judge` decodes them, see `streaming.quality.gate`. Raises `PolicyError` with all mistakes: a record that is not a command
+    `judge` decodes them, see `streaming.quality.gate`. `grows`: policies may be about topics and namespaces that the log does not have yet.
+    Raises `PolicyError` with all mistakes: a record that is not a command
     or sets nothing, a topic or namespace that the log doesn't have, a policy that is set twice, and whatever the broker
     refuses. Raises `LogError` and `FileNotFoundError` if `source` can't be read.
     """
     name = "the table of policies" if isinstance(source, pa.Table) else str(source)
     known = _Log.of(records)
     table, places, whole, _ = _read(source, known)
+    if grows:
+        records = _with_topics(records, set(table["topic"].to_pylist()) - {*known.topics, None})
+        known = _Log.of(records)
+        known.namespaces.update(_named(table))
     topics, values = table["topic"].to_pylist(), table["value"].to_pylist()
     problems: list[tuple[int, str]] = []
     earlier: dict[Any, PolicyCommand] = {}
@@ -98,6 +107,25 @@ def read_policies(
     if problems:
         raise PolicyError(name, [text for _, text in sorted(problems)])
     return pins
+
+
+def _with_topics(records: pa.Table, topics: Iterable[str]) -> pa.Table:
+    """A log that has some more topics."""
+    rows = [
+        {"partition": 0, "offset": 0, "timestamp": 0, "topic": each, "value": to_binary(Tick())}
+        for each in (None, *sorted(topics))
+    ]
+    return pa.concat_tables([records, pa.Table.from_pylist(rows, RECORD)])
+
+
+def _named(table: pa.Table) -> Iterator[str]:
+    """The namespaces that policies are about."""
+    for value in table["value"].to_pylist():
+        with suppress(MalformedCommand):
+            command = decode(value)
+            about = namespaces.call_of(command.path) if isinstance(command, Admin) else None
+            if about is not None:
+                yield about[0]
 
 
 def configuring(**fields: Any) -> pa.Table:

@@ -148,7 +148,9 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread. If there are too many, the oldest that has not sent a whole request makes room; if all have, it
         is closed, unless one ends in a moment: who has its answer may be back before its thread has ended."""
-        if self._free.acquire(blocking=False) or self._free.acquire(timeout=5 if self._close_silent() else 0.5):
+        if self._free.acquire(blocking=False) or self._free.acquire(
+            timeout=5 if self._close_silent() else 0.5
+        ):
             self._silent[request] = None
             super().process_request(request, client_address)
         else:

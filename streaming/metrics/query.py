@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client.core import (
@@ -42,6 +42,18 @@ class BatchProgress(NamedTuple):
     read: Mapping[int, int]
 
 
+class CanaryFigures(NamedTuple):
+    """How a topic, or one of its subscriptions, fares under the policies of a canary, or as it is. `changes`: how many messages fare otherwise, by
+    how. `storage` in bytes, None for a subscription."""
+
+    policies: str
+    topic: str
+    subscription: str | None
+    backlog: int
+    storage: int | None
+    changes: Mapping[str, int]
+
+
 class QueryMetrics(Collector):
     """Collects what a query did since it started. Safe for several threads."""
 
@@ -62,6 +74,9 @@ class QueryMetrics(Collector):
         self._stopped = False
         self._clock_ahead, self._clock_followed = 0.0, True
         self._files: dict[str, int] = {}
+        self._canaries: Sequence[CanaryFigures] = ()
+        self._since: Mapping[str, int] = {}
+        self._looked = 0.0
 
     def known(self, measured: Iterable[PartitionMetrics]) -> None:
         """The figures with which the query starts."""
@@ -103,6 +118,11 @@ class QueryMetrics(Collector):
         """How many files there are of something, by what they are. What is not named is as it was."""
         with self._lock:
             self._files |= counts
+
+    def canaries(self, found: Sequence[CanaryFigures], since: Mapping[str, int]) -> None:
+        """Canaries have looked at what the query folded. `since`: from which time on (ms) the policies of each are judged."""
+        with self._lock:
+            self._canaries, self._since, self._looked = found, since, time.time()
 
     def clock(self, ahead: float, followed: bool) -> None:
         """How far the machine's clock is ahead of the time that passed (s), and whether the query follows it."""
@@ -150,7 +170,51 @@ class QueryMetrics(Collector):
     def collect(self) -> list[Metric]:
         """See `prometheus_client.registry.Collector`."""
         with self._lock:
-            return [*self._of_stream(), *self._topics.collect(self._passed(), self._label_sets)]
+            of_topics = self._topics.collect(self._passed(), self._label_sets)
+            return [*self._of_stream(), *self._of_canaries(), *of_topics]
+
+    def _of_canaries(self) -> Iterator[Metric]:
+        if not self._looked:
+            return
+        text = "When the canaries last looked at what the query had folded."
+        yield GaugeMetricFamily("magnetar_canary_looked_timestamp_seconds", text, value=self._looked)
+        since = {name: each / 1000 for name, each in self._since.items()}
+        text = "From which time on the policies of a canary are judged."
+        yield _family("magnetar_canary_since_timestamp_seconds", text, "policies", since)
+        totals = Counter[tuple[str, str]]()
+        storage = Counter[str]()
+        for each in self._canaries:
+            totals.update({(each.policies, change): count for change, count in each.changes.items()})
+            storage[each.policies] += each.storage or 0
+        changes = GaugeMetricFamily(
+            "magnetar_canary_messages",
+            "Messages that would fare otherwise under the policies of a canary, for all subscriptions, by how.",
+            labels=["policies", "change"],
+        )
+        for labels, count in sorted(totals.items()):
+            changes.add_metric(labels, count)
+        stored = GaugeMetricFamily(
+            "magnetar_canary_storage_bytes",
+            "What all topics store, under the policies of a canary, and as they are (baseline).",
+            labels=["policies"],
+        )
+        for policies, size in storage.items():
+            stored.add_metric([policies], size)
+        of_subscriptions = GaugeMetricFamily(
+            "magnetar_canary_subscription_messages",
+            "The same by subscription: those with most such messages.",
+            labels=["policies", "topic", "subscription", "change"],
+        )
+        most = [
+            each for each in self._canaries if each.subscription is not None and any(each.changes.values())
+        ]
+        most = sorted(most, key=lambda each: -sum(each.changes.values()))[: self._label_sets]
+        for each in most:
+            for change, count in each.changes.items():
+                of_subscriptions.add_metric(
+                    [each.policies, each.topic, each.subscription or "", change], count
+                )
+        yield from (changes, stored, of_subscriptions)
 
     def _of_stream(self) -> Iterator[Metric]:
         now = int(time.time() * 1000)

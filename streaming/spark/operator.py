@@ -19,6 +19,7 @@ from schemas import metrics
 from schemas.effects import KINDS, Tick
 from sinks.base import Sink
 from sinks.begun import LastRecord, Repeated
+from sinks.folded import FoldedFiles
 from streaming.broker.broker import Broker
 from streaming.fold.columns import PartitionFold
 from streaming.fold.records import BrokerType, Records, SetAside, StateRow, Store
@@ -61,6 +62,7 @@ class FoldOptions:
         repeated: a micro-batch that has another `max_ahead_ms`.
         measured: a row `schema.METRICS` follows those of a partition whose state changed.
         first_state: with what a partition begins. None: with nothing.
+        folded: notes what is folded, for canaries. None: nobody asks.
     """
 
     sinks: Sequence[Sink]
@@ -73,6 +75,7 @@ class FoldOptions:
     repeated: Repeated | None = None
     measured: bool = False
     first_state: FirstState | None = None
+    folded: FoldedFiles | None = None
 
 
 def operator(
@@ -121,6 +124,10 @@ def operator(
                 batch = batch_id()
                 for sink in options.sinks:
                     sink.write(batch, partition, rows)
+            if options.folded is not None:
+                given = Records([], [], [], []) if records is None else records
+                ticked = now if options.clock == "trigger" else None
+                options.folded.write(batch_id(), partition, given, own.aside, ticked)
             took = time.monotonic() - began
             after = own.state()
             state.update(after[1:])

@@ -15,13 +15,14 @@ import msgspec
 from schemas.rules import RECORD_RULES
 from sinks.storage import plain
 from streaming.answers.history.folders import Budget, TooMuch
+from streaming.answers.whatif.report import report
 from streaming.broker.position import from_words
 from streaming.metrics.browsers import refusal
 from streaming.metrics.endpoint import WsgiApplication
 from streaming.ui import figures
 from streaming.ui.explanation import SECONDS, CannotAnswer, Gone, Question, Task, explain
 from streaming.ui.output_rows import LOSSES, latest
-from streaming.ui.page import POLICY, page
+from streaming.ui.page import POLICY, REPORT_POLICY, page
 from streaming.ui.view import View
 
 NAMESPACES = 50
@@ -40,8 +41,11 @@ LATEST_SECONDS, LATEST_ROWS = 3.0, 2_000_000
 _logger = logging.getLogger(__name__)
 _TEXT, _FIELDS = RECORD_RULES[0].most or 0, 20  # no text is longer than the name of a topic
 _TRIES = 3
+CANARIES = "/canaries"
+"""The page of the canaries, which is a report of its own."""
+
+_HTML = "text/html; charset=utf-8"
 _HEADERS = [
-    ("Content-Security-Policy", POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),
@@ -160,6 +164,14 @@ class Pages:
             budget = Budget(LATEST_SECONDS, LATEST_ROWS)
             return latest(self._view.tables, kinds, most, asked.text("topic") or None, budget)
 
+    def canaries(self) -> bytes:
+        """The report of the canaries. Raises `CannotAnswer`."""
+        with _Turn(self._reading):
+            found = self._view.canaries()
+        if found is None:
+            raise CannotAnswer("there are no canaries: start the query with --canary NAME=FILE")
+        return report(found).encode()
+
     def _batches(self, _: Parameters) -> Any:
         return self._view.batches()
 
@@ -238,16 +250,23 @@ def application(
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         wrong = refusal(environ["REQUEST_METHOD"], _headers(environ)) if only_loopback else None
-        if wrong is None and path != "/" and path not in pages.routes and elsewhere is not None:
+        if (
+            wrong is None
+            and path not in ("/", CANARIES)
+            and path not in pages.routes
+            and elsewhere is not None
+        ):
             return elsewhere(environ, start_response)
-        status, kind, body = HTTPStatus.OK, "application/json", b""
+        status, kind, body, policy = HTTPStatus.OK, "application/json", b"", POLICY
         try:
             if wrong is not None:
                 raise Wrong(wrong, HTTPStatus.FORBIDDEN)
             if environ["REQUEST_METHOD"] != "GET":
                 raise Wrong("only GET is supported", HTTPStatus.METHOD_NOT_ALLOWED)
             if path == "/":
-                kind, body = "text/html; charset=utf-8", html
+                kind, body = _HTML, html
+            elif path == CANARIES:
+                kind, body, policy = _HTML, pages.canaries(), REPORT_POLICY
             elif path in pages.routes:
                 body = msgspec.json.encode(pages.routes[path](Parameters(environ.get("QUERY_STRING", ""))))
             else:
@@ -259,7 +278,12 @@ def application(
         except Exception as error:  # such as of a store that does not answer
             _logger.warning("The page got no answer to %s: %s", path, plain(error))
             status, body = HTTPStatus.INTERNAL_SERVER_ERROR, _error(error)
-        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), *_HEADERS]
+        headers = [
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", policy),
+        ]
+        headers += _HEADERS
         start_response(f"{status.value} {status.phrase}", headers)
         return [body]
 

@@ -23,6 +23,9 @@ POLICY = (
 )
 """The Content-Security-Policy: the page loads nothing, runs only its own script, and asks only the server that it came from."""
 
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""That of a report: it has no script, and its texts are escaped."""
+
 
 def page() -> str:
     """The page as HTML."""

@@ -15,6 +15,8 @@ from sinks.replayed import check_whole, read_replayed
 from sinks.storage import Damaged, Storage, plain, within
 from streaming.answers.history.folders import Budget, Folders
 from streaming.answers.history.inspection import batch_times, batches
+from streaming.answers.whatif.answer import WhatIf
+from streaming.canaries.files import CanaryFiles
 from streaming.fold.records import StateRow, partition_metrics
 from streaming.metrics.query import BatchProgress, QueryMetrics
 from streaming.metrics.topics import KnownTopic, MetricsSnapshot, TopicFigures
@@ -24,6 +26,9 @@ from streaming.ui.output_rows import flows
 
 FLOW_SECONDS, FLOW_ROWS = 20.0, 100_000_000
 """What reading the rows of a finished replay may take, for what happened over time."""
+
+MESSAGES = 100_000
+"""About so many of the differences that canaries found are looked at, for those that are shown."""
 
 _logger = logging.getLogger(__name__)
 _REFRESH_SECONDS = 10.0
@@ -58,6 +63,9 @@ class View(Protocol):
 
     def states(self, partition: int | None) -> list[StateRow]:
         """The last state of an ingress partition; None: of all."""
+
+    def canaries(self) -> WhatIf | None:
+        """What the query's canaries have found, with some of the messages; None: it has none."""
 
 
 class RunView:
@@ -105,6 +113,10 @@ class RunView:
                 "clockLag": max(lags, default=None),
             }
         return found
+
+    def canaries(self) -> WhatIf | None:
+        """See `View`."""
+        return CanaryFiles(self.folder).answer(MESSAGES)
 
     def figures(self) -> MetricsSnapshot:
         """See `View`."""
@@ -213,6 +225,10 @@ class FolderView:
             found |= {"records": self._replayed.records, "rows": self._replayed.rows}
         found["stateBytes"] = sum(len(each.broker) for each in self._states)
         return found
+
+    def canaries(self) -> WhatIf | None:
+        """See `View`."""
+        return None if self._finished else CanaryFiles(self.folder).answer(MESSAGES)
 
     def figures(self) -> MetricsSnapshot:
         """See `View`."""

@@ -153,7 +153,7 @@ def together(parts: Sequence[PartitionDifferences]) -> pa.Table:
         if len(homes[topic]) > 1 or found["offset"].null_count:
             found = found.take(_order(found, rank))
         rows.add(found)
-    return _decoded(rows.table(), texts)
+    return decoded(rows.table(), texts)
 
 
 def _renumbered(rows: pa.Table, codes: Mapping[str, np.ndarray[Any, Any]]) -> pa.Table:
@@ -190,7 +190,7 @@ def _at(values: np.ndarray[Any, Any], places: pa.Array) -> pa.Array:
     return pa.array(found, pa.int32(), mask=found < 0)
 
 
-def _decoded(rows: pa.Table, texts: Texts) -> pa.Table:
+def decoded(rows: pa.Table, texts: Texts) -> pa.Table:
     """Numbers as the texts that they stand for: each column has one dictionary."""
     columns = []
     for field in DIFFERENCES:

@@ -181,6 +181,24 @@ class Comparison:
         return dict.fromkeys(columns, 0) | self._counts.get((run, topic, subscription), {})
 
 
+def rearranged(kept: bytes, runs: Sequence[int]) -> bytes:
+    """What a `Comparison` kept, for one of other runs: those of these numbers."""
+    before = msgspec.msgpack.decode(kept, type=_Kept)
+    answers = [
+        (place, topic, counts)
+        for place, number in enumerate(runs)
+        for run, topic, counts in before.answers
+        if run == number
+    ]
+    counts = [
+        (place, topic, name, found)
+        for place, number in enumerate(runs)
+        for run, topic, name, found in before.counts
+        if run == number
+    ]
+    return msgspec.msgpack.encode(before._replace(answers=answers, counts=counts))
+
+
 _SETTLED = 256
 """So many messages of a topic are compared at a time, at least, if they are not the last."""
 

@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from schemas.commands import Refused
 from streaming.answers.quarantined import QuarantineKey
+from streaming.answers.whatif import kept as kept_runs
 from streaming.answers.whatif.difference_table import PartitionDifferences, Texts
 from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
+from streaming.answers.whatif.differences import rearranged as kept_comparison
 from streaming.answers.whatif.projection import Start
 from streaming.answers.whatif.side_by_side import SideBySide
 from streaming.fold.records import StateRow
@@ -44,9 +46,13 @@ class Folds:
         self._folds = SideBySide(partition, pins, start, baseline, folds)
         self._comparison = Comparison(names, kept=comparison)
 
-    def begin(self, offset: int, timestamp: int) -> None:
+    def begin(self, timestamp: int) -> None:
         """See `SideBySide.begin`."""
-        self._folds.begin(offset, timestamp)
+        self._folds.begin(timestamp)
+
+    def pin(self, baseline: PartitionPins, pins: Sequence[PartitionPins]) -> None:
+        """See `SideBySide.pin`."""
+        self._folds.pin(baseline, pins)
 
     def fold(self, records: pa.Table, aside: Mapping[int, Refused] = MappingProxyType({})) -> None:
         """Fold whole pieces, or the last records. `aside`: see `SideBySide.fold`."""
@@ -66,9 +72,14 @@ class Folds:
         return found.rows
 
     @property
-    def baseline(self) -> StateRow:
-        """The state of the baseline."""
-        return self._folds.baseline
+    def recorded(self) -> StateRow:
+        """See `SideBySide.recorded`."""
+        return self._folds.recorded
+
+    @property
+    def states(self) -> list[StateRow]:
+        """The states of the baseline, and under each policy set."""
+        return self._folds.states
 
     def keep(self) -> bytes:
         """What is needed to go on."""
@@ -79,6 +90,15 @@ class Folds:
         found = compared(self._folds.end(), self._names, self._comparison)
         rows = self._noted(found.differences)
         return found._replace(differences=found.differences._replace(rows=None, places={})), rows
+
+
+def rearranged(kept: bytes, sets: Sequence[int], *, beside: bool, recorded: bool) -> bytes:
+    """What folds kept, for others: their policy sets are those of these numbers, from 1, and 0 is one that begins as the baseline is. `beside`:
+    the log by itself is folded beside the baseline (see `Start`). `recorded`: for the others, it is; as the baseline is, if it was not yet."""
+    folds, comparison, settled = _decoded(kept)
+    compared = [0, *sets]
+    runs = [0] * recorded + [each + beside for each in compared]
+    return _encoded(kept_runs.rearranged(folds, runs), kept_comparison(comparison, compared), settled)
 
 
 def _encoded(folds: bytes, comparison: bytes, settled: int) -> bytes:

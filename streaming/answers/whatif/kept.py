@@ -71,6 +71,13 @@ def decode(data: bytes) -> KeptRuns:
     return KeptRuns(messages, first, msgspec.msgpack.decode(runs, type=list[KeptRun], dec_hook=hook))
 
 
+def rearranged(data: bytes, runs: Sequence[int]) -> bytes:
+    """What `encode` encoded, with these runs, by their numbers."""
+    columns, first, encoded = msgspec.msgpack.decode(data, type=tuple[bytes, int | None, bytes])
+    kept = msgspec.msgpack.decode(encoded, type=list[msgspec.Raw])
+    return msgspec.msgpack.encode([columns, first, msgspec.msgpack.encode([kept[each] for each in runs])])
+
+
 def _encoded(value: object) -> bytes:
     return msgspec.msgpack.encode(value, enc_hook=_simple)
 

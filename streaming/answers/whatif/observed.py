@@ -84,9 +84,9 @@ class Move(NamedTuple):
 
 
 class TopicEntry(NamedTuple):
-    """An entry that a topic has."""
+    """An entry that a topic has, or (without a position) will have: a fault has put its write off."""
 
-    position: Position
+    position: Position | None
     entry: Entry
 
 
@@ -934,8 +934,13 @@ class Observer:
         """The broker has these entries by topic already, which are the first messages."""
         for name, kept in entries.items():
             of, topic = self.of(name), self.broker.topic(name)
+            waiting = 0
             for number, each in enumerate(kept):
-                of.store(number, each.position, each.entry.size, each.entry.broker_timestamp)
+                if each.position is None:
+                    waiting += 1
+                    self._put_off.note(name, topic.pending[:waiting], number)
+                else:
+                    of.store(number, each.position, each.entry.size, each.entry.broker_timestamp)
             of.written.publishes = len(kept)
             for subscription in topic.subscriptions.values():
                 cursor = topic.cursors[subscription.name]

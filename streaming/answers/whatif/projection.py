@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from schemas import commands as c
 from schemas.commands import AnyCommand, Decoded, Line, Refused, command_in, to_binary
 from schemas.effects import AdminResponse
-from schemas.entries import EntryReader
+from schemas.entries import Entry, EntryReader
 from schemas.records import RECORD
 from schemas.units import LATEST_TIME
 from sinks.ledger_store import LedgerStore
@@ -49,20 +49,21 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 class Start(NamedTuple):
     """Where the traffic of an ingress partition begins. `entries`: what each topic has, in order. `recorded`: which records the
-    fold of the log by itself leaves out; None: the records are those that follow the state, and need no such fold. `now`: the pins of a
-    fold from the state under its own policies."""
+    fold of the log by itself leaves out; None: that is the baseline, and needs no other fold. `now`: the pins of a fold from the state under
+    its own policies. `follows`: the records are those that follow the state."""
 
     state: StateRow | None
     entries: dict[str, list[TopicEntry]]
     recorded: PartitionPins | None
     now: PartitionPins
+    follows: bool = False
 
     def under(self, pins: PartitionPins) -> PartitionPins:
         """The pins of a fold from the state under other policies."""
-        front = [(topic, self._over_own(topic, command)) for topic, command in pins.front]
+        front = [(topic, self.over_own(topic, command)) for topic, command in pins.front]
         return PartitionPins([*front, *self.now.front[1:]], pins.dropped | self.now.dropped, pins.replaced)
 
-    def _over_own(self, topic: str | None, command: AnyCommand) -> AnyCommand:
+    def over_own(self, topic: str | None, command: AnyCommand) -> AnyCommand:
         """A call that would set all policies of a namespace, with those that the state has and the call does not name."""
         if self.state is None or not isinstance(command, c.Admin) or created_by(topic, command) is None:
             return command
@@ -204,7 +205,7 @@ def _partition(
     ]
     first = (-1 if state is None or state.offset is None else state.offset) + 1
     begin = min(later.record(times[0]), end) if moved else end
-    config = _config(broker.config)
+    config = config_of(broker.config)
     table = log_table(
         RECORD,
         partition=np.full(len(moved) + 2, partition, np.int32),
@@ -232,13 +233,14 @@ def _partition(
     ]
     return table, Start(
         state,
-        _entries(broker, store.reader(partition)),
+        entries_of(broker, store.reader(partition)),
         PartitionPins((), frozenset({first})),
         PartitionPins([(None, config), *gone], set_now | {first}),
     )
 
 
-def _entries(broker: Broker, reader: EntryReader) -> dict[str, list[TopicEntry]]:
+def entries_of(broker: Broker, reader: EntryReader, *, pending: bool = False) -> dict[str, list[TopicEntry]]:
+    """What each topic of a broker has, in order. `pending`: also the writes that a fault has put off."""
     found: dict[str, list[TopicEntry]] = {}
     for name in broker.topic_names():
         if is_non_persistent(name):
@@ -254,10 +256,14 @@ def _entries(broker: Broker, reader: EntryReader) -> dict[str, list[TopicEntry]]
                     TopicEntry(Position(id_, number), entry)
                     for number, entry in enumerate(reader.read(name, id_, 0, count - 1))
                 )
+        kept += (
+            TopicEntry(None, Entry(each.metadata, each.size, each.broker_timestamp))
+            for each in (broker.topic(name).pending if pending else ())
+        )
     return found
 
 
-def _config(config: ServiceConfiguration) -> c.BrokerConfig:
+def config_of(config: ServiceConfiguration) -> c.BrokerConfig:
     """The command that sets this configuration."""
     defaults = configuration(config.profile, {})
     names = (name for name in config.__struct_fields__ if getattr(config, name) != getattr(defaults, name))

@@ -139,7 +139,9 @@ def _begun(partitions: Sequence[Partition], folder: Path, storage: Storage) -> l
     storage.sweep()
     note = storage.read_json(_NOTE, _Note, "what the folder is for", BEGIN_ANEW)
     if note is None:
-        note = msgspec.structs.replace(asked, batches=_stage(partitions, micro_batches(records), folder / _STAGED))
+        note = msgspec.structs.replace(
+            asked, batches=_stage(partitions, micro_batches(records), folder / _STAGED)
+        )
         storage.write_json(_NOTE, note)
     differ = {
         f"Magnetar {note.version} made it, and this is {asked.version}": note.version != asked.version,

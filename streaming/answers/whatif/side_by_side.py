@@ -68,7 +68,7 @@ class ObservedBroker(Broker):
 
     def begin(self, observer: Observer, baseline: Observer | None, pins: PartitionPins) -> None:
         """Call it before anything else."""
-        self._observer, self._baseline, self._pins = observer, baseline, pins
+        self._observer, self._baseline, self.pins = observer, baseline, pins
         self.unmatched = 0
         self._run_at_hand: tuple[Publishes, Receipts] | None = None
         self._told = 0  # how many of its receipts the observer has got
@@ -77,9 +77,9 @@ class ObservedBroker(Broker):
 
     def apply(self, offset: int, timestamp: int, topic: str | None, command: Decoded, value: bytes) -> None:
         """See `Broker.apply`. A record that the policies override is left out."""
-        if offset in self._pins.dropped:
+        if offset in self.pins.dropped:
             return
-        command = self._pins.replaced.get(offset, command)
+        command = self.pins.replaced.get(offset, command)
         inner = command_in(command)
         if isinstance(inner, NAMING) and topic and not is_non_persistent(topic):
             self.flush()
@@ -216,14 +216,14 @@ class SideBySide:
         self._numbers: dict[int, int] = {}
         self._first: int | None = None if before is None else before.first
         self._everything = [baseline or (PartitionPins() if start is None else start.now), *pins]
-        own = start is not None and start.recorded is None
-        self.shift = 0 if own else max(len(each.front) for each in self._everything)
+        self._is_own = start is not None and start.follows
+        self.shift = 0 if self._is_own else max(len(each.front) for each in self._everything)
         messages = {} if before is None else before.messages
         if start is not None and before is None:
             messages |= {name: TopicPublishes.of(entries) for name, entries in start.entries.items()}
         folded = [(each, start) for each in self._everything]
         if start is not None and start.recorded is not None:
-            folded.insert(0, (start.recorded, None))
+            folded.insert(0, (start.recorded, start if start.follows else None))
         self._all: list[_Run] = []
         for place, (each, begins) in enumerate(folded):
             positions = self._all[0].observer if self._all else None
@@ -240,20 +240,34 @@ class SideBySide:
             beside=[run.observer for run in self._all[: -len(self._runs)]],
         )
 
-    def begin(self, offset: int, timestamp: int) -> None:
-        """The policies hold from now on: from the first record on, if this is not called before."""
+    def begin(self, timestamp: int, offset: int | None = None) -> None:
+        """The policies hold from now on: from the first record on, if this is not called before. `offset`: of the first pinned command;
+        None: they have no offsets."""
         if self._first is None:
             self._first = timestamp
         for run, each in zip(self._runs, self._everything, strict=True):
             for place, (topic, command) in enumerate(each.front):
-                run.broker.apply(offset + place, timestamp, topic, command, b"")
+                if offset is None:
+                    run.broker.apply_between(timestamp, topic, command)
+                else:
+                    run.broker.apply(offset + place, timestamp, topic, command, b"")
             run.broker.flush()
             run.observer.sample()
 
+    def pin(self, baseline: PartitionPins, pins: Sequence[PartitionPins]) -> None:
+        """What is done to the next records, in place of what was done to those so far."""
+        for run, each in zip(self._runs, (baseline, *pins), strict=True):
+            run.broker.pins = each.moved(self.shift)
+
     @property
-    def baseline(self) -> StateRow:
-        """The state of the baseline."""
-        return self._runs[0].fold.state()
+    def recorded(self) -> StateRow:
+        """The state of the fold whose positions are those in the records."""
+        return self._all[0].fold.state()
+
+    @property
+    def states(self) -> list[StateRow]:
+        """The states of the baseline, and under each policy set."""
+        return [run.fold.state() for run in self._runs]
 
     def fold(
         self,
@@ -264,7 +278,8 @@ class SideBySide:
         """Fold the first of some records (columns `schemas.records.RECORD`), at least one, and say how many. Then call `settle`, which may
         let the runs forget what is settled. `aside`: why some are quarantined, by their offset."""
         if self._first is None:
-            self.begin(records["offset"][0].as_py(), records["timestamp"][0].as_py())
+            offset = None if self._is_own else records["offset"][0].as_py()
+            self.begin(records["timestamp"][0].as_py(), offset)
         waits = any(run.observer.waits for run in self._all)
         part = records.slice(0, 1 if waits else len(records))
         # The baseline is a piece ahead. What it writes late must not be there when a command before that names the position.
@@ -421,9 +436,7 @@ def _shared(
     commands = list(judge(topics, values))
     if aside:
         commands = [aside.get(offset, command) for offset, command in zip(known, commands, strict=True)]
-        timestamps = [
-            0 if offset in aside else time for offset, time in zip(known, timestamps, strict=True)
-        ]
+        timestamps = [0 if offset in aside else time for offset, time in zip(known, timestamps, strict=True)]
     now = clock
     for offset, of_log, timestamp, topic, command in zip(
         offsets, known, timestamps, topics, commands, strict=True

@@ -1,0 +1,331 @@
+"""Canaries beside a query: they go on after a crash at any step, begin anew when they missed something, and never harm the query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from sinks.storage import Storage
+from streaming.answers.whatif import differences
+from streaming.answers.whatif.answer import DIFFERENCES, WhatIf
+from streaming.canaries import beside
+from streaming.canaries.beside import Canaries, CanarySource
+from streaming.canaries.files import CanaryFiles, Marker, Settled
+from streaming.cli.app import app
+from streaming.jobs.replay import load
+from streaming.log.policy_files import PolicyError
+from tests.answers.test_whatif import T, flow, publish, subscribe, table
+from tests.canaries.running import Running
+
+pytestmark = pytest.mark.feature("J7")
+
+
+def traffic(count: int = 120) -> pa.Table:
+    """A message each 10 seconds, of which nothing is acked."""
+    log = table([subscribe(), flow(0, 3), *(publish(10 * number, number) for number in range(count))])
+    return load(log, partitions=1).records
+
+
+class Beside:
+    """A query, and its canaries."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.folder, self.names = folder, names or ("ttl", "keep")
+        self.query = Running(folder)
+        self.log, self.done = traffic(), 0
+        self.notes: list[str] = []
+        self.looks: list[WhatIf] = []
+        self.canaries: Canaries | None = None
+
+    def begin(self) -> None:
+        """Start the query with its canaries."""
+        sources = [CanarySource(name, str(self.folder / f"{name}.yaml")) for name in self.names]
+        self.canaries = Canaries(
+            self.query.store.url,
+            sources,
+            on_look=lambda found, _: self.looks.append(found),
+            on_note=self.notes.append,
+        )
+        states = [] if self.query.state is None else [self.query.state]
+        self.canaries.begin(states, self.query.batch, 1, self.query.store, None)
+
+    def fold(self, count: int, *, noted: bool = True) -> None:
+        """A micro-batch of so many records, and a tick."""
+        part = self.log.slice(self.done, count)
+        self.done += len(part)
+        self.query.fold(part, part["timestamp"][-1].as_py() + 3, noted=noted)
+
+    def look(self) -> None:
+        """The query has committed its micro-batches, and the canaries look."""
+        assert self.canaries is not None
+        self.canaries.committed(self.query.batch)
+        self.canaries._look()
+
+
+def rows(found: WhatIf | None) -> list[Any]:
+    assert found is not None
+    return [found.totals, found.records, found.summary.to_pylist(), found.differences.to_pylist()]
+
+
+def told(folder: Path, *names: str) -> list[Any]:
+    """What canaries that nothing befalls find."""
+    own = Beside(folder, *names)
+    own.query = Running(folder / "told")
+    own.begin()
+    for _ in range(4):
+        own.fold(30)
+        own.look()
+    return rows(CanaryFiles(own.query.store.url).answer())
+
+
+class Crash(BaseException):
+    """The process ends."""
+
+
+@pytest.mark.parametrize("at", range(1, 60))
+def test_they_go_on_after_a_crash_at_any_step(folder: Path, at: int) -> None:
+    """A step is a file that is published or deleted."""
+    own, left = Beside(folder), at
+
+    def dying(real: Any) -> Any:
+        def act(self: Storage, path: str, *rest: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Crash
+            return real(self, path, *rest)
+
+        return act
+
+    def survive(act: Callable[[], None]) -> None:
+        with (
+            mock.patch.object(Storage, "publish", dying(Storage.publish)),
+            mock.patch.object(Storage, "delete", dying(Storage.delete)),
+        ):
+            try:
+                act()
+            except Crash:
+                own.begin()
+
+    survive(own.begin)
+    for _ in range(4):
+        own.fold(30)
+        survive(own.look)
+    assert own.notes == []
+    own.look()
+    assert rows(CanaryFiles(own.query.store.url).answer()) == told(folder)
+
+
+def test_they_begin_with_what_the_query_has(folder: Path) -> None:
+    own = Beside(folder)
+    own.fold(60, noted=False)
+    own.begin()
+    own.fold(30)
+    own.look()
+    before, ttl, _ = own.looks[-1].totals
+    assert before.expired == 0
+    assert ttl.expired == ttl.differences["lost newly"] > 60, "more than came since"
+    assert own.looks[-1].records == 30
+
+
+def test_they_begin_anew_if_the_query_ran_without_them(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    own.look()
+    own.fold(30, noted=False)
+    own.begin()
+    assert own.notes == ["the canaries begin anew: the query ran without them"]
+    own.fold(30)
+    own.look()
+    assert own.looks[-1].records == 30
+    assert not CanaryFiles(own.query.store.url).folded.waiting(own.query.batch)
+
+
+def test_another_version_begins_anew(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    with mock.patch.object(beside, "__version__", "9.9"):
+        own.begin()
+    assert "can't go on with 9.9" in own.notes[0]
+
+
+def test_others_come_and_go(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(60)
+    own.look()
+    first = own.looks[-1].totals
+    own.names = ("nothing", "ttl")
+    own.begin()
+    assert own.notes == []
+    assert [each.policies for each in own.looks[-1].totals] == ["baseline", "nothing", "ttl"]
+    assert own.looks[-1].totals[2] == first[1]
+    assert not any(own.looks[-1].totals[1].differences.values())
+    (folder / "ttl.yaml").write_text("broker: {ttlDurationDefaultInSeconds: 90}\n")
+    own.begin()
+    assert own.looks[-1].totals[2].expired == 0, "with other policies, it is another canary"
+
+
+def test_what_a_canary_found_goes_with_it(folder: Path) -> None:
+    """Another one of its name does not get it, and those that stay keep theirs."""
+    (folder / "short.yaml").write_text("broker: {ttlDurationDefaultInSeconds: 30}\n")
+    (folder / "keep.yaml").write_text(
+        "broker: {managedLedgerMaxEntriesPerLedger: 5, managedLedgerMinLedgerRolloverTimeMinutes: 0}\n"
+    )
+    own = Beside(folder, "ttl", "short")
+    with mock.patch.object(differences, "_SETTLED", 1):
+        own.log = settling()
+        own.begin()
+        for _ in range(4):
+            own.fold(60)
+            own.look()
+    before = of(own)
+    assert len(before["ttl"]) > 100
+    assert CanaryFiles(own.query.store.url).marker().settled[0]  # type: ignore[union-attr]
+    own.names = ("short", "keep")
+    (folder / "keep.yaml").write_text((folder / "nothing.yaml").read_text())
+    own.begin()
+    assert of(own) == {"short": before["short"]}
+    (folder / "short.yaml").write_text("broker: {ttlDurationDefaultInSeconds: 31}\n")
+    own.begin()
+    assert of(own) == {}
+    assert (
+        CliRunner().invoke(app, ["canaries", own.query.store.url, "--out", str(folder / "answer")]).exit_code
+        == 0
+    )
+
+
+def settling() -> pa.Table:
+    """Messages that nobody acks, and then the end of the subscription: the ledgers go."""
+    log = table(
+        [subscribe(), flow(0, 3), *(publish(10 * number, number) for number in range(200)), (2500, T, {"command": "UNSUBSCRIBE", "connection": "s", "consumer_id": 1, "request_id": 9}), *(publish(2600 + number, 200 + number) for number in range(40))],
+        managedLedgerMaxEntriesPerLedger=5, managedLedgerMinLedgerRolloverTimeMinutes=0, messageExpiryCheckIntervalInMinutes=1,
+    )  # fmt: skip
+    return load(log, partitions=1).records
+
+
+def of(own: Beside) -> dict[str, list[Any]]:
+    """The differences, by policies."""
+    found = CanaryFiles(own.query.store.url).answer()
+    assert found is not None
+    rows: dict[str, list[Any]] = {}
+    for each in found.differences.to_pylist():
+        rows.setdefault(each["policies"], []).append(each)
+    return rows
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 40, 300])
+def test_files_of_settled_differences_are_few(folder: Path, count: int) -> None:
+    """Their number grows with the logarithm of that of looks, and no row is lost or doubled."""
+    files, settled = CanaryFiles(str(folder)), list[Settled]()
+    for look in range(1, count + 1):
+        nulls = {field.name: pa.nulls(1, field.type) for field in DIFFERENCES}
+        row = pa.table(nulls | {"offset": pa.array([look])}, schema=DIFFERENCES)
+        settled = [*files.write_settled(look, 0, row, settled)]
+        marker = Marker("", 1, [], 0, look=look, settled={0: settled})
+        if look % 50 == 0 or look == count:
+            files.commit(marker)
+    assert len(settled) <= 3 * 15
+    assert sorted(row for each in files._differences(marker) for row in each["offset"].to_pylist()) == [
+        *range(1, count + 1)
+    ]
+
+
+def test_what_they_can_not_fold_is_no_trouble_of_the_query(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    assert own.canaries is not None
+    with mock.patch.object(beside, "looked", side_effect=ZeroDivisionError("a bug")):
+        own.canaries.committed(own.query.batch)
+        own.canaries._try()
+    assert own.notes == ["the canaries stop until the query is started again: ZeroDivisionError: a bug"]
+    own.fold(30)
+    own.canaries.committed(own.query.batch)
+    own.canaries._try()
+    assert not own.query.files.waiting(own.query.batch), "what nobody folds is deleted"
+    own.begin()
+    assert own.notes[1:] == ["the canaries begin anew: the query ran without them"]
+
+
+def test_they_give_up_when_they_are_too_slow(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    assert own.canaries is not None
+    with mock.patch.object(beside, "MOST_BYTES", 10):
+        own.canaries.committed(own.query.batch)
+        own.canaries._try()
+    assert "slower than the query" in own.notes[0]
+
+
+def test_they_fold_some_of_it_at_a_time(folder: Path) -> None:
+    own, expected = Beside(folder), told(folder)
+    with mock.patch.object(beside, "_LOOK_BYTES", 1):
+        own.begin()
+        for _ in range(4):
+            own.fold(30)
+        own.look()
+    assert rows(CanaryFiles(own.query.store.url).answer()) == expected
+
+
+def test_a_record_far_ahead_is_set_aside_by_both(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    part = own.log.slice(0, 60)
+    own.query.fold(part, latest=part["timestamp"][40].as_py())
+    own.look()
+    assert own.looks[-1].quarantined == {"timestamp_ahead": 19}
+    own.begin()
+    assert own.notes == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttl", "expected NAME=FILE"),
+        ("=ttl.yaml", "expected NAME=FILE"),
+        ("baseline=ttl.yaml", "choose another one"),
+    ],
+)
+def test_what_is_no_canary(text: str, said: str) -> None:
+    with pytest.raises(beside.CanaryError, match=said):
+        CanarySource.parse(text)
+
+
+def test_wrong_policies_are_refused_before_anything_starts(folder: Path) -> None:
+    (folder / "wrong.yaml").write_text("broker: {ttlDurationDefaultInSecond: 60}\n")
+    with pytest.raises(PolicyError, match="ttlDurationDefaultInSeconds"):
+        Canaries(str(folder / "store"), [CanarySource("a", str(folder / "wrong.yaml"))])
+    with pytest.raises(beside.CanaryError, match="twice"):
+        Canaries(str(folder / "store"), [CanarySource("a", str(folder / "ttl.yaml"))] * 2)
+
+
+def test_policies_of_a_topic_that_comes_later(folder: Path) -> None:
+    (folder / "ttl.yaml").write_text(f"topics: {{{T}: {{messageTTL: 60}}}}\n")
+    own = Beside(folder, "ttl")
+    own.begin()
+    own.fold(60)
+    own.look()
+    assert own.looks[-1].totals[1].expired > 30
+
+
+def test_the_command(folder: Path) -> None:
+    run = CliRunner().invoke(app, ["canaries", str(folder)])
+    assert run.exit_code == 2
+    assert "start it with --canary" in run.stderr
+    own = Beside(folder)
+    own.begin()
+    own.fold(60)
+    own.look()
+    run = CliRunner().invoke(app, ["canaries", own.query.store.url, "--out", str(folder / "answer")])
+    assert run.exit_code == 0, run.stderr
+    assert "lost newly" in run.stdout
+    assert (folder / "answer" / "report.html").is_file()
