@@ -10,7 +10,6 @@ policies into its body. Those of a topic or a namespace hold whenever it exists 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -95,11 +94,11 @@ def pin(records: pa.Table, policies: list[PolicyCommand]) -> Pinned:
 
 class PartitionPins(NamedTuple):
     """What policies do to the log of one ingress partition: the commands that come first (topic, command), the offsets of the
-    records that are left out, and other commands by offset."""
+    records that are left out, and other commands by offset. They can be pickled, since Spark sends them to its tasks."""
 
     front: Sequence[tuple[str | None, AnyCommand]] = ()
     dropped: frozenset[int] = frozenset()
-    replaced: Mapping[int, BrokerConfig | Admin] = MappingProxyType({})
+    replaced: Mapping[int, BrokerConfig | Admin] = {}
 
     def moved(self, shift: int) -> "PartitionPins":
         """For a log whose offsets are higher by `shift`."""

@@ -194,6 +194,18 @@ def test_after_a_crash_it_goes_on(ask: Ask, cut: int) -> None:
 
 
 @pytest.mark.spark
+def test_it_goes_on_from_the_state_of_a_query(ask: Ask, tmp_path: Path) -> None:
+    own, out = log(), tmp_path / "replayed"
+    replay_in_process(own.slice(0, len(own) // 2), out, partitions=3)
+    state = LiveState(read_states(out / "state") or [], LedgerStore(str(out / "store")))
+    expected = whatif(own, SETS, partitions=3, live=state)
+    assert any(expected.totals[-1].differences.values())
+    with crash_in(1), pytest.raises(QueryFailed, match="the same command goes on from there"):
+        ask(own, live=state)
+    assert rows(ask(own, live=state)) == rows(expected)
+
+
+@pytest.mark.spark
 def test_the_folder_is_for_one_what_if(ask: Ask, tmp_path: Path) -> None:
     own = log()
     expected = rows(ask(own))
