@@ -23,7 +23,7 @@ from schemas import commands as c
 from schemas.units import LATEST_TIME
 from streaming.broker.admin.partitioned_topics import is_for_whole
 from streaming.broker.admin_requests import call_of, topic_of
-from streaming.log.table import LOGICAL, LogError, ordered, replaced
+from streaming.log.table import LOGICAL, LogError, ordered, replaced, taken
 
 _REMEDY = (
     "Records without a topic count as copies of one only if every partition has the same ones in the same order, see "
@@ -162,7 +162,7 @@ def merge_partitions(records: pa.Table, ticks: pa.Table | None = None, latest: i
     stamps = np.where(
         stamps > latest, stamps, found
     )  # too late, or in another unit, so that it is not a time: the record is quarantined
-    log = records.take(pa.array(order))
+    log = taken(records, order)
     log = pa.table([pa.array(stamps[order]), log["topic"], log["value"]], schema=LOGICAL)
     if ticks is not None and len(ticks) and (last := pc.max(ticks["clock"]).as_py()) > found.max():
         end = {"timestamp": last, "topic": None, "value": c.to_json(c.Tick())}

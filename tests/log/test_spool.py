@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -21,7 +22,7 @@ from streaming.log.partition import by_partition, partition_log
 from streaming.log.pins import pin, pins
 from streaming.log.policies import read_policies
 from streaming.log.spool import Spool
-from streaming.log.table import LogError, ordered, replaced
+from streaming.log.table import LogError, digest, ordered, replaced, taken
 from streaming.quality.gate import judge
 from tests.answers.test_whatif import broker, eviction, ttl
 
@@ -180,3 +181,41 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     ):
         found.add(pa.table([[0], [0], [0], ["t"], [bytes(1 << 20)]], RECORD))
     assert error.value.filename == str(tmp_path)
+
+
+def records(count: int, seed: int) -> pa.Table:
+    """Records in a few chunks, the last ones longer than a piece."""
+    draw, chunks, done = Random(seed), [RECORD.empty_table()], 0
+    while done < count:
+        size = min(draw.randrange(1, 30), count - done)
+        columns = [
+            [0] * size,
+            range(done, done + size),
+            [draw.randrange(9) for _ in range(size)],
+            draw.choices(TOPICS, k=size),
+            [draw.randbytes(draw.randrange(40)) for _ in range(size)],
+        ]
+        chunks.append(pa.table(columns, schema=RECORD))
+        done += size
+    return pa.concat_tables(chunks)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_in_another_order(seed: int, small: None) -> None:
+    draw, table = Random(seed), records(100, seed)
+    rows = [draw.randrange(100) for _ in range(draw.choice([0, 1, 50, 100]))]
+    with mock.patch.object(spool, "BYTES", draw.choice([1, 30, 1 << 20])):
+        found = taken(table, np.array(rows, np.int64))
+    assert found.to_pylist() == table.take(pa.array(rows, pa.int64())).to_pylist()
+    shuffled = taken(table, np.array(draw.sample(range(100), 100)))
+    assert ordered(shuffled).to_pylist() == table.to_pylist()
+    assert digest(ordered(shuffled)) == digest(table) == digest(table.combine_chunks())
+    assert digest(table.slice(30)) != digest(table.slice(31))
+
+
+def test_rows_of_a_table_of_more_than_2_gib() -> None:
+    value = pa.array([bytes(64 << 20)], pa.binary())
+    one = pa.table([[0], [0], [0], pa.nulls(1, pa.string()), value], schema=RECORD)
+    table = pa.concat_tables([one] * 33)  # which all have this value
+    found = taken(table, np.array([32, 0]))
+    assert [len(each.as_py()) for each in found["value"]] == [64 << 20] * 2

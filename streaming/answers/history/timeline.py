@@ -46,7 +46,7 @@ from streaming.fold.columns import Fold
 from streaming.fold.records import StateRow
 from streaming.jobs.replay import load
 from streaming.log.files import has_lines, read_log
-from streaming.log.table import digest
+from streaming.log.table import digest, taken
 from streaming.runtime.cache import cache_dir
 from streaming.state.saved import read_states, write_states
 
@@ -374,7 +374,7 @@ def _by_time(records: pa.Table) -> pa.Table:
     partition, time = records["partition"].to_numpy(), records["timestamp"].to_numpy().copy()
     for each in np.unique(partition):
         time[partition == each] = np.maximum.accumulate(time[partition == each])
-    return records.take(pa.array(np.argsort(time, kind="stable")))
+    return taken(records, np.argsort(time, kind="stable"))
 
 
 def _first_records(records: pa.Table) -> np.ndarray[Any, Any]:
