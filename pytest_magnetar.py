@@ -44,6 +44,8 @@ try:
 finally:
     shutil.rmtree(os.getcwd(), ignore_errors=True)
 """
+_IN_URLS = "%/?&=:;,+!$'()*@~"
+"""What stays as it is in the path of a call, besides letters and digits."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The broker is on this machine, whatever proxy the environment names."""
 
@@ -282,7 +284,8 @@ class PulsarBroker:
         headers = {"Content-Type": "application/json"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self.token('pytest')}"
-        request = urllib.request.Request(self.admin_url + path, data, headers, method=method)
+        url = self.admin_url + urllib.parse.quote(path, safe=_IN_URLS)
+        request = urllib.request.Request(url, data, headers, method=method)
         try:
             with _DIRECT.open(request, timeout=timeout) as response:
                 found, kind = response.read(), response.headers.get_content_type()

@@ -349,6 +349,9 @@ def test_a_name_that_nothing_has_is_an_error(tmp_path: Path) -> None:
             replay_in_process(LOG, tmp_path / "a", set_aside=[at])
     with pytest.raises(NoSuchRecord, match="no such folder"):
         replay_in_process(LOG, tmp_path / "a", quarantined=str(tmp_path / "absent"))
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    with pytest.raises(NoSuchRecord, match="is not the store of a query: give the --store"):
+        replay_in_process(LOG, tmp_path / "a", quarantined=str(tmp_path / "checkpoint"))
 
 
 @pytest.mark.feature("J6")

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from schemas.arguments import checked
 from schemas.commands import Refused
 from schemas.records import RECORD, Coordinates, TopicAside
-from sinks.base import STATE
+from sinks.base import BEGUN, STATE
 from sinks.links import Link
 from sinks.lock import LOCK, exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
@@ -494,6 +494,12 @@ def _set_aside(
         if ":/" not in quarantined and not Path(quarantined).is_dir():
             raise NoSuchRecord(
                 f"{quarantined}: no such folder; give the --store of the query that folded the log"
+            )
+        if ":/" not in quarantined and not any(
+            (Path(quarantined) / name).exists() for name in (BEGUN, "quarantine", f"{STATE}/{REPLAYED}")
+        ):
+            raise NoSuchRecord(
+                f"{quarantined} is not the store of a query: give the --store of the one that folded the log"
             )
         before = read_set_aside(quarantined)
         aside += read_topics_set_aside(quarantined)

@@ -256,6 +256,7 @@ def test_what_makes_no_sense_is_named(pulsar_broker):
         (lambda: pulsar_broker.peek("nothing", "s", count=1001), "count 1001: expected at most 1000"),
         (lambda: pulsar_broker.advance(seconds=-1), "go back"),
         (lambda: pulsar_broker.restore(7), "no such snapshot"),
+        (lambda: pulsar_broker.admin("GET", "/persistent/public/default/my börse/stats"), "404 .*my börse not found"),
         (lambda: pulsar_broker.token("shop"), 'pulsar_broker_settings need "tokens": "true"'),
         (lambda: pulsar_broker.delivery_times("mine"), "Invalid enum value 'mine'"),
         (lambda: pulsar_broker.advance(days=365 * 9000), "ends in the year 5138"),
