@@ -70,11 +70,13 @@ class Storage:
         ``s3://``, see `sinks.s3`.
 
         With a `filesystem`, `url` is a path on it. `attempts`: of a request to S3, see `sinks.s3.ATTEMPTS`. `restore`: what to do if
-        a file is damaged, where that is not `RESTORE`.
+        a file is damaged, where that is not `RESTORE`. Raises `BadUrl` if a URI ends after its scheme.
         """
         # Make a relative path absolute here, because Spark's workers have another working directory.
         local = filesystem is None and ":/" not in url
         self.url = str(Path(url).absolute()) if local else url.rstrip("/")
+        if filesystem is None and not local and ":/" not in self.url:
+            raise BadUrl(f"{url} can't be opened: it names no folder; is a variable not set?")
         self._given, self._attempts, self.restore = filesystem, attempts, restore
         self._open: tuple[fs.FileSystem, str] | None = None
 

@@ -88,6 +88,9 @@ def test_places_that_can_not_be_used(tmp_path: Path) -> None:
         pass
     with pytest.raises(BadUrl, match="ftp://a/b can't be opened"), exclusive(["ftp://a/b"], "mine"):
         pass
+    for url in ("s3://", "file:///"):
+        with pytest.raises(BadUrl, match=f"{url} can't be opened: it names no folder"):
+            Storage(url)
 
 
 def test_only_one_of_many_at_once(tmp_path: Path) -> None:
