@@ -5,11 +5,15 @@ sets a topic aside or a new version corrects a rule. The first attempt may have 
 sink must depend only on (batch, partition, rows), not on earlier attempts, see `StoringSink.clear`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from schemas.errors import MagnetarError
-from schemas.outputs import Rows
+
+if TYPE_CHECKING:
+    from schemas.outputs import Rows
 
 INGRESS = "ingress.json"
 """In the store of a query: the topic that it belongs to, see `streaming.kafka.ingress`."""
@@ -79,7 +83,7 @@ class ForeignFiles(MagnetarError, RuntimeError):
     """
 
     @classmethod
-    def found(cls, where: str, batch_id: int, found: int) -> "ForeignFiles":
+    def found(cls, where: str, batch_id: int, found: int) -> ForeignFiles:
         """The error for a folder `where` with output of micro-batch `found`, when the query begins `batch_id`, or has planned
         it last (−1: it is new)."""
         at = f"at micro-batch {batch_id}" if batch_id >= 0 else "new"

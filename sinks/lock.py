@@ -29,13 +29,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 
 from schemas.errors import MagnetarError
 from schemas.undecodable import UNDECODABLE
-from sinks.storage import NotStored, Storage, plain
+
+if TYPE_CHECKING:
+    from sinks.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +125,21 @@ def exclusive(urls: Iterable[str], command: str, *, alone: bool = False) -> Iter
     holder = Holder(command, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000, uuid4().hex)
     held = Exclusive()
     with ExitStack() as stack:
-        opened = (Storage(url, attempts=_ATTEMPTS) for url in urls)
-        for storage in {storage.url: storage for storage in opened}.values():
-            folder = storage.folder
+        # What is no URL is a folder of this machine, for which a test double needs no Arrow.
+        for url in dict.fromkeys(u.rstrip("/") if ":/" in u else str(Path(u).absolute()) for u in urls):
+            storage = _storage(url) if ":/" in url else None
+            folder = Path(url) if storage is None else storage.folder
             if folder is None or not stack.enter_context(_locked(folder, holder, held)):
-                stack.enter_context(_leased(storage, holder, held))
+                stack.enter_context(_leased(storage or _storage(url), holder, held))
             elif alone:
                 stack.enter_context(_read_by(folder, fcntl.LOCK_EX))
         yield held
+
+
+def _storage(url: str) -> Storage:
+    from sinks.storage import Storage
+
+    return Storage(url, attempts=_ATTEMPTS)
 
 
 @contextmanager
@@ -299,6 +309,8 @@ def _read(text: bytes) -> Holder | None:
 
 @contextmanager
 def _leased(storage: Storage, holder: Holder, held: Exclusive) -> Iterator[None]:
+    from sinks.storage import NotStored
+
     found = _lease(storage)
     if found is not None:
         log.warning("%s was in use by %s: waiting %d s to see whether that still lives", storage.url, found, EXPIRE_SECONDS)  # fmt: skip
@@ -333,6 +345,8 @@ def _leased(storage: Storage, holder: Holder, held: Exclusive) -> Iterator[None]
 
 def _keep(storage: Storage, mine: Holder, held: Exclusive, ended: threading.Event) -> None:
     """Renews a lease until `ended` is set or the lease is lost."""
+    from sinks.storage import plain
+
     renewed = time.monotonic()
     while not ended.wait(RENEW_SECONDS):
         try:

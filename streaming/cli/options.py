@@ -12,7 +12,7 @@ import typer
 from streaming.cli.console import say
 
 if TYPE_CHECKING:
-    from schemas.records import Coordinates
+    from schemas.coordinates import Coordinates
     from streaming.answers.history.folders import Folders
     from streaming.broker.position import Position
     from streaming.kafka.config import KafkaConfig
@@ -140,7 +140,7 @@ def refuse_unused(*options: tuple[str, bool, str]) -> None:
 
 def coordinates(text: str) -> Coordinates:
     """A record's place in the ingress, from PARTITION:OFFSET. Raises `typer.BadParameter`."""
-    from schemas.records import Coordinates
+    from schemas.coordinates import Coordinates
 
     found = Coordinates.parse(text)
     if found is None:

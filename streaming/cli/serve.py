@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from schemas.commands import BrokerConfig
-    from schemas.records import Coordinates
+    from schemas.coordinates import Coordinates
     from streaming.kafka.config import KafkaConfig
     from streaming.runtime.clock import RealClock
     from streaming.server.authentication import TokenAuthentication
@@ -370,7 +370,7 @@ def _serve_embedded(
     aside: Aside,
     machine: RealClock,
 ) -> None:
-    from schemas.records import TopicAside
+    from schemas.coordinates import TopicAside
     from sinks.lock import InUse, NotWritable
     from sinks.storage import Damaged, NotStored
     from streaming.fold.records import FoldError, set_aside_by_name

@@ -12,21 +12,23 @@ import gc
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakMethod
 
 from schemas.commands import Decoded, Refused, decode
+from schemas.coordinates import Coordinates, TopicAside
 from schemas.effects import TIMESTAMP_AHEAD
 from schemas.entries import EntryNotFound
 from schemas.printable import one_line, quoted
-from schemas.records import Coordinates, TopicAside
 from schemas.units import LATEST_TIME
 from streaming.broker.broker import Broker, topic_set_aside
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish.publish_run import Receipts
-from streaming.fold.publishes import PublishColumns
 from streaming.fold.records import BrokerType, FoldError, OffsetError, Records, SetAside, StateRow, Store
 from streaming.quality.gate import Judge, judge
+
+if TYPE_CHECKING:
+    from streaming.fold.publishes import PublishColumns
 
 _SHOWN = 200
 _NO_TIME = 0

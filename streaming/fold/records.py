@@ -7,11 +7,11 @@ from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 from schemas.commands import Refused
+from schemas.coordinates import Coordinates, TopicAside
 from schemas.effects import SET_ASIDE
 from schemas.entries import EntryReader
 from schemas.errors import MagnetarError
 from schemas.metrics import PartitionMetrics
-from schemas.records import Coordinates, TopicAside
 from streaming.broker.broker import Broker, topic_set_aside
 from streaming.broker.entries import NoEntries
 

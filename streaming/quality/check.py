@@ -10,12 +10,12 @@ import pyarrow as pa
 from schemas import commands as c
 from sinks.replayed import check_whole
 from streaming.log.files import has_lines
+from streaming.quality.column_gate import Gate
 from streaming.quality.data_docs import SuitePage
-from streaming.quality.gate import INPUTS, Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
 from streaming.quality.kernels import CompiledSuite
 from streaming.quality.outputs import OUTPUTS, OutputRules
-from streaming.quality.suites import Suite, read_suites
+from streaming.quality.suites import INPUTS, Suite, read_suites
 
 _EXAMPLES = 3
 

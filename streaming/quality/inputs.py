@@ -7,15 +7,29 @@ The name of a column is the path of a field in the command. Its values depend on
 * ``payload.size`` of PUBLISH and SEND: the bytes of the payload, from any of its fields.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
-import pyarrow as pa
 
 from schemas import commands as c
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PUBLISH, RECORD = "PUBLISH", "RECORD"
 """The kinds that are not commands: the short form of publishing, and every record."""
@@ -28,13 +42,22 @@ KINDS: dict[type[Any], str] = {
 
 
 class InputColumn(NamedTuple):
-    """How to build a column: its type, and the function from a command to a value."""
+    """How to build a column: whether it has texts or integers, and the function from a command to a value."""
 
-    type: pa.DataType
+    is_text: bool
     get: Callable[[Any], Any]
+
+    @property
+    def type(self) -> pa.DataType:
+        """The column's type in Arrow."""
+        import pyarrow as pa
+
+        return pa.string() if self.is_text else pa.int64()
 
     def array(self, commands: Sequence[Any]) -> pa.Array:
         """The field's values, one per command, null where the field is absent."""
+        import pyarrow as pa
+
         values = list(map(self.get, commands))
         if values.count(None) == len(values):  # most fields are rarely set
             return pa.nulls(len(values), self.type)
@@ -47,7 +70,7 @@ def columns_of(kind: type[Any]) -> dict[str, InputColumn]:
     if "payload_bytes" in kind.__struct_fields__:
         columns.pop("payload_bytes.size")
         del columns["payload"]
-        columns["payload.size"] = InputColumn(pa.int64(), _payload_size)
+        columns["payload.size"] = InputColumn(False, _payload_size)
     return columns
 
 
@@ -67,13 +90,13 @@ def _columns(
         name = ".".join(where)
         get = _safe_getter(where) if optional else attrgetter(name)
         if type_ is str:
-            found.append((name, InputColumn(pa.string(), get)))
+            found.append((name, InputColumn(True, get)))
         elif type_ is int and _fits(hints[field]):
-            found.append((name, InputColumn(pa.int64(), get)))
+            found.append((name, InputColumn(False, get)))
         elif type_ is bytes:
-            found.append((f"{name}.size", InputColumn(pa.int64(), _length(get))))
+            found.append((f"{name}.size", InputColumn(False, _length(get))))
         elif get_origin(type_) in (list, dict):
-            found.append((f"{name}.count", InputColumn(pa.int64(), _length(get))))
+            found.append((f"{name}.count", InputColumn(False, _length(get))))
         elif isinstance(type_, type) and issubclass(type_, msgspec.Struct) and type_ is not struct:
             found += _columns(type_, where, optional or may_be_null)
     return found

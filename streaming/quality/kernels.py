@@ -7,8 +7,8 @@ the rule. A rule is never skipped silently.
 
 import functools
 import operator
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streaming.quality.rules import Rule, columns_read, rule_of
 from streaming.quality.suites import Expectation, Suite, SuiteError
 
 Columns = Mapping[str, Any]
@@ -24,12 +25,6 @@ Columns = Mapping[str, Any]
 Broken = Callable[[Columns], pa.BooleanArray]
 """Returns true where a row breaks the rule. Null counts as false."""
 
-Breaks = Callable[..., bool]
-"""The same for the values of one row, one argument per column: Arrow's setup costs more than checking a few rows in Python."""
-
-_Compiled = tuple[str, Broken, Breaks]
-"""The expectation as text, for columns, and for the values of one row."""
-
 MOST_RULES = 64
 """The number of bits in a mask."""
 
@@ -37,24 +32,11 @@ _EXACT = 2**53
 """Great Expectations converts bounds to floats. From here on, they and the compared values lose digits."""
 
 
-class CompiledRule(NamedTuple):
-    """A compiled expectation. `name` is ``<suite>/<rule>``, `why` its reason, `expected` the expectation as text.
+@dataclass(frozen=True, slots=True)
+class CompiledRule(Rule):
+    """A rule with its kernel."""
 
-    `longest`: a string or list up to this length can't break it (0: any value may).
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    expected: str
-    why: str
     broken: Broken
-    breaks: Breaks
-    longest: int
-
-    def cause(self, values: Mapping[str, Any]) -> str:
-        """A description of what is wrong with a row with these `values`."""
-        shown = ", ".join(f"{column} is {_shown(values[column])}" for column in self.columns)
-        return f"{shown}: expected {self.expected} ({self.why})"
 
 
 class CompiledSuite(NamedTuple):
@@ -118,25 +100,16 @@ def _compile(name: str, expectation: Expectation, types: Mapping[str, pa.DataTyp
         raise SuiteError(
             f"rule {name}: {expectation.type} with {', '.join(sorted(extra))} can't be compiled to a kernel"
         )
-    columns = tuple(given[key] for key in ("column", "column_A", "column_B") if key in given)
+    columns = columns_read(expectation)
     for column in columns:
         if column not in types:
             raise SuiteError(f"rule {name}: there is no column {column!r}")
     try:
-        expected, broken, breaks = make(given, *(types[column] for column in columns))
+        broken = make(given, *(types[column] for column in columns))
     except _NotCompilable as error:
         raise SuiteError(f"rule {name}: {expectation.type} can't be compiled: {error}") from None
-    return CompiledRule(name, columns, expected, expectation.notes, broken, breaks, _longest(expectation))
-
-
-def _longest(expectation: Expectation) -> int:
-    """`CompiledRule.longest`: the bound of a length, size or count that has only an upper bound."""
-    given = expectation.kwargs
-    measures = expectation.type == "expect_column_value_lengths_to_be_between" or (
-        expectation.type == "expect_column_values_to_be_between"
-        and given["column"].endswith((".size", ".count"))
-    )
-    return given["max_value"] if measures and given.get("min_value") is None else 0
+    rule = rule_of(name, expectation)
+    return CompiledRule(name, columns, rule.expected, rule.why, rule.breaks, rule.longest, broken)
 
 
 def _unknown(type_: str) -> str:
@@ -155,30 +128,24 @@ class _NotCompilable(ValueError):
 # -- kernels ------------------------------------------------------------------------------------------------------
 
 
-def _not_null(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
+def _not_null(given: dict[str, Any], type_: pa.DataType) -> Broken:
     column = given["column"]
-    return "a value", lambda columns: columns[column].is_null(), lambda value: value is None
+    return lambda columns: columns[column].is_null()
 
 
-def _between(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
+def _between(given: dict[str, Any], type_: pa.DataType) -> Broken:
     if not pa.types.is_integer(type_):
         raise _NotCompilable(f"column {given['column']} is {type_}, not an integer")
-    return _range(given, operator.itemgetter(given["column"]), lambda value: value, type_, "")
+    return _range(given, operator.itemgetter(given["column"]), type_)
 
 
-def _lengths(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
+def _lengths(given: dict[str, Any], type_: pa.DataType) -> Broken:
     _must_be_text(given["column"], type_)
     column = given["column"]
-    return _range(given, lambda columns: pc.utf8_length(columns[column]), len, pa.int32(), " characters")
+    return _range(given, lambda columns: pc.utf8_length(columns[column]), pa.int32())
 
 
-def _range(
-    given: dict[str, Any],
-    measured: Callable[[Columns], Any],
-    measure: Callable[[Any], int],
-    type_: pa.DataType,
-    unit: str,
-) -> _Compiled:
+def _range(given: dict[str, Any], measured: Callable[[Columns], Any], type_: pa.DataType) -> Broken:
     low, high = given.get("min_value"), given.get("max_value")
     for bound in (low, high):
         if bound is not None and (type(bound) is not int or abs(bound) >= _EXACT):
@@ -189,41 +156,29 @@ def _range(
         raise _NotCompilable(f"a bound does not fit {type_}") from None
     if least is None and most is None:
         raise _NotCompilable("it has no bounds")
-
-    def breaks(value: Any) -> bool:
-        if value is None:
-            return False
-        size = measure(value)
-        return (low is not None and size < low) or (high is not None and size > high)
-
     if least is None:
-        return f"at most {high:,}{unit}", lambda columns: pc.greater(measured(columns), most), breaks
+        return lambda columns: pc.greater(measured(columns), most)
     if most is None:
-        return f"at least {low:,}{unit}", lambda columns: pc.less(measured(columns), least), breaks
+        return lambda columns: pc.less(measured(columns), least)
 
     def broken(columns: Columns) -> Any:
         values = measured(columns)
         return pc.or_(pc.less(values, least), pc.greater(values, most))
 
-    return f"{low:,} to {high:,}{unit}", broken, breaks
+    return broken
 
 
-def _in_set(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
+def _in_set(given: dict[str, Any], type_: pa.DataType) -> Broken:
     _must_be_text(given["column"], type_)
     values, column = given["value_set"], given["column"]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise _NotCompilable("value_set is not a list of strings")
     known = pa.array(values, pa.string())
-
-    def broken(columns: Columns) -> Any:
-        # A null is not in the set, but doesn't break the rule.
-        return pc.and_(pc.invert(pc.is_in(columns[column], known)), columns[column].is_valid())
-
-    allowed = {None, *values}
-    return f"one of {', '.join(values)}", broken, lambda value: value not in allowed
+    # A null is not in the set, but doesn't break the rule.
+    return lambda columns: pc.and_(pc.invert(pc.is_in(columns[column], known)), columns[column].is_valid())
 
 
-def _matches(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
+def _matches(given: dict[str, Any], type_: pa.DataType) -> Broken:
     _must_be_text(given["column"], type_)
     column, pattern = given["column"], given["regex"]
     if set(pattern) & set("$\\(?"):
@@ -233,25 +188,16 @@ def _matches(given: dict[str, Any], type_: pa.DataType) -> _Compiled:
         pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
         raise _NotCompilable(str(error)) from None
-    search = re.compile(pattern).search
-    return (
-        f"a text with {pattern}",
-        lambda columns: pc.invert(pc.match_substring_regex(columns[column], pattern)),
-        lambda value: value is not None and search(value) is None,
-    )
+    return lambda columns: pc.invert(pc.match_substring_regex(columns[column], pattern))
 
 
-def _not_below(given: dict[str, Any], first: pa.DataType, second: pa.DataType) -> _Compiled:
+def _not_below(given: dict[str, Any], first: pa.DataType, second: pa.DataType) -> Broken:
     if not (pa.types.is_integer(first) and pa.types.is_integer(second)):
         raise _NotCompilable("both columns must be integers")
     if given["ignore_row_if"] != "either_value_is_missing" or given["or_equal"] is not True:
         raise _NotCompilable('ignore_row_if must be "either_value_is_missing", or_equal true')
     a, b = given["column_A"], given["column_B"]
-    return (
-        f"{a} not below {b}",
-        lambda columns: pc.less(columns[a], columns[b]),
-        lambda one, other: one is not None and other is not None and one < other,
-    )
+    return lambda columns: pc.less(columns[a], columns[b])
 
 
 def _must_be_text(column: str, type_: pa.DataType) -> None:
@@ -259,7 +205,7 @@ def _must_be_text(column: str, type_: pa.DataType) -> None:
         raise _NotCompilable(f"column {column} is {type_}, not a string")
 
 
-_Maker = Callable[..., _Compiled]
+_Maker = Callable[..., Broken]
 _BOUNDS = frozenset({"min_value", "max_value"})
 _COMPILERS: dict[str, tuple[_Maker, frozenset[str], frozenset[str]]] = {
     "expect_column_values_to_not_be_null": (_not_null, frozenset({"column"}), frozenset()),
@@ -274,12 +220,3 @@ _COMPILERS: dict[str, tuple[_Maker, frozenset[str], frozenset[str]]] = {
     ),
 }
 """Expectation → its compiler, the required arguments, and the optional ones."""
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return (
-        text
-        if len(text) <= 60
-        else f"{text[:50]}… ({len(value) if isinstance(value, str) else len(text)} characters)"
-    )

@@ -18,6 +18,7 @@ import msgspec
 from schemas.undecodable import UNDECODABLE
 
 FOLDER = Path(__file__).parents[2] / "schemas" / "expectations"
+INPUTS = FOLDER / "inputs"
 
 
 class SuiteError(ValueError):

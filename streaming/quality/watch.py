@@ -25,12 +25,12 @@ from schemas.outputs import Rows
 from schemas.printable import one_line
 from sinks.rows import concat, unpack
 from sinks.storage import Storage
-from streaming.quality.gate import INPUTS, Gate
+from streaming.quality.column_gate import Gate
 from streaming.quality.inputs import KINDS, RECORD, to_arrays
 from streaming.quality.kernels import CompiledSuite
 from streaming.quality.outputs import OUTPUTS, OutputRules
 from streaming.quality.sink import LIVE, SAMPLE, Sample
-from streaming.quality.suites import Suite, read_suites
+from streaming.quality.suites import INPUTS, Suite, read_suites
 
 KEPT = 500
 """How many results to keep."""

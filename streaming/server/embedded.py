@@ -48,6 +48,7 @@ from streaming.metrics.durations import Durations
 from streaming.metrics.server import BOUNDS
 from streaming.metrics.storage_use import StorageUse
 from streaming.protocol.plain import LONGEST_TOPIC
+from streaming.quality.gate import judge, judge_each
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock, HeldClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
@@ -141,6 +142,7 @@ class EmbeddedEngine:
         self._test_double, self._fsync = test_double, fsync and not test_double
         self._begins_with, self._say = begins_with, say
         self._set_aside = set_aside
+        self._judge = judge_each if test_double else judge
         self._deliver: Deliver = _nobody
         self._waiting = _Commands()
         self._offset = -1
@@ -172,7 +174,7 @@ class EmbeddedEngine:
         with ExitStack() as stack:
             if self._data is None:
                 self._entries = RecentEntries()
-                self._fold = LiveFold(PARTITION, self._entries, None, set_aside=self._set_aside)
+                self._fold = self._new_fold(None)
             else:
                 stack.enter_context(exclusive([str(self._data)], "magnetar serve"))
                 try:
@@ -200,6 +202,9 @@ class EmbeddedEngine:
             # From now on, the state says what is set aside, and the next start needs no option.
             self._log.checkpoint(self._fold, self._entries)
         return self
+
+    def _new_fold(self, before: StateRow | None) -> LiveFold:
+        return LiveFold(PARTITION, self._entries, before, judge=self._judge, set_aside=self._set_aside)
 
     async def _begin(self) -> None:
         first: list[AnyCommand] = (
@@ -360,7 +365,7 @@ class EmbeddedEngine:
         if self._log is not None:
             self._log.cut(snapshot.length)
         self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
-        self._fold = LiveFold(PARTITION, self._entries, snapshot.state, set_aside=self._set_aside)
+        self._fold = self._new_fold(snapshot.state)
         self._lists.clear()
         for connection in self._fold.broker.connections:
             self.post(connection, None, to_json(ConnectionLost(connection=connection)))

@@ -1,12 +1,17 @@
 """The entries of an engine: those since the last checkpoint in memory, older ones in the ledger store."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from schemas.effects import LedgerDeleted, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound, metadata_of
-from sinks.ledger_reader import LedgerReader
 from streaming.server.engine import StoredEntry
+
+if TYPE_CHECKING:
+    from sinks.ledger_reader import LedgerReader
 
 Mark = Mapping[tuple[str, int], int]
 """By topic and ledger, the entry after the last one."""
@@ -65,13 +70,13 @@ class RecentEntries:
                 if later := stored[end - first :]:
                     self._ledgers[ledger] = end, later
 
-    def copy(self) -> "RecentEntries":
+    def copy(self) -> RecentEntries:
         """The same entries, to go back to."""
         copied = RecentEntries(self._older)
         copied._ledgers = {ledger: (first, list(stored)) for ledger, (first, stored) in self._ledgers.items()}
         return copied
 
-    def reader(self, partition: int) -> "RecentEntries":
+    def reader(self, partition: int) -> RecentEntries:
         """The entries of the only partition."""
         return self
 

@@ -15,7 +15,8 @@ from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.fold.columns import Fold
 from streaming.jobs.replay import replay_in_process
-from streaming.quality.gate import Gate, decode_only
+from streaming.quality.column_gate import Gate
+from streaming.quality.gate import decode_only
 from streaming.quality.suites import SuiteError
 from streaming.spark import operator as op
 from tests.quality.helpers import GOOD, METADATA, SCHEMA, TOPIC, value
@@ -210,7 +211,7 @@ def test_cuts_and_slices_change_nothing(
 ) -> None:
     records = with_bad(ticks=False)
     whole = replay_in_process(records, tmp_path / "whole")
-    monkeypatch.setattr("streaming.quality.gate.SLICE", 3)
+    monkeypatch.setattr("streaming.quality.column_gate.SLICE", 3)
     cut = replay_in_process(records, tmp_path / "cut", batches=batches)
     rows, again = (read_table(str(each.out / "tables")) for each in (whole, cut))
     assert again.equals(rows)

@@ -14,11 +14,11 @@ from schemas.outputs import OUTPUT
 from schemas.records import RECORD as RECORDS
 from streaming.jobs.replay import replay_in_process
 from streaming.quality.check import of_log, of_outputs
-from streaming.quality.gate import INPUTS, Gate
+from streaming.quality.column_gate import Gate
 from streaming.quality.inputs import KINDS, RECORD, columns_of
 from streaming.quality.kernels import compile_suite
 from streaming.quality.outputs import OUTPUTS, OutputRules
-from streaming.quality.suites import Suite, SuiteError, read_suites
+from streaming.quality.suites import INPUTS, Suite, SuiteError, read_suites
 from streaming.traces import RECORDED
 from streaming.traces.importer import import_traces
 from tests.examples import examples

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.commands import Refused
 from schemas.records import RECORD
 from streaming.fold.columns import Fold
-from streaming.quality.gate import Gate
+from streaming.quality.column_gate import Gate
 from tests.examples import examples
 from tests.quality.helpers import value
 from tests.quality.malformed import KINDS, NOT_COMMANDS, Bad
