@@ -1,6 +1,6 @@
 """A pytest plugin: the fixture `pulsar_broker` is a broker for tests of applications that use Apache Pulsar.
 
-The broker is a process of its own, `magnetar serve --test-double`, started once per test run. Before each test that uses it,
+The broker is a process of its own, a test double (`streaming.cli.double`), started once per test run. Before each test that uses it,
 it becomes as after its start. This module imports nothing of Magnetar, so that folders of the application named like
 Magnetar's packages do no harm.
 """
@@ -30,15 +30,19 @@ import pytest
 
 _LOG = Path("commands", f"{0:020d}.jsonl")
 _FOREVER = 10**15
+_HOME = str(Path(__file__).parent)
+"""The folder of Magnetar's packages."""
 _PROGRAM = """
-import os, shutil, signal, threading
+import os, shutil, signal, sys, threading
 
 def end_with_pytest():
     os.read(0, 1)  # nothing comes, until pytest has ended, killed or not
     os.kill(os.getpid(), signal.SIGTERM)
 
 threading.Thread(target=end_with_pytest, daemon=True).start()
-from streaming.cli import main
+if (home := sys.argv.pop(1)) not in sys.path:  # that of the distribution magnetar-double, which only this process needs
+    sys.path.insert(0, home)
+from streaming.cli.double import main
 try:
     main()
 finally:
@@ -330,7 +334,7 @@ def pulsar_broker_settings() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[PulsarBroker]:
     folder = Path(tempfile.mkdtemp(prefix="magnetar-"))
-    command = [sys.executable, "-P", "-c", _PROGRAM, "serve", "--test-double",
+    command = [sys.executable, "-P", "-c", _PROGRAM, _HOME,
                "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(folder)]  # fmt: skip
     key = None
     for name, value in pulsar_broker_settings.items():

@@ -106,7 +106,7 @@ ROOMS = {
     ),
     "streaming.fold": Room("streaming.quality streaming.broker sinks schemas", "msgspec pyarrow numpy"),
     "streaming.traces": Room("streaming.protocol streaming.broker sinks schemas", "msgspec"),
-    "streaming.protocol": Room("streaming.broker schemas", "crc32c google msgspec pyarrow"),
+    "streaming.protocol": Room("streaming.broker schemas", "cramjam crc32c google msgspec re2"),
     "streaming.kafka": Room("streaming.log sinks schemas streaming.runtime", "kafka psutil pyarrow msgspec"),
     "streaming.quality": Room(
         "streaming.log sinks schemas", "great_expectations grpc pandas pyarrow numpy msgspec"

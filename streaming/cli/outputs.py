@@ -101,6 +101,7 @@ USES: dict[tuple[str, str], Use] = {
     ("serve", "tls_key"): Use.READS,
     ("serve", "token_secret_key"): Use.READS,
     ("serve", "token_public_key"): Use.READS,
+    ("serve", "ready_at"): Use.FILE,
     ("produce", "log"): Use.READS,
     ("produce", "ticks"): Use.READS,
     ("quality", "path"): Use.READS,

@@ -29,13 +29,11 @@ from streaming.runtime.signals import is_read, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from socket import socket
 
     from schemas.commands import BrokerConfig
     from schemas.coordinates import Coordinates
     from streaming.kafka.config import KafkaConfig
     from streaming.runtime.clock import RealClock
-    from streaming.server.authentication import TokenAuthentication
     from streaming.server.clock import HeldClock
     from streaming.server.engine import Engine
     from streaming.server.server import Server
@@ -55,9 +53,6 @@ class EngineType(StrEnum):
 
 
 TRIGGER = "0s"
-
-STANDALONE_SETTINGS = {"namespacesMustExist": "true"}
-"""Where the defaults of a standalone Pulsar are not those of a broker that replays a log."""
 
 
 def serve_command(
@@ -201,6 +196,15 @@ def serve_command(
             "always follows."
         ),
     ] = MAX_AHEAD,
+    ready_at: Annotated[
+        str | None,
+        typer.Option(
+            "--ready-file",
+            metavar="FILE",
+            help="A new file that is there as long as clients can connect. It has a line of JSON with the `service_url` and the "
+            "`admin_url`; -: that line goes to the standard output.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -219,9 +223,7 @@ def serve_command(
 
     from msgspec import structs
 
-    from schemas.commands import BrokerConfig
-    from streaming.broker.config import BadSetting, configuration, is_known
-    from streaming.log.broker_settings import nearest_setting
+    from streaming.broker.config import BadSetting
     from streaming.runtime.clock import RealClock
     from streaming.server.authentication import TokenKeyError
     from streaming.server.binary import BadLimit, limits
@@ -235,6 +237,13 @@ def serve_command(
         give_back_memory,
         serve,
         tls_context,
+    )
+    from streaming.server.start import (
+        authentication,
+        broker_config,
+        collect_garbage_rarely,
+        listener,
+        ready_file,
     )
 
     max_ahead_ms = max_ahead_milliseconds(max_ahead)
@@ -257,42 +266,43 @@ def serve_command(
         raise typer.BadParameter("one needs the other", param_hint="--tls-cert, --tls-key")
     if token_secret_key is not None and token_public_key is not None:
         raise typer.BadParameter("give one of them", param_hint="--token-secret-key, --token-public-key")
-    settings = STANDALONE_SETTINGS | dict(_setting(each, "--set") for each in setting or ())
-    broker = BrokerConfig(profile=profile.value if profile else "4.x", settings=dict(settings))
+    settings = _pairs(setting, "--set")
     try:
-        bounds = limits(dict(_setting(each, "--limit") for each in limit or ()))
+        bounds = limits(_pairs(limit, "--limit"))
     except BadLimit as error:
         raise typer.BadParameter(str(error), param_hint="--limit") from None
     with (
         expected_errors(BadSetting, ListenError, TokenKeyError),
         stop_signals() as stop,
         logging_in_background(),
+        ready_file(ready_at) as ready,
     ):
-        try:
-            configuration(broker.profile, broker.settings)
-        except BadSetting as error:
-            near = [known for name in settings if not is_known(name) and (known := nearest_setting(name))]
-            raise BadSetting(f"{error}{f' (perhaps {near[0]})' if near else ''}") from None
+        broker = broker_config(profile.value if profile else "4.x", settings)
         has_tokens = token_secret_key is not None or token_public_key is not None
         check_protection(settings, tokens=has_tokens, tls=tls_cert is not None)
         bounds = structs.replace(bounds, connections=allow_connections(bounds.connections))
         give_back_memory()
-        authentication = _authentication(token_secret_key, token_public_key)
+        tokens = authentication(token_secret_key, token_public_key)
         advertised = None if advertised_address is None else advertisable(advertised_address)
         tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
-        is_open = not (insecure or authentication)
-        listener = _bound("--listen", listen, only_loopback=is_open)
-        admin_listener = _bound("--admin-listen", admin_listen, only_loopback=is_open)
-        security = Security(tls, authentication, insecure)
+        is_open = not (insecure or tokens)
+        clients = listener("--listen", listen, only_loopback=is_open)
+        admin_listener = listener("--admin-listen", admin_listen, only_loopback=is_open)
+        security = Security(tls, tokens, insecure)
 
         def run(engine: Engine, clock: HeldClock | None = None) -> None:
-            _collect_garbage_rarely()
+            collect_garbage_rarely()
+
+            def started(server: Server) -> None:
+                _started(server)
+                ready(server)
+
             asyncio.run(
                 serve(
                     engine,
-                    listener,
+                    clients,
                     stop,
-                    _started,
+                    started,
                     bounds,
                     admin_listener=admin_listener,
                     clock=clock,
@@ -308,7 +318,7 @@ def serve_command(
                 run,
                 topics,
                 name,
-                listener.getsockname()[1],
+                clients.getsockname()[1],
                 broker,
                 bool(profile or setting),
                 kafka_config,
@@ -348,19 +358,6 @@ def _topics(
     return ingress, responses
 
 
-def _bound(option: str, text: str, *, only_loopback: bool) -> socket:
-    from streaming.server.server import Address, ListenError, bound
-
-    address = Address.parse(text)
-    if only_loopback and not address.is_loopback:
-        raise ListenError(
-            f"{option} {text}: other machines reach this address, and clients need no token: listen on 127.0.0.1, "
-            "ask for tokens with --token-secret-key or --token-public-key, or add --insecure if your network "
-            "protects it"
-        )
-    return bound(address, option)
-
-
 def _serve_embedded(
     run: Run,
     data: Path | None,
@@ -372,14 +369,13 @@ def _serve_embedded(
 ) -> None:
     from schemas.coordinates import TopicAside
     from sinks.lock import InUse, NotWritable
-    from sinks.storage import Damaged, NotStored
     from streaming.fold.records import FoldError, set_aside_by_name
     from streaming.server.clock import HeldClock
     from streaming.server.data_folder import BadData
     from streaming.server.embedded import STANDALONE, EmbeddedEngine
     from streaming.server.engine import EngineStopped
 
-    with expected_errors(BadData, InUse, NotWritable, failed=(Damaged, EngineStopped, FoldError, NotStored)):
+    with expected_errors(BadData, InUse, NotWritable, failed=(EngineStopped, FoldError)):
         clock = HeldClock(machine.now(), machine) if test_double else None
         engine = EmbeddedEngine(
             data,
@@ -526,34 +522,13 @@ def _query(
             raise errors[0]
 
 
-def _authentication(secret_key: str | None, public_key: str | None) -> TokenAuthentication | None:
-    from streaming.server.authentication import TokenAuthentication, TokenKeyError
+def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    from streaming.server.start import BadOption, pairs
 
     try:
-        if secret_key is not None:
-            return TokenAuthentication.with_secret(secret_key)
-        if public_key is not None:
-            return TokenAuthentication.with_public_key(public_key)
-    except TokenKeyError as error:
-        option = "--token-public-key" if secret_key is None else "--token-secret-key"
-        raise TokenKeyError(f"{option}: {error}") from None
-    return None
-
-
-def _collect_garbage_rarely() -> None:
-    """Python's collector walks a hundred thousand entries, which hold no cycles, again and again: an eighth of the time."""
-    import gc
-
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-
-
-def _setting(text: str, option: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not (name and found):
-        raise typer.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint=option)
-    return name, value
+        return pairs(texts)
+    except BadOption as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _started(server: Server) -> None:

@@ -3,11 +3,14 @@
 import base64
 import math
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import cramjam
 import msgspec
+import re2
 from crc32c import crc32c
 
 from schemas import effects as e
@@ -153,8 +156,12 @@ def _message(effect: e.Message, stored: FindStored) -> Frame:
     return Frame(effect.connection, "MESSAGE", fields, metadata_fields(metadata), payload, size)
 
 
-CODECS = {"LZ4": "lz4_raw", "ZSTD": "zstd", "SNAPPY": "snappy"}
-
+CODECS: dict[str, Callable[[bytes, bytearray], int]] = {
+    "LZ4": cramjam.lz4.decompress_block_into,
+    "ZSTD": cramjam.zstd.decompress_into,
+    "SNAPPY": cramjam.snappy.decompress_raw_into,
+}
+"""They fill a buffer, and fail if that is too small. They return how many bytes it has then."""
 
 MOST_UNCOMPRESSED = 32 << 20
 """The bytes of a largest payload that is uncompressed: a few kilobytes can become gigabytes."""
@@ -181,14 +188,12 @@ def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
             raise NotUncompressed(most)
         return inflated
     if metadata.compression in CODECS:
-        import pyarrow as pa
-
-        codec = CODECS[metadata.compression]
+        found = bytearray(size)
         try:
-            found: bytes = pa.decompress(payload, decompressed_size=size, codec=codec, asbytes=True)
-        except (pa.ArrowException, OSError) as error:
+            length = CODECS[metadata.compression](payload, found)
+        except (cramjam.DecompressionError, ValueError) as error:
             raise NotUncompressed(str(error)) from None
-        return found
+        return bytes(found[:length])
     return payload
 
 
@@ -199,6 +204,10 @@ MOST_REPETITIONS = 16
 """The product of the counts in a pattern, such as 8 in ``\\d{4}-\\d{2}``. RE2 repeats what is counted, so its time grows with it."""
 
 _COUNT = re.compile(r"\{(\d*),?(\d*)\}")
+_MANY = 64
+"""More names than these are worth what it takes to give them to Arrow."""
+_QUIET = re2.Options()
+_QUIET.log_errors = False
 
 
 def matches(pattern: str, names: Sequence[str]) -> list[bool] | None:
@@ -207,24 +216,26 @@ def matches(pattern: str, names: Sequence[str]) -> list[bool] | None:
     RE2 takes time in proportion to the names, whatever the pattern, and so does Pulsar's RE2/J. What RE2 does not have, such
     as lookahead, is not applied. Raises `ValueError` for what is not a regular expression.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     counts = [int(count) for pair in _COUNT.findall(pattern) for count in pair if count]
     if math.prod(max(count, 1) for count in counts) > MOST_REPETITIONS:
         return None
     try:
-        pc.match_substring_regex(pa.array([""]), pattern)
-        found: list[bool] = pc.match_substring_regex(
-            pa.array(names, pa.string()), f"^(?:{pattern})$"
-        ).to_pylist()
-    except pa.ArrowInvalid:
+        # A set finds out at once whether; a pattern would first make an object with the match.
+        matcher = re2.Set.FullMatchSet(_QUIET)
+        matcher.Add(pattern)
+        matcher.Compile()
+    except re2.error:
         try:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(error) from None
         return None
-    return found
+    # A process that has Arrow matches a long list at once, with the RE2 in it. A test double has none.
+    if len(names) > _MANY and (arrow := sys.modules.get("pyarrow.compute")) is not None:
+        flags: list[bool] = arrow.match_substring_regex(arrow.pa.array(names), f"^(?:{pattern})$").to_pylist()
+        return flags
+    match = matcher.Match
+    return [match(name.encode()) is not None for name in names]
 
 
 def without_domain(pattern: str) -> str:
@@ -235,7 +246,8 @@ def without_domain(pattern: str) -> str:
 def matching(pattern: str, topics: Sequence[str]) -> list[str] | None:
     """Those of the `topics` that a pattern of topics selects. None: it is not applied. Raises as `matches` does."""
     # it says nothing of the kind of topic, and partitions go by the name without theirs
-    names = [PARTITION.sub("", topic.partition("://")[2]) for topic in topics]
+    names = [topic.partition("://")[2] for topic in topics]
+    names = [PARTITION.sub("", name) if "-partition-" in name else name for name in names]
     found = matches(without_domain(pattern), names)
     if found is None:
         return None

@@ -33,7 +33,7 @@ class InputSuite(NamedTuple):
     columns: dict[str, InputColumn]
     suite: CompiledSuite
     checks: tuple[tuple[int, Breaks], ...]
-    """The rules for one command: `Rule.longest`, and whether the command breaks it."""
+    """The rules for one command: `RowRule.longest`, and whether the command breaks it."""
 
     @classmethod
     def of(cls, suite: CompiledSuite, columns: Mapping[str, InputColumn]) -> "InputSuite":

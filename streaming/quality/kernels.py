@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streaming.quality.rules import Rule, columns_read, rule_of
+from streaming.quality.rules import RowRule, columns_read, rule_of
 from streaming.quality.suites import Expectation, Suite, SuiteError
 
 Columns = Mapping[str, Any]
@@ -33,7 +33,7 @@ _EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledRule(Rule):
+class CompiledRule(RowRule):
     """A rule with its kernel."""
 
     broken: Broken

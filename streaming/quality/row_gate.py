@@ -6,11 +6,11 @@ from typing import Any
 
 from schemas.commands import Decoded, Line, Refused, decode_all
 from streaming.quality.inputs import KINDS, RECORD, InputColumn, columns_of
-from streaming.quality.rules import Rule, rules_of
+from streaming.quality.rules import RowRule, rules_of
 from streaming.quality.suites import INPUTS, Suite, SuiteError, read_suites
 
-_Check = tuple[int, Callable[[Any], bool], Rule]
-"""`Rule.longest`, whether a command breaks the rule, and the rule."""
+_Check = tuple[int, Callable[[Any], bool], RowRule]
+"""`RowRule.longest`, whether a command breaks the rule, and the rule."""
 
 
 def input_suites(folder: Path) -> dict[str, Suite]:
@@ -21,7 +21,7 @@ def input_suites(folder: Path) -> dict[str, Suite]:
     return suites
 
 
-def of_command(rule: Rule, columns: Mapping[str, InputColumn]) -> Callable[[Any], bool]:
+def of_command(rule: RowRule, columns: Mapping[str, InputColumn]) -> Callable[[Any], bool]:
     """Whether a command, which has these columns, breaks a rule."""
     gets = [columns[name].get for name in rule.columns]
     if len(gets) > 1:

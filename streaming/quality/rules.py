@@ -13,7 +13,7 @@ Breaks = Callable[..., bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RowRule:
     """An expectation. `name` is ``<suite>/<rule>``, `why` its reason, `expected` the expectation as text.
 
     `longest`: a string or list up to this length can't break it (0: any value may).
@@ -32,15 +32,17 @@ class Rule:
         return f"{shown}: expected {self.expected} ({self.why})"
 
 
-def rules_of(suite: Suite) -> tuple[Rule, ...]:
+def rules_of(suite: Suite) -> tuple[RowRule, ...]:
     """The rules of a suite that can be compiled, see `streaming.quality.kernels.compile_suite`."""
     return tuple(map(rule_of, suite.rules(), suite.expectations))
 
 
-def rule_of(name: str, expectation: Expectation) -> Rule:
+def rule_of(name: str, expectation: Expectation) -> RowRule:
     """An expectation that can be compiled."""
     expected, breaks = _MAKERS[expectation.type](expectation.kwargs)
-    return Rule(name, columns_read(expectation), expected, expectation.notes, breaks, _longest(expectation))
+    return RowRule(
+        name, columns_read(expectation), expected, expectation.notes, breaks, _longest(expectation)
+    )
 
 
 def columns_read(expectation: Expectation) -> tuple[str, ...]:
@@ -50,7 +52,7 @@ def columns_read(expectation: Expectation) -> tuple[str, ...]:
 
 
 def _longest(expectation: Expectation) -> int:
-    """`Rule.longest`: the bound of a length, size or count that has only an upper bound."""
+    """`RowRule.longest`: the bound of a length, size or count that has only an upper bound."""
     given = expectation.kwargs
     measures = expectation.type == "expect_column_value_lengths_to_be_between" or (
         expectation.type == "expect_column_values_to_be_between"

@@ -1,6 +1,7 @@
 """Records that break a rule end in quarantine with the rule's name. Other records are not affected."""
 
 import base64
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from streaming.broker.entries import NoEntries
 from streaming.fold.columns import Fold
 from streaming.jobs.replay import replay_in_process
 from streaming.quality.column_gate import Gate
-from streaming.quality.gate import decode_only
+from streaming.quality.gate import decode_only, judge_each
 from streaming.quality.suites import SuiteError
 from streaming.spark import operator as op
 from tests.quality.helpers import GOOD, METADATA, SCHEMA, TOPIC, value
@@ -95,7 +96,11 @@ EXPECTED = [(value(kind, **fields), f"input.{kind}/{rule}") for kind, fields, ru
 
 
 def judged(*values: bytes, topics: list[str | None] | None = None) -> list[Any]:
-    return list(Gate().judge(topics or [TOPIC] * len(values), values))
+    """As both gates judge them."""
+    names = topics or [TOPIC] * len(values)
+    found = list(Gate().judge(names, values))
+    assert list(judge_each(names, values)) == found
+    return found
 
 
 @pytest.mark.feature("J6")
@@ -123,6 +128,17 @@ def test_several_rules_are_all_told() -> None:
         "4097 characters",
     ):
         assert text in refused.cause
+
+
+def test_many_at_once_are_judged_as_one_by_one() -> None:
+    """Those are checked by columns, these by rows."""
+    values = [*(each for each, _ in EXPECTED), *map(value, GOOD)] * 20
+    random.Random(5).shuffle(values)
+    topics = [
+        None if number % 7 == 0 else "x" * 4097 if number % 11 == 0 else TOPIC
+        for number in range(len(values))
+    ]
+    assert {type(each) is Refused for each in judged(*values, topics=topics)} == {False, True}
 
 
 def test_what_the_broker_answers_is_no_matter_of_the_gate() -> None:

@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 
 from schemas import lines
 from streaming.cli.app import app
-from streaming.cli.serve import STANDALONE_SETTINGS
 from streaming.jobs.replay import replay_in_process
 from streaming.log.files import read_log
 from streaming.protocol.codec import FrameReader, decode, encode, entry
@@ -36,6 +35,7 @@ from streaming.record.record import command_log
 from streaming.record.recording import COMMANDS, TRACE, Recording, RecordingExists
 from streaming.record.rest import BadAdminUrl, Rest
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from streaming.server.start import STANDALONE_SETTINGS
 from streaming.traces import trace
 from streaming.traces.trace import TraceError, payload_of, read_trace
 from streaming.traces.ungated import (

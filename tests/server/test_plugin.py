@@ -435,7 +435,7 @@ import psutil
 
 
 def test_first(pulsar_broker):
-    (broker,) = (each for each in psutil.Process().children() if "--test-double" in each.cmdline())
+    (broker,) = (each for each in psutil.Process().children() if "--admin-listen" in each.cmdline())
     assert os.getpgid(broker.pid) != os.getpgid(0)
     broker.terminate()
     broker.wait()
