@@ -1,6 +1,7 @@
 """``python -m tools.release``: writes to dist/ all that a release publishes.
 
 * the source distribution, and the wheel that is built from it;
+* the wheel of `magnetar-double`, which is installed alone and run before;
 * the context of the image: what `deploy/Dockerfile` copies, for ``docker build -f deploy/Dockerfile - < FILE``;
 * a bill of materials (CycloneDX 1.6, JSON): the Python packages of the wheel with the versions and hashes of requirements.lock, the
   jars that Magnetar fetches, and those in pyspark;
@@ -22,6 +23,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
+import venv
 import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -32,6 +35,8 @@ from streaming import __version__
 from streaming.runtime.jars import locked
 
 ROOT = Path(__file__).parents[1]
+MOST_BYTES = 60_000_000
+"""What magnetar-double and all that it needs may take, installed."""
 JAR_LISTS = ("spark-kafka", "s3a", "kafka-broker")
 
 _VALIDATE = """
@@ -157,10 +162,12 @@ def build(folder: Path, tools: Path, *, draft: bool) -> list[Path]:
     write_context(context_files((ROOT / "deploy/Dockerfile").read_text()), folder / f"{stem}-image.tar.gz")
     write_bill(folder / f"{stem}-sbom.cdx.json", tools)
     with tempfile.TemporaryDirectory() as scratch:
-        source = Path(scratch) / "source"  # a build leaves folders behind
-        for name in _output("git", "ls-files").splitlines():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
+        source = Path(scratch) / "source"
+        copy_source(source)
+        size, seconds = tried(build_double(source, folder), Path(scratch) / "environment")
+        print(f"magnetar-double: {size:,} bytes installed in {seconds:.0f} s")
+        if size > MOST_BYTES:
+            raise NotReady(f"magnetar-double takes {size:,} bytes, and should take at most {MOST_BYTES:,}")
         make = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
         _output(sys.executable, "-c", make, folder.absolute(), cwd=source)
         _output(sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel", "--no-deps", "--no-build-isolation",
@@ -169,6 +176,50 @@ def build(folder: Path, tools: Path, *, draft: bool) -> list[Path]:
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
     (folder / "SHA256SUMS").write_text(sums)
     return files
+
+
+def copy_source(folder: Path) -> None:
+    """The files that git knows, as they are now: a build leaves folders behind."""
+    for name in _output("git", "ls-files").splitlines():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+
+
+def build_double(source: Path, folder: Path) -> Path:
+    """The wheel of `magnetar-double`, made of `source` and put into `folder`."""
+    _output(sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel", "--no-deps", "--no-build-isolation",
+            "-w", folder.absolute(), source / "double", cwd=source)  # fmt: skip
+    (wheel,) = folder.glob("magnetar_double-*.whl")
+    return wheel
+
+
+def tried(wheel: Path, environment: Path) -> tuple[int, float]:
+    """Install a wheel of `magnetar-double` in a new environment, and run it. Returns the bytes that it took with all that it needs, and the
+    seconds. Raises `NotReady` if it does not serve."""
+    venv.create(environment, with_pip=True)
+    before, began = _bytes(environment), time.monotonic()
+    _output(environment / "bin/pip", "--disable-pip-version-check", "-q", "install", wheel.absolute())
+    seconds, size = time.monotonic() - began, _bytes(environment) - before
+    command = [
+        environment / "bin/magnetar-double",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+        "--ready-file",
+        "-",
+    ]
+    with subprocess.Popen(command, cwd=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()  # nothing comes if it ends
+        process.terminate()
+    if not line.startswith('{"service_url": "pulsar://'):
+        raise NotReady("magnetar-double does not serve where nothing else is installed")
+    return size, seconds
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir())
 
 
 def _output(*command: str | Path, cwd: Path = ROOT) -> str:

@@ -1,0 +1,5 @@
+"""``python -m magnetar_double``."""
+
+from magnetar_double import main
+
+main()

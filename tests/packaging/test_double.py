@@ -1,0 +1,216 @@
+"""The distribution `magnetar-double`: what serves a test double, without the rest of Magnetar and what that needs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.parser import Parser
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pulsar
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from streaming import __version__
+from tools import release
+
+ROOT = Path(__file__).parents[2]
+BLOCKED = Path(__file__).with_name("blocked.py")
+TOPIC = "persistent://public/default/orders"
+HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "great-expectations", "deltalake", "kafka-python", "typer"}
+
+
+class Built(NamedTuple):
+    """The wheel, and the folder in which it is installed without its dependencies."""
+
+    wheel: Path
+    site: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("double")
+    release.copy_source(folder / "source")
+    wheel = release.build_double(folder / "source", folder)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return Built(wheel, folder / "site")
+
+
+def metadata(built: Built) -> Any:
+    with zipfile.ZipFile(built.wheel) as archive:
+        return Parser().parsestr(archive.read(f"magnetar_double-{__version__}.dist-info/METADATA").decode())
+
+
+def needed(built: Built) -> set[str]:
+    """The distributions that it needs, and those that these need here."""
+    found: set[str] = set()
+    waiting = [Requirement(each) for each in metadata(built).get_all("Requires-Dist")]
+    while waiting:
+        one = waiting.pop()
+        extras = one.extras or {""}
+        if one.marker is not None and not any(one.marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        found.add(canonicalize_name(one.name))
+        for text in requires(one.name) or ():
+            other = Requirement(text)
+            wanted = other.marker is None or any(other.marker.evaluate({"extra": extra}) for extra in extras)
+            if wanted and canonicalize_name(other.name) not in found:
+                other.marker = None
+                waiting.append(other)
+    return found
+
+
+def importable(built: Built) -> list[str]:
+    """The modules that are there where nothing is installed but the double and what it needs."""
+    names = needed(built)
+    known = packages_distributions().items()
+    return [
+        "magnetar_double", "streaming", "schemas", "sinks",
+        *(module for module, homes in known if {canonicalize_name(home) for home in homes} & names),
+    ]  # fmt: skip
+
+
+@contextmanager
+def serving(built: Built, folder: Path, *options: str) -> Iterator[dict[str, str]]:
+    """What a double that runs alone says on its standard output when it is ready."""
+    command = [sys.executable, "-P", BLOCKED, *importable(built), "--",
+               "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--ready-file", "-", *options]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(built.site)}
+    with subprocess.Popen(
+        [*map(str, command)],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            assert line, process.stderr and process.stderr.read()
+            yield json.loads(line)
+        finally:
+            process.terminate()
+            _, said = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "Traceback" not in said
+
+
+def test_it_has_files_of_the_repository_and_no_name_of_another_distribution(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        own = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in own} == {"magnetar_double"}
+    for name, content in own.items():
+        path = name.removeprefix("magnetar_double/")
+        source = (
+            ROOT / path
+            if "/" in path or path in ("LICENSE", "pytest_magnetar.py")
+            else ROOT / "double" / name
+        )
+        assert source.read_bytes() == content, name
+    assert not [name for name in own if re.search("spark|kafka|answers|kernels|columns|ledger_store", name)]
+
+
+def test_it_needs_a_part_of_what_magnetar_needs(built: Built) -> None:
+    found = metadata(built)
+    assert (found["Name"], found["Version"]) == ("magnetar-double", __version__)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    whole = {str(Requirement(each)) for each in project["dependencies"]}
+    assert {str(Requirement(each)) for each in found.get_all("Requires-Dist")} < whole
+    assert not needed(built) & HEAVY
+
+
+def test_alone_it_serves_clients_tests_and_tools(built: Built, tmp_path: Path) -> None:
+    """Whatever it imports late, such as what a peek, a pattern or a large batch of commands needs."""
+    with serving(built, tmp_path, "--data", "log") as at, httpx.Client(base_url=at["admin_url"]) as http:
+        client = pulsar.Client(at["service_url"])
+        try:
+            consumer = client.subscribe(TOPIC, "shop", pulsar.ConsumerType.Shared)
+            late = client.subscribe(re.compile("public/default/or.*"), "pattern")
+            for number, compression in enumerate((pulsar.CompressionType.LZ4, pulsar.CompressionType.ZSTD)):
+                producer = client.create_producer(TOPIC, compression_type=compression, batching_enabled=False)
+                for _ in range(50):  # more at once than are looked at one by one elsewhere
+                    producer.send_async(b"an order " * 10, lambda *_: None)
+                producer.flush()
+                assert consumer.receive(10_000).data() == b"an order " * 10
+                path = (
+                    f"/admin/v2/persistent/public/default/orders/subscription/shop/position/{1 + 50 * number}"
+                )
+                assert http.get(path).content == b"an order " * 10
+            assert late.receive(10_000).data() == b"an order " * 10
+            snapshot = http.post("/magnetar/v1/snapshots").json()["id"]
+            http.post("/magnetar/v1/clock", json={"advance": 3600_000}).raise_for_status()
+            http.post(f"/magnetar/v1/snapshots/{snapshot}/restore").raise_for_status()
+            assert (
+                http.post("/magnetar/v1/faults", json={"action": "drop", "command": "SEND"}).json()["hits"]
+                == 0
+            )
+            assert "pulsar_msg_backlog" in http.get("/metrics").text
+            assert http.get("/admin/v2/persistent/public/default/orders/stats").json()["msgInCounter"] == 100
+            assert (
+                http.post("/magnetar/v1/tests", json={"name": "next"}).json()["service_url"]
+                != at["service_url"]
+            )
+        finally:
+            client.close()
+    with serving(
+        built,
+        tmp_path,
+        "--data",
+        "log",
+        "--token-secret-key",
+        f"data:;base64,{base64.b64encode(bytes(32)).decode()}",
+    ) as at:
+        assert httpx.get(f"{at['admin_url']}/magnetar/v1/clock").status_code == 401
+
+
+APPLICATION = {
+    "streaming/__init__.py": 'raise ImportError("the application\'s")',
+    "schemas.py": 'raise ImportError("the application\'s")',
+    "test_shop.py": """
+import pulsar
+import schemas_of_ours
+
+
+def test_an_order(pulsar_broker):
+    client = pulsar.Client(pulsar_broker.service_url)
+    client.create_producer("orders").send(b"x")
+    client.close()
+    assert pulsar_broker.admin("GET", "/persistent/public/default") == ["persistent://public/default/orders"]
+""",
+    "schemas_of_ours.py": "",
+}
+
+
+def test_the_plugin_is_alone_in_an_application_with_packages_of_the_same_names(
+    built: Built, tmp_path: Path
+) -> None:
+    for name, text in APPLICATION.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:magnetar", "-p", "no:xdist", "-p", "no:cacheprovider",
+               "-p", "magnetar_double.pytest_magnetar"]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{built.site}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_installed_it_is_small(built: Built, tmp_path: Path) -> None:
+    """With pip, from the package index. `make release` measures the same."""
+    size, seconds = release.tried(built.wheel, tmp_path / "environment")
+    print(f"{size:,} bytes in {seconds:.0f} s")
+    assert 10_000_000 < size <= release.MOST_BYTES
