@@ -200,15 +200,8 @@ def tried(wheel: Path, environment: Path) -> tuple[int, float]:
     before, began = _bytes(environment), time.monotonic()
     _output(environment / "bin/pip", "--disable-pip-version-check", "-q", "install", wheel.absolute())
     seconds, size = time.monotonic() - began, _bytes(environment) - before
-    command = [
-        environment / "bin/magnetar-double",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin-listen",
-        "127.0.0.1:0",
-        "--ready-file",
-        "-",
-    ]
+    options = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--ready-file", "-")
+    command = [str(environment / "bin/magnetar-double"), *options]
     with subprocess.Popen(command, cwd=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()  # nothing comes if it ends
