@@ -366,6 +366,7 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
         SERVE, "--set", ("x", "NAME=VALUE"), ("wings=2", "unknown broker settings: wings"),
         ("backlogQuotaCheckIntervalInSeconds=soon", "backlogQuotaCheckIntervalInSeconds"),
     ),
+    ("serve", "ready_at"): others(SERVE, "--ready-file", ("{w}/file", "already exists"), ("", "the path is empty")),
     ("serve", "limit"): others(SERVE, "--limit", ("x", "NAME=VALUE"), ("wings=2", "wings"), ("connections=0", ">= 1")),
     ("serve", "tls_cert"): [
         Wrong((*SERVE, "--tls-cert", "{w}/file"), "one needs the other"),

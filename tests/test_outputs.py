@@ -123,6 +123,7 @@ WRITING: dict[tuple[str, str], tuple[str, ...]] = {
     ("record", "out"): ("record", "OUT", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"),
     ("capture", "to"): ("capture", "t", "--to", "OUT", *NO_PULSAR),
     ("mirror", "to"): ("mirror", "t", "--to", "OUT", *NO_PULSAR),
+    ("serve", "ready_at"): ("serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--ready-file", "OUT"),
     ("import", "out"): ("import", "trace.jsonl", "--out", "OUT"),
     ("state export", "out"): ("state", "export", "replayed", "--out", "OUT"),
     ("quarantine resubmit", "out"): ("quarantine", "resubmit", "replayed", "INPUT", "--log", "INPUT", "--out", "OUT"),

@@ -77,7 +77,7 @@ THINGS: dict[str, dict[str, Way]] = {
         "appends": Way("policy set ttl {n}0 public/default --log log.jsonl", _OPERATED),
     },
     "new log": {
-        "imports": Way("import trace.jsonl --out new.jsonl", ("import out", "capture to")),
+        "imports": Way("import trace.jsonl --out new.jsonl", ("import out", "capture to", "serve ready_at")),
         "minimizes": Way("minimize log.jsonl --keep stored(t)>0 --out new.jsonl", ("minimize out",)),
         "resubmits": Way(
             "quarantine resubmit bad fixed.jsonl --log bad.jsonl --out new.jsonl", ("quarantine resubmit out",)

@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
         help="Where the admin REST API, the HTTP lookup, the calls of tests and the metrics are. The default is %(default)s.")  # fmt: skip
     add("--advertised-address", metavar="HOST",
         help="The host that lookups tell clients to connect to, if it differs from --listen.")  # fmt: skip
-    add("--ready-file", metavar="FILE",
+    add("--ready-file", metavar="FILE", type=Path,
         help="A new file that is there as long as clients can connect. It has a line of JSON with the service_url and the admin_url; "
         "-: that line goes to the standard output.")  # fmt: skip
     add("--data", metavar="DIR", type=Path,
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (given.tls_cert is None) != (given.tls_key is None):
             raise BadOption("--tls-cert, --tls-key: one needs the other")
         if given.ready_file not in (None, STDOUT):
-            check_new_file(Path(given.ready_file))
+            check_new_file(given.ready_file)
         broker = broker_config(given.profile, pairs(given.set))
         _serve(given, broker, limits(pairs(given.limit)))
     except _WRONG as error:

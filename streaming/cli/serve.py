@@ -197,7 +197,7 @@ def serve_command(
         ),
     ] = MAX_AHEAD,
     ready_at: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "--ready-file",
             metavar="FILE",

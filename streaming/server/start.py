@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STANDALONE_SETTINGS = {"namespacesMustExist": "true"}
 """Where the defaults of a standalone Pulsar are not those of a broker that replays a log."""
 
-STDOUT = "-"
+STDOUT = Path("-")
 
 
 class BadOption(ValueError):
@@ -87,7 +87,7 @@ def collect_garbage_rarely() -> None:
 
 
 @contextmanager
-def ready_file(target: str | None) -> Iterator[Callable[[Server], None]]:
+def ready_file(target: Path | None) -> Iterator[Callable[[Server], None]]:
     """A function that says where a server is, in JSON on a line of its own: in a new file, which is there as long as the server is, or on
     the standard output (`STDOUT`). `target` None: nowhere. Raises `InTheWay`, `OSError`."""
     written = False
@@ -99,7 +99,7 @@ def ready_file(target: str | None) -> Iterator[Callable[[Server], None]]:
             sys.stdout.write(line)
             sys.stdout.flush()
         elif target is not None:
-            with new_file(Path(target)) as file:
+            with new_file(target) as file:
                 file.write(line.encode())
             written = True
 
@@ -107,4 +107,4 @@ def ready_file(target: str | None) -> Iterator[Callable[[Server], None]]:
         yield ready
     finally:
         if written and target is not None:
-            Path(target).unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
