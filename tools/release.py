@@ -2,7 +2,7 @@
 
 * the source distribution, and the wheel that is built from it;
 * the wheel of `magnetar-double`, which is installed alone and run before;
-* the context of the image: what `deploy/Dockerfile` copies, for ``docker build -f deploy/Dockerfile - < FILE``;
+* the contexts of the images: what `deploy/Dockerfile` and `deploy/Dockerfile.double` copy, for ``docker build -f deploy/Dockerfile - < FILE``;
 * a bill of materials (CycloneDX 1.6, JSON): the Python packages of the wheel with the versions and hashes of requirements.lock, the
   jars that Magnetar fetches, and those in pyspark;
 * the notes, which are the version's entry in CHANGELOG.md, and SHA256SUMS.
@@ -68,11 +68,11 @@ def notes(changelog: str, version: str, *, draft: bool = False) -> str:
     return str(entries[version]).strip()
 
 
-def context_files(dockerfile: str) -> list[Path]:
+def context_files(dockerfile: Path) -> list[Path]:
     """The files that a Dockerfile copies from the repository, and the Dockerfile. Only what git knows."""
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.M)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile.read_text(), re.M)
     sources = [source for line in copied for source in line.split()]
-    listed = _output("git", "ls-files", "--", *sources, "deploy/Dockerfile")
+    listed = _output("git", "ls-files", "--", *sources, dockerfile)
     return [ROOT / name for name in listed.splitlines()]
 
 
@@ -159,7 +159,9 @@ def build(folder: Path, tools: Path, *, draft: bool) -> list[Path]:
     folder.mkdir(parents=True)
     stem = f"magnetar-{__version__}"
     (folder / f"{stem}-notes.md").write_text(text + "\n")
-    write_context(context_files((ROOT / "deploy/Dockerfile").read_text()), folder / f"{stem}-image.tar.gz")
+    write_context(context_files(ROOT / "deploy/Dockerfile"), folder / f"{stem}-image.tar.gz")
+    of_double = f"magnetar-double-{__version__}-image.tar.gz"
+    write_context(context_files(ROOT / "deploy/Dockerfile.double"), folder / of_double)
     write_bill(folder / f"{stem}-sbom.cdx.json", tools)
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"

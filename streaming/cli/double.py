@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import NoReturn, get_args
 
 from msgspec import structs
@@ -85,6 +89,11 @@ def parser() -> argparse.ArgumentParser:
     add("--ready-file", metavar="FILE", type=Path,
         help="A new file that is there as long as clients can connect. It has a line of JSON with the service_url and the admin_url; "
         "-: that line goes to the standard output.")  # fmt: skip
+    add(
+        "--end-with-stdin",
+        action="store_true",
+        help="End when the standard input does: it ends with the program that started this one, however that ends.",
+    )
     add("--data", metavar="DIR", type=Path,
         help="A folder for the log of all commands: an empty one, or that of an earlier test double.")  # fmt: skip
     add("--profile", choices=get_args(Profile), default="4.x",
@@ -138,6 +147,8 @@ def _serve(given: argparse.Namespace, broker: BrokerConfig, bounds: Limits) -> N
     admin = listener("--admin-listen", given.admin_listen, only_loopback=is_open)
     machine = RealClock()
     clock = HeldClock(machine.now(), machine)
+    if given.end_with_stdin:
+        Thread(target=_end_with_stdin, daemon=True).start()
     with stop_signals() as stop, logging_in_background(), ready_file(given.ready_file) as ready:
         engine = EmbeddedEngine(
             given.data,
@@ -164,6 +175,13 @@ def _serve(given: argparse.Namespace, broker: BrokerConfig, bounds: Limits) -> N
         _say("magnetar: stopped")
 
 
+def _end_with_stdin() -> None:
+    with suppress(OSError):
+        while os.read(0, 1 << 16):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{error.filename}: {error.strerror}"
@@ -177,3 +195,7 @@ def _say(text: str) -> None:
 def _end(text: str, code: int) -> NoReturn:
     _say(f"{_NAME}: {text}")
     raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,7 @@ def run(*command: str | Path, cwd: Path = DEPLOY) -> str:
 
 
 def test_dockerfile() -> None:
-    run(tool("hadolint"), "Dockerfile")
+    run(tool("hadolint"), "Dockerfile", "Dockerfile.double")
 
 
 def test_compose() -> None:

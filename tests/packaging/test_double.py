@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -175,6 +176,50 @@ def test_alone_it_serves_clients_tests_and_tools(built: Built, tmp_path: Path) -
         f"data:;base64,{base64.b64encode(bytes(32)).decode()}",
     ) as at:
         assert httpx.get(f"{at['admin_url']}/magnetar/v1/clock").status_code == 401
+
+
+def test_the_image_serves_it_on_all_its_ports(tmp_path: Path) -> None:
+    """Its command as a process, and what the image is built of: no test starts a container."""
+    dockerfile = (ROOT / "deploy" / "Dockerfile.double").read_text()
+    (entrypoint, command) = (
+        json.loads(each) for each in re.findall(r"^(?:ENTRYPOINT|CMD) (.+)$", dockerfile, re.M)
+    )
+    assert entrypoint == ["magnetar-double"]
+    ports = {
+        command[command.index(option) + 1].rpartition(":")[2] for option in ("--listen", "--admin-listen")
+    }
+    assert set(*map(str.split, re.findall(r"^EXPOSE (.+)$", dockerfile, re.M))) == ports
+    words = [re.sub(":[0-9]+$", ":0", word) for word in command]
+    with subprocess.Popen(
+        [sys.executable, "-m", "streaming.cli.double", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        with httpx.Client(base_url=said["admin_url"]) as http:
+            assert http.get("/readyz").status_code == 200
+            assert http.get("/magnetar/v1/clock").json()["mode"] == "held"
+        process.terminate()
+    assert {url.rpartition(":")[0] for url in said.values()} == {"pulsar://localhost", "http://localhost"}
+    files = {str(each.relative_to(ROOT)) for each in release.context_files(ROOT / "deploy/Dockerfile.double")}
+    assert {"deploy/Dockerfile.double", "double/setup.py", "pyproject.toml", "requirements.lock"} <= files
+    patterns = re.findall(r'"([\w./*]+\.(?:py|json)|LICENSE)"', (ROOT / "double/setup.py").read_text())
+    needed = {str(file.relative_to(ROOT)) for pattern in patterns for file in ROOT.glob(pattern)}
+    assert len(needed) > 200
+    assert needed <= files
+
+
+def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, "-m", "streaming.cli.double", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
+               "--ready-file", ready, "--end-with-stdin"]  # fmt: skip
+    with subprocess.Popen(list(map(str, command)), cwd=ROOT, stdin=subprocess.PIPE) as process:
+        while not ready.exists():
+            time.sleep(0.02)
+        assert json.loads(ready.read_text()).keys() == {"service_url", "admin_url"}
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+    assert not ready.exists()
 
 
 APPLICATION = {

@@ -69,7 +69,7 @@ def test_the_notes_of_a_draft_are_what_is_unreleased() -> None:
 
 
 def test_the_image_context_has_what_the_dockerfile_copies_and_is_reproducible(tmp_path: Path) -> None:
-    files = release.context_files((ROOT / "deploy/Dockerfile").read_text())
+    files = release.context_files(ROOT / "deploy/Dockerfile")
     for name in ("one", "two"):
         release.write_context(files[::-1] if name == "two" else files, tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()

@@ -120,7 +120,7 @@ def test_the_log_of_a_server_is_read_at_once(tmp_path: Path, monkeypatch: pytest
     def never(*_: object) -> NoReturn:
         raise AssertionError("line by line")
 
-    monkeypatch.setattr(data_folder, "read_lines", never)
+    monkeypatch.setattr("streaming.log.files.read_lines", never)
     with DataFolder(tmp_path, fsync=False) as folder:
         (found,) = folder._records_of(path, is_last=True)
     assert found == given

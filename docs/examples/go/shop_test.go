@@ -1,0 +1,74 @@
+package pulsardouble
+
+import (
+	"context"
+	"log"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+)
+
+var broker *Broker
+
+func TestMain(m *testing.M) {
+	var err error
+	if broker, err = Start(); err != nil {
+		log.Fatal(err)
+	}
+	code := m.Run()
+	_ = broker.Close()
+	os.Exit(code)
+}
+
+func newClient(t *testing.T) pulsar.Client {
+	broker.Begin(t)
+	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: broker.ServiceURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+func TestAReminderComesAfterAWeek(t *testing.T) {
+	client := newClient(t)
+	mails, err := client.Subscribe(pulsar.ConsumerOptions{Topic: "mails", SubscriptionName: "sender", Type: pulsar.Shared})
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders, err := client.CreateProducer(pulsar.ProducerOptions{Topic: "mails"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reminder := &pulsar.ProducerMessage{Payload: []byte("rate your order"), DeliverAfter: 7 * 24 * time.Hour}
+	if _, err := orders.Send(context.Background(), reminder); err != nil {
+		t.Fatal(err)
+	}
+	broker.Advance(t, 6*24*time.Hour)
+	select {
+	case early := <-mails.Chan():
+		t.Fatalf("%s came too early", early.Payload())
+	case <-time.After(200 * time.Millisecond):
+	}
+	broker.Advance(t, 24*time.Hour)
+	patience, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	message, err := mails.Receive(patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(message.Payload()) != "rate your order" {
+		t.Fatalf("got %q", message.Payload())
+	}
+}
+
+func TestEachTestFindsAnEmptyBroker(t *testing.T) {
+	newClient(t)
+	var topics []string
+	broker.Admin(t, "GET", "/persistent/public/default", nil, &topics)
+	if len(topics) != 0 {
+		t.Fatalf("found %v", topics)
+	}
+}
