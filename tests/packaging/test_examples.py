@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 
-pytestmark = [pytest.mark.slow, pytest.mark.feature("I7"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.feature("K2"), pytest.mark.timeout(1200)]
 
 
 def ran(language: str, tmp_path: Path, *command: str) -> str:
