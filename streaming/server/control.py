@@ -1,6 +1,6 @@
 """The API of a test double, below ``/magnetar/v1``: the clock, faults, a look into subscriptions, and going back.
 
-Bodies are JSON, times are ms since the epoch. Each call returns when the broker is at rest. `OPENAPI` describes it.
+Bodies are JSON, times are ms since the epoch. Each call returns when the broker is at rest. `streaming.server.control_api` describes it.
 """
 
 import base64
@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from schemas.undecodable import UNDECODABLE
@@ -22,36 +22,34 @@ from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
 from streaming.server.client_times import Whose, published
-from streaming.server.clock import HeldClock, Mode
+from streaming.server.clock import HeldClock
+from streaming.server.control_api import (
+    MOST_FAULTS,
+    MOST_PEEKED,
+    MOST_SNAPSHOTS,
+    OPENAPI,
+    ClockAnswer,
+    ClockCall,
+    FaultAnswer,
+    LeftClients,
+    MovedAnswer,
+    PeekAnswer,
+    PeekedMessage,
+    PendingTimer,
+    RefusedAnswer,
+    RemovedAnswer,
+    ShutOutAnswer,
+    SnapshotAnswer,
+    TestAnswer,
+    TestCall,
+    TimeAnswer,
+)
 from streaming.server.embedded import EmbeddedEngine, Snapshot
 from streaming.server.faults import BadFault, FaultSpec, InjectedFault
-
-MOST_PEEKED = MOST_SNAPSHOTS = MOST_FAULTS = 1000
-"""What a test may look at, and what it may ask a double to keep, at a time."""
 
 
 class BadCall(ValueError):
     """A call makes no sense. The text says why."""
-
-
-class ClockCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to do with the clock: one of these."""
-
-    advance: int | None = None
-    """Move it on by so many ms."""
-    advance_to_next: int | None = None
-    """Move it to the next time at which the broker has something to do, if that is within so many ms."""
-    mode: Mode | None = None
-    """Let it go by itself, see `HeldClock`; held: no more."""
-    delivery_times: Whose | None = None
-    """Whose clock the delivery times of messages are on, see `streaming.server.client_times`."""
-
-
-class TestCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A test that begins."""
-
-    name: str
-    """Its name, by which the clients that it leaves behind are told."""
 
 
 class Control:
@@ -99,9 +97,8 @@ class Control:
 
     async def clock(self, request: Request) -> Any:
         """The time, how the clock goes, and what is due when."""
-        timers = [{"due": due, "topic": topic} for due, topic in self._engine.broker.pending_timers()]
-        clock = {"now": self._clock.now(), "mode": self._clock.mode, "delivery_times": self._delivery_times}
-        return {**clock, "timers": timers}
+        timers = [PendingTimer(due, topic) for due, topic in self._engine.broker.pending_timers()]
+        return ClockAnswer(self._clock.now(), self._clock.mode, self._delivery_times, timers)
 
     def _put_right(self, metadata: dict[str, Any]) -> dict[str, Any]:
         held = self._clock.mode == "held"
@@ -124,14 +121,14 @@ class Control:
         elif call.advance_to_next is not None:
             due = self._engine.next_due()
             if due > min(LATEST_TIME, before + call.advance_to_next):
-                return {"now": before, "moved": 0, "due": None if due >= NEVER else due}
+                return MovedAnswer(before, 0, None if due >= NEVER else due)
             self._clock.move_to(due)
         else:
             raise BadCall("expected advance, advance_to_next, mode or delivery_times")
         self._server.release()
         await self._engine.tick()
         now = self._clock.now()
-        return {"now": now, "moved": now - before, "due": None}
+        return MovedAnswer(now, now - before)
 
     # -- faults
 
@@ -154,7 +151,7 @@ class Control:
         """Remove a fault. That may have happened before, as by a reset."""
         if not self._server.faults.remove(_id(request)):
             raise BadCall("there never was such a fault")
-        return {}
+        return RemovedAnswer()
 
     # -- looking
 
@@ -177,18 +174,13 @@ class Control:
         if name not in found.subscriptions:
             raise BadCall(f"{topic} has no subscription {name!r}")
         entries = self._engine.broker.peek(topic, name, show, count)  # type: ignore[arg-type]
-        return {"messages": [self._message(topic, each.position) for each in entries]}
+        return PeekAnswer([self._message(topic, each.position) for each in entries])
 
-    def _message(self, topic: str, position: str) -> dict[str, Any]:
+    def _message(self, topic: str, position: str) -> PeekedMessage:
         ledger_id, entry_id = from_text(position)
         entry = self._engine.entry(topic, ledger_id, entry_id)
         payload = base64.b64encode(entry.payload).decode()
-        return {
-            "ledgerId": ledger_id,
-            "entryId": entry_id,
-            "metadata": msgspec.to_builtins(entry.metadata),
-            "payload": payload,
-        }
+        return PeekedMessage(ledger_id, entry_id, msgspec.to_builtins(entry.metadata), payload)
 
     # -- going back
 
@@ -198,7 +190,7 @@ class Control:
             raise BadCall(f"there are {MOST_SNAPSHOTS:,} snapshots: go back to one of them, or reset")
         self._last_snapshot += 1  # never given out again: an old number must not lead to another state
         self._snapshots[self._last_snapshot] = self._engine.snapshot()
-        return {"id": self._last_snapshot}
+        return SnapshotAnswer(self._last_snapshot)
 
     async def restore(self, request: Request) -> Any:
         """Go back to a snapshot. All connections are closed. The faults and all later snapshots are gone."""
@@ -208,7 +200,7 @@ class Control:
         self._leave("the broker went back to a snapshot")
         await self._engine.restore(self._snapshots[id_])
         self._snapshots = {each: kept for each, kept in self._snapshots.items() if each <= id_}
-        return {"now": self._clock.now()}
+        return TimeAnswer(self._clock.now())
 
     async def reset(self, request: Request) -> Any:
         """Be as after a start with an empty folder: nothing in it, no fault and no snapshot. The clock is held, at the machine's time."""
@@ -216,18 +208,19 @@ class Control:
         self._snapshots.clear()
         self._clock.mode, self._delivery_times = "held", "either"
         await self._engine.reset(self._clock.now() - self._clock.ahead)
-        return {"now": self._clock.now()}
+        return TimeAnswer(self._clock.now())
 
     async def begin_test(self, request: Request) -> Any:
         """Be as after a reset, at another address. The clients of earlier tests are shut out: `shut_out` has those that try."""
         assert self._begin_test is not None
         name = _decoded(await self._bodies.of(request), TestCall).name
         service_url = await self._begin_test(name)
-        return {**await self.reset(request), "service_url": service_url}
+        await self.reset(request)
+        return TestAnswer(self._clock.now(), service_url)
 
     async def shut_out(self, request: Request) -> Any:
         """The earlier tests whose clients have come since the last one began: which they are, and how often they did."""
-        return {"shut_out": self._shut_out()}
+        return ShutOutAnswer([LeftClients(**each) for each in self._shut_out()])
 
     def _leave(self, why: str) -> None:
         self._server.faults.clear(why)
@@ -237,9 +230,10 @@ class Control:
 def _answered(call: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            return JSONResponse(await call(request))
+            status, found = 200, await call(request)
         except (BadCall, BadFault) as error:
-            return JSONResponse({"reason": str(error)}, 400)
+            status, found = 400, RefusedAnswer(str(error))
+        return Response(msgspec.json.encode(found), status, media_type="application/json")
 
     return answer
 
@@ -261,72 +255,5 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def _shown(fault: InjectedFault) -> dict[str, Any]:
-    return {"id": fault.id, "hits": fault.hits, "fault": msgspec.to_builtins(fault.spec)}
-
-
-def _operation(
-    summary: str, *, body: str | None = None, query: tuple[str, ...] = (), path: tuple[str, ...] = ()
-) -> Any:
-    parameters = [
-        {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
-        for where, names in (("query", query), ("path", path))
-        for name in names
-    ]
-    answers = {
-        "200": {"description": "Done; the broker is at rest."},
-        "400": {"description": "The body's `reason` says why not."},
-    }
-    found: dict[str, Any] = {"summary": summary, "responses": answers, "parameters": parameters}
-    if body is not None:
-        schema = {"$ref": f"#/components/schemas/{body}"}
-        found["requestBody"] = {"content": {"application/json": {"schema": schema}}, "required": True}
-    return found
-
-
-_, _SCHEMAS = msgspec.json.schema_components(
-    (ClockCall, FaultSpec, TestCall), ref_template="#/components/schemas/{name}"
-)
-
-OPENAPI = {
-    "openapi": "3.1.0",
-    "info": {"title": "Magnetar as a test double", "version": "1"},
-    "servers": [{"url": "/magnetar/v1"}],
-    "paths": {
-        "/clock": {
-            "get": _operation("The time, how the clock goes, and what is due when"),
-            "post": _operation("Move the clock, or let it run by itself", body="ClockCall"),
-        },
-        "/faults": {"post": _operation("Ask for a fault", body="FaultSpec")},
-        "/faults/{id}": {
-            "get": _operation(
-                "A fault; with `hits`, once it has hit that many commands, or 400 if it is removed before or hits fewer",
-                query=("hits",),
-                path=("id",),
-            ),
-            "delete": _operation("Remove a fault", path=("id",)),
-        },
-        "/peek": {
-            "get": _operation(
-                "Messages of a subscription; `show`: backlog, inflight, delayed or holes",
-                query=("topic", "subscription", "show", "count"),
-            )
-        },
-        "/snapshots": {"post": _operation("Remember the broker as it is")},
-        "/snapshots/{id}/restore": {
-            "post": _operation("Go back to a snapshot; all later ones are gone", path=("id",))
-        },
-        "/reset": {"post": _operation("Be as after the start")},
-        "/tests": {
-            "post": _operation(
-                "Be as after the start at another address, `service_url`; the clients of earlier tests are shut out",
-                body="TestCall",
-            )
-        },
-        "/shut-out": {
-            "get": _operation("The earlier tests whose clients have come since the last one began")
-        },
-    },
-    "components": {"schemas": _SCHEMAS},
-}
-"""The description of the API, in OpenAPI."""
+def _shown(fault: InjectedFault) -> FaultAnswer:
+    return FaultAnswer(fault.id, fault.hits, fault.spec)

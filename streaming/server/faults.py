@@ -5,9 +5,10 @@ CONNECTION_LOST, and a SEND whose write fails says so (`fails`). So the log of a
 """
 
 import asyncio
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from schemas.commands import AnyCommand
 from streaming.broker.names import is_topic_name, whole_of, why_not_topic_name
@@ -32,25 +33,39 @@ class BadFault(ValueError):
 class FaultSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which commands a fault hits, and what it does to them."""
 
-    action: FaultAction
-    """error: the command fails. delay: it, and all that follow on its connection, reach the broker later. drop: the broker
-    never gets it. disconnect: its connection is closed."""
-    command: str | None = None
-    """The command, by its name in the protocol, such as SEND. None: any."""
-    topic: str | None = None
-    """The topic, or the partitioned topic of which it is a partition. None: any."""
-    producer: str | None = None
-    """The name of the producer, of SEND and PRODUCER. None: any."""
-    when: dict[str, Any] = {}
-    """Values that fields of the command must have, such as ``{"sequence_id": 3}``."""
-    times: int | None = 1
-    """How many commands it hits, at least 1. None: all."""
-    error: str = "ServiceNotReady"
-    """What a client is answered (action error): a ServerError of the protocol. A SEND fails as its write does: SEND_ERROR
-    PersistenceError. One that is not written, such as a duplicate, is hit without effect; one to a non-persistent topic, which
-    writes nothing, is not hit."""
-    delay: int = 1000
-    """How long a command is delayed (ms on the engine's clock), a year at most."""
+    action: Annotated[
+        FaultAction,
+        Meta(description="error: the command fails. delay: it, and all that follow on its connection, reach the broker later. drop: the broker "
+             "never gets it. disconnect: its connection is closed."),
+    ]  # fmt: skip
+    command: Annotated[
+        str | None, Meta(description="The command, by its name in the protocol, such as SEND. Null: any.")
+    ] = None
+    topic: Annotated[
+        str | None,
+        Meta(description="The topic, or the partitioned topic of which it is a partition. Null: any."),
+    ] = None
+    producer: Annotated[
+        str | None, Meta(description="The name of the producer, of SEND and PRODUCER. Null: any.")
+    ] = None
+    when: Annotated[
+        dict[str, Any],
+        Meta(description='Values that fields of the command must have, such as {"sequence_id": 3}.'),
+    ] = {}
+    times: Annotated[
+        int | None,
+        Meta(description="How many commands it hits, at least 1. Null: all.", extra_json_schema={"x-unit": "commands"}),
+    ] = 1  # fmt: skip
+    error: Annotated[
+        str,
+        Meta(description="What a client is answered (action error): a ServerError of the protocol. A SEND fails as its write does: SEND_ERROR "
+             "PersistenceError. One that is not written, such as a duplicate, is hit without effect; one to a non-persistent topic, which "
+             "writes nothing, is not hit."),
+    ] = "ServiceNotReady"  # fmt: skip
+    delay: Annotated[
+        int,
+        Meta(description="How long a command is delayed on the broker's clock, a year at most.", extra_json_schema={"x-unit": "ms"}),
+    ] = 1000  # fmt: skip
 
 
 class InjectedFault:

@@ -39,7 +39,7 @@ class Double:
         await self.engine.tick()
 
     async def snapshot(self) -> None:
-        self._snapshots.append((await self._control.snapshot(None))["id"])  # type: ignore[arg-type]
+        self._snapshots.append((await self._control.snapshot(None)).id)  # type: ignore[arg-type]
 
     async def restore(self) -> None:
         if self._snapshots:
@@ -49,7 +49,7 @@ class Double:
 
     async def reset(self) -> Any:
         self._snapshots.clear()
-        now = (await self._control.reset(None))["now"]  # type: ignore[arg-type]
+        now = (await self._control.reset(None)).now  # type: ignore[arg-type]
         return now, self.engine.snapshot()._replace(entries=None, length=0)  # type: ignore[arg-type]
 
 
@@ -112,7 +112,7 @@ def test_the_number_of_a_snapshot_is_that_of_no_other(steps: list[str | int]) ->
                         clock.move_to(clock.now() + DAY)
                         await engine.tick()
                     case "snapshot":
-                        number = (await control.snapshot(None))["id"]  # type: ignore[arg-type]
+                        number = (await control.snapshot(None)).id  # type: ignore[arg-type]
                         assert number not in taken
                         taken[number] = clock.now()
                         kept.append(number)
@@ -123,7 +123,7 @@ def test_the_number_of_a_snapshot_is_that_of_no_other(steps: list[str | int]) ->
                         number = [*taken][step % len(taken)]
                         request = type("Request", (), {"path_params": {"id": str(number)}})
                         if number in kept:
-                            assert (await control.restore(request))["now"] == taken[number]
+                            assert (await control.restore(request)).now == taken[number]
                             del kept[kept.index(number) + 1 :]
                         else:
                             with pytest.raises(BadCall, match="there is no such snapshot"):
