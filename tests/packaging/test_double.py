@@ -6,16 +6,18 @@ import base64
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.parser import Parser
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import httpx
@@ -132,6 +134,57 @@ def test_it_needs_a_part_of_what_magnetar_needs(built: Built) -> None:
     whole = {str(Requirement(each)) for each in project["dependencies"]}
     assert {str(Requirement(each)) for each in found.get_all("Requires-Dist")} < whole
     assert not needed(built) & HEAVY
+
+
+def test_where_both_distributions_are_pytest_loads_one_plugin() -> None:
+    """It loads one of each name, and what the two define would be there twice."""
+    whole, double = (
+        tomllib.loads((ROOT / file).read_text())["project"]["entry-points"]["pytest11"]
+        for file in ("pyproject.toml", "double/pyproject.toml")
+    )
+    assert whole.keys() == double.keys()
+
+
+@contextmanager
+def mapped(url: str) -> Iterator[str]:
+    """The same server at another port, as Docker maps it."""
+    target = ("127.0.0.1", int(url.rpartition(":")[2]))
+
+    def forward(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                ends = listener.accept()[0], socket.create_connection(target)
+                for one, other in (ends, ends[::-1]):
+                    Thread(target=forward, args=(one, other), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=accept, daemon=True).start()
+        yield f"{url.partition('://')[0]}://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_clients_on_a_mapped_port_stay_on_it(built: Built, tmp_path: Path) -> None:
+    """Whatever host is advertised: a client that went there would not come back."""
+    with (
+        serving(built, tmp_path, "--advertised-address", "nowhere.invalid") as at,
+        mapped(at["service_url"]) as service_url,
+        mapped(at["admin_url"]) as admin_url,
+    ):
+        client = pulsar.Client(service_url, operation_timeout_seconds=10)
+        consumer = client.subscribe(TOPIC, "s")
+        client.create_producer(TOPIC).send(b"x")
+        assert consumer.receive(10_000).data() == b"x"
+        client.close()
+        found = httpx.get(f"{admin_url}/lookup/v2/topic/persistent/public/default/orders").json()
+        assert found["brokerUrl"] == at["service_url"]
+        assert "nowhere.invalid" in found["brokerUrl"]
 
 
 def test_alone_it_serves_clients_tests_and_tools(built: Built, tmp_path: Path) -> None:
