@@ -274,6 +274,11 @@ def test_nothing_is_allowed_in_vain(tree: Tree) -> None:
     ("modules", "heavy"),
     [
         ("streaming.broker.broker", {"pyspark", "pandas", "pyarrow"}),
+        # the distribution magnetar-double, see tests/packaging/test_double.py for what is imported late
+        (
+            "streaming.cli.double",
+            {"pyspark", "pandas", "pyarrow", "numpy", "kafka", "typer", "great_expectations"},
+        ),
         # what starts within a second; `pyarrow.dataset` imports pandas
         (
             "streaming.jobs.replay, streaming.answers.explain, streaming.answers.whatif, streaming.server.server",

@@ -261,16 +261,28 @@ def test_the_image_serves_it_on_all_its_ports(tmp_path: Path) -> None:
     assert needed <= files
 
 
-def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:
+SERVE = "from streaming.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    "program", [("-m", "streaming.cli.double", "--end-with-stdin"), ("-c", SERVE, "serve")]
+)
+def test_the_ready_file_is_there_as_long_as_the_server(program: tuple[str, ...], tmp_path: Path) -> None:
+    """The double ends with its standard input, too."""
     ready = tmp_path / "ready.json"
-    command = [sys.executable, "-m", "streaming.cli.double", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
-               "--ready-file", ready, "--end-with-stdin"]  # fmt: skip
-    with subprocess.Popen(list(map(str, command)), cwd=ROOT, stdin=subprocess.PIPE) as process:
+    addresses = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+    command = [sys.executable, *program, *addresses, "--ready-file", str(ready)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
         while not ready.exists():
+            assert process.poll() is None
             time.sleep(0.02)
-        assert json.loads(ready.read_text()).keys() == {"service_url", "admin_url"}
+        said = json.loads(ready.read_text())
+        assert httpx.get(f"{said['admin_url']}/readyz").status_code == 200
+        assert said.keys() == {"service_url", "admin_url"}
         assert process.stdin is not None
         process.stdin.close()
+        if "serve" in program:
+            process.terminate()
         assert process.wait(20) == 0
     assert not ready.exists()
 
