@@ -71,6 +71,12 @@ class _Parser(argparse.ArgumentParser):
         _end(f"{message} (see {_NAME} --help)", 2)
 
 
+def _path(text: str) -> Path:
+    if not text:  # which `Path` takes for the current folder
+        raise argparse.ArgumentTypeError("the path is empty: is a variable not set?")
+    return Path(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The options: those of `magnetar serve` that a test double can have."""
     made = _Parser(
@@ -86,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
         help="Where the admin REST API, the HTTP lookup, the calls of tests and the metrics are. The default is %(default)s.")  # fmt: skip
     add("--advertised-address", metavar="HOST",
         help="The host that lookups tell clients to connect to, if it differs from --listen.")  # fmt: skip
-    add("--ready-file", metavar="FILE", type=Path,
+    add("--ready-file", metavar="FILE", type=_path,
         help="A new file that is there as long as clients can connect. It has a line of JSON with the service_url and the admin_url; "
         "-: that line goes to the standard output.")  # fmt: skip
     add(
@@ -94,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="End when the standard input does: it ends with the program that started this one, however that ends.",
     )
-    add("--data", metavar="DIR", type=Path,
+    add("--data", metavar="DIR", type=_path,
         help="A folder for the log of all commands: an empty one, or that of an earlier test double.")  # fmt: skip
     add("--profile", choices=get_args(Profile), default="4.x",
         help="The Pulsar version whose rules and defaults apply. The default is %(default)s.")  # fmt: skip
@@ -103,9 +109,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--limit", metavar="NAME=VALUE", action="append",
         help="A limit on the resources that clients can use. Repeatable.")  # fmt: skip
-    add("--tls-cert", metavar="FILE", type=Path,
+    add("--tls-cert", metavar="FILE", type=_path,
         help="A PEM file with the server's certificate and its chain. With it, both ports speak only TLS.")  # fmt: skip
-    add("--tls-key", metavar="FILE", type=Path,
+    add("--tls-key", metavar="FILE", type=_path,
         help="A PEM file with the certificate's private key, unencrypted.")  # fmt: skip
     keys = made.add_mutually_exclusive_group()
     keys.add_argument("--token-secret-key", metavar="KEY",
@@ -147,9 +153,9 @@ def _serve(given: argparse.Namespace, broker: BrokerConfig, bounds: Limits) -> N
     admin = listener("--admin-listen", given.admin_listen, only_loopback=is_open)
     machine = RealClock()
     clock = HeldClock(machine.now(), machine)
-    if given.end_with_stdin:
-        Thread(target=_end_with_stdin, daemon=True).start()
     with stop_signals() as stop, logging_in_background(), ready_file(given.ready_file) as ready:
+        if given.end_with_stdin:
+            Thread(target=_end_with_stdin, daemon=True).start()
         engine = EmbeddedEngine(
             given.data,
             clock=clock,

@@ -27,6 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from streaming import __version__
+from streaming.cli import double
 from tools import release
 
 ROOT = Path(__file__).parents[2]
@@ -259,6 +260,40 @@ def test_the_image_serves_it_on_all_its_ports(tmp_path: Path) -> None:
     needed = {str(file.relative_to(ROOT)) for pattern in patterns for file in ROOT.glob(pattern)}
     assert len(needed) > 200
     assert needed <= files
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--listen x", "'x': expected HOST:PORT"),
+        ("--listen 0.0.0.0:0", "--insecure"),
+        ("--set ttl", "'ttl': expected NAME=VALUE"),
+        ("--set messageTTL=3", "unknown broker setting"),
+        ("--limit wings=2", "wings"),
+        ("--profile 3.x", "invalid choice: '3.x'"),
+        ("--tls-cert {file}", "one needs the other"),
+        ("--tls-cert {file} --tls-key {file}", "damaged"),
+        ("--token-secret-key {file}!", "neither a file"),
+        ("--token-secret-key a --token-public-key b", "not allowed with"),
+        ("--data {file}", "it is not a folder"),
+        ("--data=", "the path is empty"),
+        ("--ready-file {file}", "already exists"),
+        ("--ingress kafka://x/t", "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    options: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("of mine")
+    ports = [] if "--listen" in options else ["--listen", "127.0.0.1:0"]
+    words = [word.format(file=tmp_path / "file") for word in options.split()]
+    with pytest.raises(SystemExit) as end:
+        double.main([*ports, "--admin-listen", "127.0.0.1:0", *words])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("magnetar-double: ")
+    assert why in line
+    assert (tmp_path / "file").read_text() == "of mine"
 
 
 SERVE = "from streaming.cli import main; main()"
