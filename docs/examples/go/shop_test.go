@@ -72,3 +72,16 @@ func TestEachTestFindsAnEmptyBroker(t *testing.T) {
 		t.Fatalf("found %v", topics)
 	}
 }
+
+// As for a broker in a container, whose addresses are known: here those of the process.
+func TestABrokerThatRunsElsewhere(t *testing.T) {
+	broker.Begin(t)
+	elsewhere := At(broker.ServiceURL, broker.AdminURL)
+	elsewhere.Admin(t, "PUT", "/persistent/public/default/orders", nil, nil)
+	elsewhere.Begin(t)
+	var topics []string
+	elsewhere.Admin(t, "GET", "/persistent/public/default", nil, &topics)
+	if len(topics) != 0 || elsewhere.ServiceURL != broker.ServiceURL {
+		t.Fatalf("found %v at %s", topics, elsewhere.ServiceURL)
+	}
+}

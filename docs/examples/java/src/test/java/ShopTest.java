@@ -1,3 +1,4 @@
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -33,6 +34,16 @@ class ShopTest {
   @Test
   void eachTestFindsAnEmptyBroker() {
     assertEquals("[]", broker.admin("GET", "/persistent/public/default", null));
+  }
+
+  /** As for a broker in a container, whose addresses are known: here those of the process. */
+  @Test
+  void aBrokerThatRunsElsewhere() {
+    PulsarDouble elsewhere = new PulsarDouble(broker.serviceUrl(), broker.adminUrl());
+    elsewhere.admin("PUT", "/persistent/public/default/orders", null);
+    assertDoesNotThrow(() -> elsewhere.beforeEach(null));
+    assertEquals("[]", elsewhere.admin("GET", "/persistent/public/default", null));
+    assertEquals(broker.serviceUrl(), elsewhere.serviceUrl());
   }
 
   @Test
