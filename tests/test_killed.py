@@ -440,6 +440,8 @@ WRITERS = {
     "streaming/server/data_folder.py:append": "serve, first start",
     "streaming/server/data_folder.py:cut": "in tests/server/, for the control of a test double",
     "streaming/server/data_folder.py:recover": "by files that end anywhere, in tests/server/test_damage.py",
+    "streaming/server/start.py:ready": _ONE,
+    "streaming/server/start.py:ready_file": "it removes that file; after a kill it stays, and the next start refuses it",
     "streaming/spark/session.py:_packed": _TEMPORARY,
     "streaming/spark/source.py:stage": _TEMPORARY,
     "streaming/spark/source.py:stage_batch": "whatif --checkpoint",
