@@ -43,7 +43,7 @@ WITHOUT_SPARK = (
 )
 """What stands in for `make run`. Like that, it needs nothing on the path."""
 
-ELSEWHERE = ("git clone", "pip wheel", "pipx install")
+ELSEWHERE = ("git clone", "pip install", "pip wheel", "pipx install")
 """Commands that do not run here: what has been done, and what `tests/packaging` tests."""
 
 
