@@ -49,17 +49,16 @@ def test_the_answer_is_the_same(theme: str, seed: int) -> None:
         assert rows(answer(log, 1, policies=policies)[0]) == expected
 
 
-def half_folded(seed: int, folder: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """A life's log, and what to ask of it after the state in its middle."""
-    log = as_table(live("deduplication", seed).log)
-    replay_in_process(log.slice(0, len(log) // 2), folder, partitions=1)
-    state = LiveState(read_states(folder / "state") or [], LedgerStore(str(folder / "store")))
-    return log, {"policies": POLICIES[:2], "live": state}
+def half_folded(log: pa.Table, folder: Path, partitions: int = 1) -> LiveState:
+    """The state in the middle of a log."""
+    replay_in_process(log.slice(0, len(log) // 2), folder, partitions=partitions)
+    return LiveState(read_states(folder / "state") or [], LedgerStore(str(folder / "store")))
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_after_a_state(seed: int, tmp_path: Path) -> None:
-    log, asked = half_folded(seed, tmp_path / "replayed")
+    log = as_table(live("deduplication", seed).log)
+    asked: dict[str, Any] = {"policies": POLICIES[:2], "live": half_folded(log, tmp_path / "replayed")}
     expected = rows(answer(log, 1, **asked)[0])
     with resumed(1 + seed % 3):
         assert rows(answer(log, 1, **asked)[0]) == expected

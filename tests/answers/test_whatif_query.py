@@ -88,7 +88,8 @@ def test_the_rows_are_the_same(theme: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_after_a_state(seed: int, tmp_path: Path) -> None:
-    own, asked = half_folded(seed, tmp_path / "replayed")
+    own = as_table(live("deduplication", seed).log)
+    asked: dict[str, Any] = {"policies": POLICIES[:2], "live": half_folded(own, tmp_path / "replayed")}
     expected = rows(answer(own, 1, **asked)[0])
     with in_batches(1 + seed % 3):
         assert rows(answer(own, 1, **asked)[0]) == expected
@@ -195,9 +196,8 @@ def test_after_a_crash_it_goes_on(ask: Ask, cut: int) -> None:
 
 @pytest.mark.spark
 def test_it_goes_on_from_the_state_of_a_query(ask: Ask, tmp_path: Path) -> None:
-    own, out = log(), tmp_path / "replayed"
-    replay_in_process(own.slice(0, len(own) // 2), out, partitions=3)
-    state = LiveState(read_states(out / "state") or [], LedgerStore(str(out / "store")))
+    own = log()
+    state = half_folded(own, tmp_path / "replayed", partitions=3)
     expected = whatif(own, SETS, partitions=3, live=state)
     assert any(expected.totals[-1].differences.values())
     with crash_in(1), pytest.raises(QueryFailed, match="the same command goes on from there"):
