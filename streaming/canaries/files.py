@@ -158,7 +158,10 @@ class CanaryFiles:
         parts = [from_bytes(self._read(_ANSWER, look, partition)) for partition, look in marker.kept.items()]
         names = [each.name for each in marker.canaries]
         empty = [each._replace(differences=each.differences._replace(rows=None)) for each in parts]
-        since = ", ".join(f"{each.name} since {clock_text(each.since)}" for each in marker.canaries)
+        since = ", ".join(
+            f"{each.name} since {clock_text(each.since) if each.since else 'the first record'}"
+            for each in marker.canaries
+        )
         found = joined(f"the traffic of {self._store}: {since}", marker.records, empty, names)
         tables, count = [DIFFERENCES.empty_table()], 0
         for table in self._differences(marker):

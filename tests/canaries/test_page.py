@@ -32,7 +32,11 @@ def test_the_report(folder: Path) -> None:
         with urlopen(f"{endpoint.url}/canaries") as answer:
             text = answer.read().decode()
             assert "script" not in answer.headers["Content-Security-Policy"]
-        assert re.search(r"ttl since \d{4}-\d\d-\d\d", text)
+        assert "ttl since the first record" in text
+        own.names = ("ttl", "keep")
+        own.begin()
+        with urlopen(f"{endpoint.url}/canaries") as answer:
+            assert re.search(r"keep since 2026-\d\d-\d\d", answer.read().decode())
         assert "Messages that differ" in text
         with urlopen(endpoint.url) as answer:
             assert 'href="canaries"' in answer.read().decode()
