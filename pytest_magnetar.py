@@ -317,6 +317,8 @@ def _base64url(data: bytes) -> str:
 
 
 def _topic_path(topic: str) -> str:
+    if "://" in topic and topic.count("/") < 4:
+        raise ValueError(f"{topic} is not the name of a topic: expected persistent://TENANT/NAMESPACE/TOPIC")
     if "://" not in topic:
         topic = f"persistent://{topic}" if topic.count("/") == 2 else f"persistent://public/default/{topic}"
     domain, _, rest = topic.partition("://")
@@ -331,38 +333,68 @@ def pulsar_broker_settings() -> dict[str, str]:
     return {}
 
 
-@pytest.fixture(scope="session")
-def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[PulsarBroker]:
-    folder = Path(tempfile.mkdtemp(prefix="magnetar-"))
-    command = [sys.executable, "-P", "-c", _PROGRAM, _HOME,
-               "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(folder)]  # fmt: skip
-    key = None
-    for name, value in pulsar_broker_settings.items():
-        if name == "tokens":
-            if value == "true":
-                key = secrets.token_bytes(32)
-                command += ["--token-secret-key", f"data:;base64,{base64.b64encode(key).decode()}"]
-            continue
-        command += ["--profile", value] if name == "profile" else ["--set", f"{name}={value}"]
-    # not in the application's folder, where packages may have the names of Magnetar's
-    # And not in pytest's process group: what is sent to that, such as Ctrl-C in the debugger, is not for the broker, which ends with pytest.
-    process = subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        service_url, admin_url = _urls(process)
-        yield PulsarBroker(service_url, admin_url, folder / _LOG, key)
-    finally:
-        process.terminate()
+class _Double:
+    """The broker's process, which is started again for the next test if one ends it."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._settings = settings
+        self._start()
+
+    def _start(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="magnetar-"))
+        command = [sys.executable, "-P", "-c", _PROGRAM, _HOME,
+                   "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(self._folder)]  # fmt: skip
+        key = None
+        for name, value in self._settings.items():
+            if name == "tokens":
+                if str(value).lower() == "true":
+                    key = secrets.token_bytes(32)
+                    command += ["--token-secret-key", f"data:;base64,{base64.b64encode(key).decode()}"]
+                continue
+            command += ["--profile", value] if name == "profile" else ["--set", f"{name}={value}"]
+        # not in the application's folder, where packages may have the names of Magnetar's
+        # And not in pytest's process group: what is sent to that, such as Ctrl-C in the debugger, is not for the broker, which ends with pytest.
+        self._process = subprocess.Popen(
+            command,
+            cwd=self._folder,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            process.wait(10)
+            service_url, admin_url = _urls(self._process)
+        except BaseException:
+            self.close()
+            raise
+        self._broker = PulsarBroker(service_url, admin_url, self._folder / _LOG, key)
+
+    def running(self) -> PulsarBroker:
+        """The broker, or another one in place of one that has ended."""
+        if self._process.poll() is not None:
+            self.close()
+            self._start()
+        return self._broker
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pipe in (process.stdin, process.stderr):
+            self._process.kill()
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stderr):
             if pipe is not None:
                 pipe.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _pulsar_broker_process(pulsar_broker_settings: dict[str, str]) -> Iterator[_Double]:
+    double = _Double(pulsar_broker_settings)
+    yield double
+    double.close()
 
 
 def _urls(process: subprocess.Popen[str]) -> Sequence[str]:
@@ -381,11 +413,9 @@ _BROKER = pytest.StashKey[PulsarBroker]()
 
 
 @pytest.fixture
-def pulsar_broker(
-    request: pytest.FixtureRequest, _pulsar_broker_process: PulsarBroker
-) -> Iterator[PulsarBroker]:
+def pulsar_broker(request: pytest.FixtureRequest, _pulsar_broker_process: _Double) -> Iterator[PulsarBroker]:
     """A fresh broker whose clock stands still. If the test fails, its log is kept, and the report says where."""
-    broker = _pulsar_broker_process
+    broker = _pulsar_broker_process.running()
     broker._begin(request.node.nodeid)
     request.node.stash[_BROKER] = broker
     yield broker

@@ -444,15 +444,19 @@ def test_first(pulsar_broker):
 
 def test_of_others():
     pass
+
+
+def test_that_comes_later(pulsar_broker):
+    pulsar_broker.now()
 """
 
 
-def test_a_broker_that_ends_in_a_test_fails_that_test(tmp_path: Path) -> None:
+def test_a_broker_that_ends_in_a_test_fails_that_test_alone(tmp_path: Path) -> None:
     done = pytest_in(tmp_path, ("test_ends.py", ENDS_THE_BROKER))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the broker has ended" in done.stdout
     assert "the log of the broker is lost" in done.stdout
-    assert "1 failed, 1 passed" in done.stdout
+    assert "1 failed, 2 passed" in done.stdout
 
 
 ENDLESS = """
