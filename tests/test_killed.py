@@ -339,6 +339,7 @@ _TEMPORARY = "a folder that nobody looks for after its process"
 _TRIED = "by a real query that is killed, in tests/chaos/ and tests/e2e/"
 _MARKS = "what a page or a view shows, and nothing goes on from"
 
+_CANARIES = "before each file that is published or deleted, in tests/canaries/test_beside.py"
 _COMPACTED = "at each call of a compaction and between them, in tests/sinks/test_compaction_killed.py"
 
 WRITERS = {
@@ -364,6 +365,7 @@ WRITERS = {
     "sinks/outputs.py:new_file": "write a log",
     "sinks/outputs.py:new_lines": "write a log",
     "sinks/quarantine.py:write": _TRIED,
+    "sinks/folded.py:write": _CANARIES,
     "sinks/segments.py:_rewrite": "micro-batches",
     "sinks/segments.py:append": "micro-batches",
     "sinks/storage.py:_create": "micro-batches",
@@ -394,6 +396,14 @@ WRITERS = {
     "streaming/answers/whatif/query.py:_stage": "whatif --checkpoint",
     "streaming/answers/whatif/query.py:_write": _ONE,
     "streaming/answers/whatif/query.py:write": _ONE,
+    "streaming/canaries/beside.py:_begin": _CANARIES,
+    "streaming/canaries/beside.py:_earlier": _CANARIES,
+    "streaming/canaries/files.py:_write": _CANARIES,
+    "streaming/canaries/files.py:_write_rows": _CANARIES,
+    "streaming/canaries/files.py:_write_table": _CANARIES,
+    "streaming/canaries/files.py:commit": _CANARIES,
+    "streaming/canaries/files.py:only": _CANARIES,
+    "streaming/canaries/files.py:write": _CANARIES,
     "streaming/cli/advise.py:advise_command": "advise",
     "streaming/cli/compact.py:compact_command": _COMPACTED,
     "streaming/cli/check.py:_written": "check",
@@ -402,7 +412,7 @@ WRITERS = {
     "streaming/cli/outputs.py:invoke": "whatif",
     "streaming/cli/record.py:record_command": _KEPT,
     "streaming/cli/state.py:export_command": _ONE,
-    "streaming/cli/whatif.py:_write": "whatif",
+    "streaming/cli/whatif.py:write_answer": "whatif",
     "streaming/answers/check/minimize.py:write": "minimize",
     "streaming/jobs/demo.py:make_log": "demo",
     "streaming/kafka/ingress.py:_note_written": _ONE,
@@ -494,7 +504,7 @@ def _writers() -> Iterator[str]:
 _OTHERS = {
     "sinks/delta_log.py:_uri", "streaming/answers/whatif/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/fold/record_fold.py:fold",
     "streaming/answers/whatif/clients/reactive.py:_record", "streaming/record/capture.py:_write", "streaming/runtime/signals.py:_leave", "streaming/state/spread.py:_unused",
-    "streaming/answers/whatif/diff.py:_moved", "streaming/cli/errors.py:main",
+    "streaming/answers/whatif/diff.py:_moved", "streaming/answers/whatif/folds.py:_table_bytes", "streaming/cli/errors.py:main",
 }  # fmt: skip
 """Calls of other things that have such a name."""
 
