@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from schemas.commands import Mirror, MirroredSubscription
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.metrics.endpoint import registry
-from streaming.metrics.query import BatchProgress, QueryMetrics
+from streaming.metrics.query import BatchProgress, CanaryFigures, QueryMetrics
 from tests.broker.kit import Run
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -34,7 +34,7 @@ def expressions() -> list[tuple[str, str]]:
 
 
 def scrape() -> str:
-    """What a query with some traffic and a mirrored topic answers at ``/metrics``."""
+    """What a query with some traffic, a mirrored topic and a canary answers at ``/metrics``."""
     run = Run(
         backlogQuotaDefaultLimitBytes=100_000,
         backlogQuotaDefaultLimitSecond=40,
@@ -52,6 +52,7 @@ def scrape() -> str:
     measured.quarantined = {"malformed": 1}
     metrics = QueryMetrics()
     metrics.batch({(0, "SEND_RECEIPT"): 2}, [measured])
+    metrics.canaries([CanaryFigures("ttl", "t", "s", 1, None, {"lost newly": 2})], {"ttl": run.now})
     metrics.files({"segments": 3, "tables": 5, "checkpoint": 20})
     metrics.progress(
         BatchProgress(
