@@ -357,7 +357,7 @@ class Canaries:
         return found
 
     def _map(self, work: Sequence[_Work]) -> list[_Found | None]:
-        if self._spark is None or len(work) < 2:
+        if self._spark is None:
             return [_look_at(each) for each in work]
         context = self._spark.sparkContext
         context.setJobGroup(self._group, "canaries")
