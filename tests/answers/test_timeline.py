@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +19,9 @@ from schemas.records import RECORD
 from sinks.ledger_store import LedgerStore
 from sinks.outputs import InTheWay
 from sinks.storage import Damaged
+from sinks.tables import read_table
 from streaming.answers.explain import life
+from streaming.answers.history import timeline as history
 from streaming.answers.history.debugger import Breakpoint, Debugger
 from streaming.answers.history.folders import Folders, NotFound
 from streaming.answers.history.inspection import differences, topic_stats
@@ -87,8 +90,52 @@ def test_each_moment_is_as_the_fold_of_the_beginning(seed: int, tmp_path: Path) 
     assert len(list((tmp_path / "timeline" / "snapshots").iterdir())) <= len(log) // 37 + 1
 
 
+def large_messages() -> pa.Table:
+    """Every third message has 1 kB."""
+    sent = [publish(number, payload="x" * 1000 * (number % 3 == 0)) for number in range(30)]
+    return log_of(subscribe(), flow(20), *sent)
+
+
+def test_large_commands_make_shorter_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "BYTES", 3000)
+    log = large_messages()
+    timeline = Timeline(log, tmp_path / "timeline", every=10)
+    for moment in (15, len(timeline)):
+        assert same(timeline.states(moment), folded(log, moment, tmp_path / str(moment)))
+        timeline = Timeline(log, tmp_path / "timeline", every=10)  # goes on
+    stops = sorted(int(each.name) for each in (tmp_path / "timeline" / "snapshots").iterdir())
+    for start, stop in pairwise([0, *stops]):
+        sizes = [len(each["value"]) for command in timeline.commands(start, stop) for each in command]
+        assert len(sizes) <= 10
+        assert sum(sizes) <= 3000
+    assert stops[-1] == len(timeline)
+    assert len(stops) > len(timeline) / 10 + 1
+    receipts = read_table(str(tmp_path / "timeline" / "tables"), "SEND_RECEIPT")
+    assert sorted(receipts["sequence_id"].to_pylist()) == [*range(30)]
+
+
+def test_a_command_that_is_larger_than_a_step_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "BYTES", 1)
+    timeline = Timeline(story(), tmp_path / "timeline")
+    assert same(timeline.states(7), folded(story(), 7, tmp_path / "other"))
+    assert len([*(tmp_path / "timeline" / "snapshots").iterdir()]) == 7
+
+
+def test_snapshots_of_other_steps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of earlier versions, which noted `every`."""
+    Timeline(story(), tmp_path).states(7)
+    claim = tmp_path / "timeline.json"
+    noted = json.loads(claim.read_bytes())
+    claim.write_text(json.dumps({"log": noted["log"], "every": 10_000, "encoding": noted["encoding"]}))
+    with pytest.raises(InTheWay, match="or of another version of Magnetar"):
+        Timeline(story(), tmp_path).states(7)
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_steps_back_are_as_the_fold_from_the_start(seed: int, tmp_path: Path) -> None:
+def test_steps_back_are_as_the_fold_from_the_start(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "BYTES", (1, 2000, history.BYTES)[seed % 3])
     draw, log = Random(seed), random_log(seed)
     timeline = Timeline(log, tmp_path / "timeline", every=29)
     debugger = Debugger(timeline)

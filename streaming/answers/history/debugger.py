@@ -88,7 +88,7 @@ class Debugger:
         """Go back until a breakpoint is met, or to the beginning, which is None."""
         end = self._moment - 1
         while end > 0:
-            base = (end - 1) - (end - 1) % self._timeline.every
+            base, _ = self._timeline.around(end - 1)
             met = [(moment, found) for moment, found in self._met(base, end) if found is not None]
             if met:
                 moment, found = met[-1]
@@ -117,6 +117,7 @@ class Debugger:
             each.partition: LiveFold(each.partition, self._timeline.store, each) for each in states
         }
         self._moment = self._loaded = base
+        _, self._end = self._timeline.around(base)
         for records in self._timeline.commands(base, moment):
             self._fold(records)
 
@@ -130,10 +131,11 @@ class Debugger:
 
     def _get_ready(self) -> None:
         """Before the first command of a part of the log: its entries are needed, which are there once it is folded."""
-        if self._moment % self._timeline.every == 0:
+        if self._moment == self._end:
             self._timeline.extend(self._moment + 1)
             if self._loaded < self._moment:
                 self._load(self._moment)
+            _, self._end = self._timeline.around(self._moment)
 
     def _fold(self, records: Sequence[dict[str, Any]]) -> list[tuple[int, Row]]:
         rows: list[tuple[int, Row]] = []

@@ -1,4 +1,4 @@
-"""A log at any command: snapshots of the brokers' states every so many commands, and a fold from there.
+"""A log at any command: snapshots of the brokers' states every so many commands or bytes, and a fold from there.
 
 A timeline has a folder, which grows as later moments are asked for and can be deleted at any time. Several processes may use it at a
 time: one folds, and the others wait for it::
@@ -8,7 +8,7 @@ time: one folds, and the others wait for it::
     <folder>/timeline.json    of which log these are
     <folder>/store     all entries that were ever written: a moment may need those that a later trim deleted
 
-In memory are the log, the states of one moment, and the rows of `EVERY` commands.
+In memory are the log, the states of one moment, and the rows of `EVERY` commands, or of those with `BYTES`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from schemas.arguments import checked
 from schemas.effects import KINDS, LedgerDeleted
@@ -51,7 +52,8 @@ from streaming.runtime.cache import cache_dir
 from streaming.state.saved import read_states, write_states
 
 EVERY = 10_000
-"""The number of commands from one snapshot to the next."""
+BYTES = 256 << 20
+"""From one snapshot to the next are so many commands, or fewer that have so many bytes of values."""
 
 _SNAPSHOTS = "snapshots"
 
@@ -80,10 +82,12 @@ def is_folder_of_log(path: str | Path) -> bool:
 
 
 class Claim(msgspec.Struct, kw_only=True, frozen=True):
-    """Of which log a folder has snapshots. `log`: its digest; `encoding`: the version of the states' encoding."""
+    """Of which log a folder has snapshots. `log`: its digest; `commands`, `size`: how far these are apart at most, see `EVERY`;
+    `encoding`: the version of the states' encoding."""
 
     log: str
-    every: int
+    commands: int = 0  # earlier versions noted something else
+    size: int = 0
     encoding: int
 
 
@@ -185,8 +189,14 @@ class Timeline:
     def snapshot(self, moment: int) -> tuple[int, list[StateRow]]:
         """The last snapshot up to a moment: when it was taken, and the states."""
         self.extend(moment)
-        base = max(each for each in self._snapshots() if each <= moment)
+        base, _ = self.around(moment)
         return base, self._states(base)
+
+    def around(self, moment: int) -> tuple[int, int]:
+        """When the last snapshot up to a moment was taken, and the first one after it; if there is none yet, that is the same one."""
+        all_ = self._snapshots()
+        base = max(each for each in all_ if each <= moment)
+        return base, min((each for each in all_ if each > moment), default=base)
 
     def folders(self, moment: int) -> Folders:
         """The outputs, entries and states at a moment, to explain them."""
@@ -227,17 +237,17 @@ class Timeline:
         if not 0 <= moment <= len(self):
             raise NotFound(f"{moment}: the log has {counted(len(self), 'command')}")
         if self._use is None:
-            claim = Claim(log=self._digest, every=self.every, encoding=VERSION)
+            claim = Claim(log=self._digest, commands=self.every, size=BYTES, encoding=VERSION)
             self._use = _claim(self._folder, claim)
         if max(self._snapshots()) < moment:
             with _locked(self._folder / _FOLDING, fcntl.LOCK_EX):
                 self._fold(moment)
 
     def _fold(self, moment: int) -> None:
-        done = max(self._snapshots())
+        done, batch = max(self._snapshots()), len(self._snapshots()) - 1
         tables = TableSink(str(self._folder / "tables"))
         while done < moment:
-            batch, stop = done // self.every, min((done // self.every + 1) * self.every, len(self))
+            stop = self._stop(done)
             fold = Fold(self.store, self._states(done))
             self.store.begin(batch)
             tables.begin(batch)
@@ -253,7 +263,15 @@ class Timeline:
             Storage(str(new)).write_json(_FILES, _Files(tables=written))
             self._path(stop).parent.mkdir(exist_ok=True)
             new.rename(self._path(stop))
-            done = stop
+            done, batch = stop, batch + 1
+
+    def _stop(self, moment: int) -> int:
+        """Until when to fold from a snapshot on: at least one command."""
+        stop = min(moment + self.every, len(self))
+        sizes: Any = pc.binary_length(self._slice(moment, stop)["value"])
+        fit = np.searchsorted(np.cumsum(sizes.to_numpy(), dtype=np.int64), BYTES, side="right")
+        whole = int(np.searchsorted(self._first, self._first[moment] + fit, side="right")) - 1
+        return min(max(whole, moment + 1), stop)
 
     def _states(self, moment: int) -> list[StateRow]:
         """The states of a snapshot. Raises `Damaged`."""
@@ -301,8 +319,8 @@ def _claim(folder: Path, claim: Claim) -> IO[bytes]:
             storage.write_json(_CLAIM, claim)
         elif found != claim:
             raise InTheWay(
-                f"{folder} has snapshots of another log, or of this log before it changed: delete it, or "
-                "choose another folder"
+                f"{folder} has snapshots of another log, of this log before it changed, or of another version of Magnetar: delete it, "
+                "or choose another folder"
             )
     return used
 
@@ -340,7 +358,7 @@ def forget(folder: Path) -> None:
 
 def _cached(digest: str) -> Path:
     """The folder of a log in the user's cache."""
-    key = sha256(repr((__version__, VERSION, digest)).encode()).hexdigest()[:32]
+    key = sha256(repr((__version__, VERSION, EVERY, BYTES, digest)).encode()).hexdigest()[:32]
     folder = cache_dir() / "timelines" / key
     try:
         _touch(folder)  # the last ones used are kept
