@@ -231,9 +231,10 @@ def _answered(folder: Path) -> Any:
 
 def _whatif_begins(folder: Path) -> None:
     """The files of a what-if with a checkpoint, up to the start of its query."""
-    parts = by_partition(load(folder / "log.jsonl", partitions=2).records)
     with opened(folder / "kept", ()) as kept:
-        _, parts = kept.as_begun(6, parts)
+        log = kept.as_begun(read_log(folder / "log.jsonl"))
+        kept.note(log)
+        parts = by_partition(load(log, partitions=2).records)
         partitions = [query.Partition(number, own, [], [], None, None) for number, own in parts.items()]
         begun = kept.next()
         query._begun(partitions, begun, Storage(str(begun)))
@@ -390,7 +391,7 @@ WRITERS = {
     "streaming/answers/whatif/answer.py:_write_parted": "whatif",
     "streaming/answers/whatif/answer.py:put": "whatif",
     "streaming/answers/whatif/answer.py:write": "whatif",
-    "streaming/answers/whatif/folder.py:as_begun": "whatif --checkpoint",
+    "streaming/answers/whatif/folder.py:note": "whatif --checkpoint",
     "streaming/answers/whatif/folder.py:opened": _TEMPORARY,
     "streaming/answers/whatif/query.py:_begun": "whatif --checkpoint",
     "streaming/answers/whatif/query.py:_stage": "whatif --checkpoint",

@@ -22,7 +22,7 @@ from streaming.kafka.records import READ, ingress_records
 from streaming.kafka.topics import Offsets, are_distinct, topic_offsets, topic_settings
 from streaming.kafka.url import KafkaUrl
 from streaming.log.merge import merge_partitions
-from streaming.log.partition import note_on_strays
+from streaming.log.partition import by_partition, note_on_strays
 from streaming.log.spool import Spool
 from streaming.log.table import LogError
 
@@ -120,7 +120,7 @@ def _records(admin: KafkaAdminClient, url: KafkaUrl) -> int:
 
 
 def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
-    """The whole log in a Kafka topic, as the query reads it.
+    """The whole log in a Kafka topic, as the query reads it, one ingress partition after the other: so it is the same whenever it is read.
 
     Raises `LogError` if the topic does not exist or no longer holds all that was written to it, or if a transaction does not end;
     `KafkaUnreachable`, also if Kafka deletes records before they are read.
@@ -141,7 +141,8 @@ def read_topic(url: KafkaUrl, config: KafkaConfig = PLAIN) -> TopicLog:
     found = Spool(RECORD)
     for piece in read_records(url, offsets, config):
         found.add(piece)
-    return TopicLog(found.table(), offsets)
+    parts = by_partition(found.table()).values()
+    return TopicLog(pa.concat_tables([RECORD.empty_table(), *parts]), offsets)
 
 
 def read_records(url: KafkaUrl, offsets: Offsets, config: KafkaConfig = PLAIN) -> Iterator[pa.Table]:

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -27,6 +28,9 @@ from streaming.cli.app import app
 from streaming.cli.errors import FAILED
 from streaming.jobs.replay import load
 from streaming.log.files import write_log
+from streaming.log.partition import partition_log
+from streaming.log.policies import configuring
+from streaming.log.table import LogError
 from streaming.spark.failure import QueryFailed
 from tests.answers.test_reactive import as_table
 from tests.answers.test_resumed import half_folded
@@ -34,6 +38,7 @@ from tests.answers.test_settled import LEDGERS, POLICIES, answer, rows
 from tests.answers.test_whatif import Record, ack, eviction, flow, publish, subscribe, table, ttl
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
+from tests.state.test_other_partitions import made_log
 
 SETS = [PolicySet("short", ttl(100)), PolicySet("evict", eviction(500))]
 LATE = 200
@@ -245,6 +250,35 @@ def test_a_log_that_grew_is_taken_as_it_was(ask: Ask) -> None:
         longer.append(late.filter(pa.compute.greater(late["offset"], before[partition]["offset"][-1])))
     expected = rows(ask(own))
     assert rows(ask(pa.concat_tables(longer))) == expected
+
+
+@pytest.mark.spark
+def test_a_log_that_grew_is_projected_as_it_was(ask: Ask, tmp_path: Path) -> None:
+    grown, state = log(), half_folded(log(), tmp_path / "replayed", partitions=3)
+    expected = rows(ask(grown.slice(0, 2000), live=state))
+    assert rows(ask(grown, live=state)) == expected
+
+
+@pytest.mark.spark
+def test_a_topic_that_grew_is_taken_as_it_was(ask: Ask) -> None:
+    """Also if late records come in the middle, among those of another ingress partition."""
+    topic = partition_log(made_log(400).filter(pc.field("topic").is_valid()), 2)
+    late = pc.and_(pc.equal(topic["partition"], 1), pc.greater(topic["offset"], 60))
+    begun = topic.filter(pc.invert(late))
+    assert begun["timestamp"][-1].as_py() > topic.filter(late)["timestamp"][0].as_py()
+    sets = [PolicySet("short", configuring(settings={"ttlDurationDefaultInSeconds": 1}))]
+    expected = ask(begun, sets)
+    assert expected.records == len(begun)
+    assert to_json(ask(topic, sets)) == to_json(expected)
+
+
+@pytest.mark.spark
+def test_what_is_no_log_begins_nothing(ask: Ask, tmp_path: Path) -> None:
+    topic = partition_log(log(), 2)
+    twice = pa.concat_tables([topic, topic.slice(0, 1)])
+    with pytest.raises(LogError, match="an offset occurs twice"):
+        ask(twice)
+    assert ask(log()).records == len(log())
 
 
 @pytest.mark.spark

@@ -47,6 +47,7 @@ from streaming.answers.whatif.side_by_side import fold_reacted, fold_side_by_sid
 from streaming.answers.whatif.texts import is_in, ranks
 from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
+from streaming.log.files import read_log
 from streaming.log.partition import by_partition
 from streaming.log.pins import PartitionPins, configurations, is_mirrored, of_baseline, pin, pins
 from streaming.log.policies import configuring, of_profile, read_policies
@@ -115,9 +116,7 @@ def whatif(
                 raise ValueError("on a cluster, name a checkpoint: a folder that all of its machines have")
             inputs = [log, *(each.source for each in named)]
             folder = stack.enter_context(opened(checkpoint, inputs))
-        logged, parts, starts = _traffic(log, name, partitions, live, clients)
-        if folder is not None:
-            logged, parts = folder.as_begun(logged, parts)
+        logged, parts, starts = _traffic(log, name, partitions, live, clients, folder)
 
         def fold(parts: Mapping[int, pa.Table], named: Sequence[PolicySet]) -> WhatIf:
             work = list(_works(parts, named, starts, clients))
@@ -137,8 +136,12 @@ def _traffic(
     partitions: int | None,
     live: LiveState | None,
     clients: ClientSettings | None,
+    folder: Folder | None,
 ) -> tuple[int, dict[int, pa.Table], Mapping[int, Start]]:
-    """How many records a log has, and by ingress partition what there is to fold, and where its fold starts. Raises as `whatif`."""
+    """How many records a log has, and by ingress partition what there is to fold, and where its fold starts. With a `folder`, of a log as
+    it was when the what-if began. Raises as `whatif`."""
+    if folder is not None:
+        log = folder.as_begun(log if isinstance(log, pa.Table) else read_log(log))
     if live is not None:
         partitions = partitions_of(live.states, partitions)
     loaded = load(log, partitions=partitions)
@@ -146,9 +149,10 @@ def _traffic(
         raise LogError(
             f"{name}: a mirror wrote it, which can't see what clients send: there are none to model. Let them act as recorded"
         )
-    if live is None:
-        return loaded.logged, by_partition(loaded.records), {}
-    records, starts = project(loaded.records, live)
+    records, starts = (loaded.records, {}) if live is None else project(loaded.records, live)
+    if folder is not None:
+        assert isinstance(log, pa.Table)
+        folder.note(log)
     return loaded.logged, by_partition(records), starts
 
 

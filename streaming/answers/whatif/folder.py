@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,24 +15,26 @@ from sinks.links import is_plain
 from sinks.lock import exclusive
 from sinks.outputs import WHATIF, InTheWay, check_apart, check_folder, check_nested
 from sinks.storage import TEMPORARY, Storage
+from streaming.log.spool import Spool, pieces
 
 BEGIN_ANEW = "Remove the folder of the what-if, and it begins anew"
 
 CHECKPOINT = "checkpoint"
 """In the folder of a fold: Spark's."""
 
-_LOG = WHATIF
+_BEGUN = WHATIF
 
 
 class AnotherWhatIf(InTheWay):
     """A folder is for another what-if. The text says in what they differ."""
 
 
-class _Log(msgspec.Struct):
-    """How far a log went when the what-if began: its records, and the last offset of each ingress partition. `folder`: where this is."""
+class _Begun(msgspec.Struct):
+    """How far a log went when the what-if began: its records and, if it had ingress partitions, the last offset of each. `folder`: where
+    this is."""
 
     records: int
-    last: dict[int, int]
+    ends: dict[int, int] | None
     folder: str
 
 
@@ -43,26 +45,27 @@ class Folder:
         """`advice`: a clause that says what to do if a fold fails."""
         self.path, self.advice, self._folds = path, advice, 0
 
-    def as_begun(self, logged: int, parts: Mapping[int, pa.Table]) -> tuple[int, dict[int, pa.Table]]:
-        """How many records a log had when the what-if began, and these, by ingress partition. It may have grown."""
-        storage = Storage(str(self.path))
+    def as_begun(self, log: pa.Table) -> pa.Table:
+        """A log, as it is before it gets other ingress partitions or another beginning, as far as it went when the what-if began."""
+        storage = self._storage()
         storage.sweep()
-        begun, folder = storage.read_json(_LOG, _Log, "how far the log went", BEGIN_ANEW), storage.url
+        begun = storage.read_json(_BEGUN, _Begun, "how far the log went", BEGIN_ANEW)
         if begun is None:
-            last = {partition: own["offset"][-1].as_py() for partition, own in parts.items()}
-            begun = _Log(logged, last, folder)
-            storage.write_json(_LOG, begun)
-        if begun.folder != folder:
+            return log
+        if begun.folder != storage.url:
             raise AnotherWhatIf(
-                f"{folder} began as {begun.folder}, and Spark goes on only there: move it back, or choose another folder"
+                f"{storage.url} began as {begun.folder}, and Spark goes on only there: move it back, or choose another folder"
             )
-        return begun.records, {
-            partition: own.slice(
-                0, int(np.searchsorted(own["offset"].to_numpy(), begun.last[partition], side="right"))
-            )
-            for partition, own in parts.items()
-            if partition in begun.last
-        }
+        return log.slice(0, begun.records) if begun.ends is None else _until(log, begun.ends)
+
+    def note(self, log: pa.Table) -> None:
+        """The log, which `as_begun` returned, can be folded: note how far it goes."""
+        storage = self._storage()
+        if storage.info(_BEGUN) is None:
+            storage.write_json(_BEGUN, _Begun(len(log), _ends(log), storage.url))
+
+    def _storage(self) -> Storage:
+        return Storage(str(self.path))
 
     def next(self) -> Path:
         """The folder of the next fold."""
@@ -80,9 +83,9 @@ def check(path: str | Path, inputs: Iterable[object] = (), out: str | Path | Non
     check_apart(path, read)
     if out is not None:
         check_apart(path, [out], "an output")
-    is_new = not (path / _LOG).is_file()
+    is_new = not (path / _BEGUN).is_file()
     if is_new and any(path.glob("fold-*")):
-        raise InTheWay(f"{path} lacks {_LOG}. {BEGIN_ANEW}")
+        raise InTheWay(f"{path} lacks {_BEGUN}. {BEGIN_ANEW}")
     check_nested(path, read)
     if is_new:
         check_folder(path, own=lambda name: name.startswith(f"{TEMPORARY}/"), writer="what-if")
@@ -102,3 +105,23 @@ def opened(path: str | Path | None, inputs: Iterable[object]) -> Iterator[Folder
             Path(path),
             f"What is folded is in {path}: the same command goes on from there. If it can't, remove the folder",
         )
+
+
+def _ends(log: pa.Table) -> dict[int, int] | None:
+    """The last offset of each ingress partition; None: the log has none."""
+    if "partition" not in log.column_names:
+        return None
+    last = log.group_by("partition").aggregate([("offset", "max")])
+    return dict(zip(last["partition"].to_pylist(), last["offset_max"].to_pylist(), strict=True))
+
+
+def _until(log: pa.Table, ends: dict[int, int]) -> pa.Table:
+    """The records of a log up to the last offset of each ingress partition."""
+    if "partition" not in log.column_names:
+        return log
+    found = Spool(log.schema)
+    for piece in pieces(log):
+        partition, offset = piece["partition"].to_numpy(), piece["offset"].to_numpy()
+        end = np.array([ends.get(each, -1) for each in partition.tolist()], np.int64)
+        found.add(piece.filter(pa.array(offset <= end)))
+    return found.table()
