@@ -24,6 +24,8 @@ from sinks.tables import read_table
 from streaming.answers.history.folders import Budget, Folders
 from streaming.answers.history.timeline import Timeline
 from streaming.answers.whatif.diff import diff
+from streaming.answers.whatif.folder import opened
+from streaming.answers.whatif.projection import LiveState
 from streaming.jobs.replay import replay_in_process
 from streaming.jobs.summary import what_happened
 from streaming.log.files import read_log
@@ -173,6 +175,23 @@ def _followed(folder: Path) -> Any:
     return progress.time, {name: each.read_to for name, each in progress.topics.items()}
 
 
+def _whatif(folder: Path) -> None:
+    """A what-if begins from the state of a query."""
+    _replay(folder)
+    log, live = read_log(folder / "log.jsonl"), _live(folder)
+    with opened(folder / "kept", ()) as kept:
+        kept.note(log, live, live.read())
+
+
+def _live(folder: Path) -> LiveState:
+    return LiveState(read_states(folder / "out" / "state") or [], LedgerStore(str(folder / "out" / "store")))
+
+
+def _whatif_goes_on(folder: Path) -> Any:
+    with opened(folder / "kept", ()) as kept:
+        return kept.as_begun(read_log(folder / "log.jsonl"), _live(folder))
+
+
 KINDS: dict[str, tuple[Callable[[Path], Any], str, Callable[[Path], Any]]] = {
     "states of a replay": (_replay, "out/state/states.parquet", lambda folder: read_states(folder / "out/state")),
     "what was replayed": (_replay, "out/state/replay.json", lambda folder: read_replayed(folder / "out/state")),
@@ -203,6 +222,8 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str, Callable[[Path], Any]]] = {
     "output rows for a comparison": (
         _replay, "out/tables/kind=SEND_RECEIPT/*.parquet", lambda folder: diff(folder / "out", folder / "out"),
     ),
+    "how far a log went": (_whatif, "kept/whatif-log.json", _whatif_goes_on),
+    "what a query had when a what-if began": (_whatif, "kept/whatif-state", _whatif_goes_on),
     "quarantine": (
         _replay, "out/quarantine/*.parquet", lambda folder: Quarantine(str(folder / "out")).records().to_pylist(),
     ),

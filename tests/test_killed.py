@@ -23,6 +23,7 @@ from streaming.answers.check.minimize import Minimized, write
 from streaming.answers.history.timeline import Timeline
 from streaming.answers.whatif import query
 from streaming.answers.whatif.folder import opened
+from streaming.answers.whatif.projection import LiveState
 from streaming.broker.state.codec import decode_state
 from streaming.cli.app import app
 from streaming.cli.errors import FAILED
@@ -230,10 +231,11 @@ def _answered(folder: Path) -> Any:
 
 
 def _whatif_begins(folder: Path) -> None:
-    """The files of a what-if with a checkpoint, up to the start of its query."""
+    """The files of a what-if with a checkpoint, from the state of a query, up to the start of its own."""
+    live = LiveState(read_states(folder / "out" / "state") or [], LedgerStore(str(folder / "out" / "store")))
     with opened(folder / "kept", ()) as kept:
-        log = kept.as_begun(read_log(folder / "log.jsonl"))
-        kept.note(log)
+        log, before = kept.as_begun(read_log(folder / "log.jsonl"), live)
+        kept.note(log, live, before)
         parts = by_partition(load(log, partitions=2).records)
         partitions = [query.Partition(number, own, [], [], None, None) for number, own in parts.items()]
         begun = kept.next()
@@ -258,7 +260,7 @@ WORKS: dict[str, Work] = {
     "whatif": Work(
         _command("whatif", "IN/log.jsonl", "--profile", "2.x", "--partitions", "1", "--processes", "1", "--out", "IN/answer"), _answered,
     ),
-    "whatif --checkpoint": Work(_whatif_begins, _whatif_began),
+    "whatif --checkpoint": Work(_whatif_begins, _whatif_began, _with_replay),
     "diff": Work(_command("diff", "IN/out", "IN/out", "--out", "IN/answer"), _answered, _with_replay),
     "advise": Work(_command("advise", "IN/log.jsonl", "--partitions", "1", "--processes", "1", "--out", "IN/answer"), _answered),
     "check": Work(_command("check", "IN/scenario.yaml", "--processes", "1", "--to", "IN/answer"), _answered, _scenario),

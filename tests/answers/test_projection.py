@@ -176,7 +176,7 @@ def test_times_and_ids_move_and_settings_stay_as_they_are(tmp_path: Path) -> Non
         (1003, T, {"command": "FLOW", "connection": "s", "consumer_id": 1, "messagePermits": 1}),
     ]
     live = live_after(tmp_path, TRAFFIC)
-    moved = project(load(table(records), partitions=2).records, live)
+    moved = project(load(table(records), partitions=2).records, live.read())
     shift = max(each.clock for each in live.states) - START
     own = [
         decode(value)
@@ -261,7 +261,7 @@ def test_what_cannot_be_projected(tmp_path: Path) -> None:
     wrong = [each._replace(partition=2 - each.partition) for each in live.states]
     with pytest.raises(NotFound, match="but belongs in another of 3: give the number of partitions"):
         partitions_of(wrong)
-    assert isinstance(project(load(table(TRAFFIC), partitions=2).records, live).records, pa.Table)
+    assert isinstance(project(load(table(TRAFFIC), partitions=2).records, live.read()).records, pa.Table)
 
 
 def test_writes_that_a_fault_put_off_are_lost_with_their_clients(tmp_path: Path) -> None:

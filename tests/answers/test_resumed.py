@@ -49,10 +49,15 @@ def test_the_answer_is_the_same(theme: str, seed: int) -> None:
         assert rows(answer(log, 1, policies=policies)[0]) == expected
 
 
+def folded(log: pa.Table, folder: Path, partitions: int = 1) -> LiveState:
+    """The state at the end of a log."""
+    replay_in_process(log, folder, partitions=partitions, overwrite=True)
+    return LiveState(read_states(folder / "state") or [], LedgerStore(str(folder / "store")))
+
+
 def half_folded(log: pa.Table, folder: Path, partitions: int = 1) -> LiveState:
     """The state in the middle of a log."""
-    replay_in_process(log.slice(0, len(log) // 2), folder, partitions=partitions)
-    return LiveState(read_states(folder / "state") or [], LedgerStore(str(folder / "store")))
+    return folded(log.slice(0, len(log) // 2), folder, partitions)
 
 
 @pytest.mark.parametrize("seed", range(12))

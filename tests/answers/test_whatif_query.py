@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from schemas.entries import EntryNotFound
 from sinks.lock import InUse, exclusive
 from sinks.outputs import InTheWay
 from sinks.storage import Damaged
@@ -21,7 +22,7 @@ from streaming.answers.whatif.clients.made_log import ClientSettings
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.difference_table import gathered
 from streaming.answers.whatif.differences import PartitionCompared
-from streaming.answers.whatif.folder import AnotherWhatIf, check
+from streaming.answers.whatif.folder import BEFORE, AnotherWhatIf, check, opened
 from streaming.answers.whatif.folds import from_bytes, to_bytes
 from streaming.answers.whatif.side_by_side import piece_size
 from streaming.cli.app import app
@@ -33,7 +34,7 @@ from streaming.log.policies import configuring
 from streaming.log.table import LogError
 from streaming.spark.failure import QueryFailed
 from tests.answers.test_reactive import as_table
-from tests.answers.test_resumed import half_folded
+from tests.answers.test_resumed import folded, half_folded
 from tests.answers.test_settled import LEDGERS, POLICIES, answer, rows
 from tests.answers.test_whatif import Record, ack, eviction, flow, publish, subscribe, table, ttl
 from tests.broker.random_lives import live
@@ -143,6 +144,28 @@ def test_a_what_if_is_apart_from_what_it_reads_and_writes(tmp_path: Path) -> Non
     check(kept, [tmp_path / "log"], tmp_path / "out")
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_live_query_had_is_kept(seed: int, tmp_path: Path) -> None:
+    own, asked = half_folded(seed, tmp_path / "replayed")
+    live = asked["live"]
+    with opened(tmp_path / "kept", ()) as folder:
+        _, expected = folder.as_begun(own, live)
+        folder.note(own, live, expected)
+    assert expected is not None
+    assert any(expected.entries.values())
+    with opened(tmp_path / "kept", ()) as folder:
+        assert folder.as_begun(own, LiveState([], live.store)) == (own, expected)
+        for other, named in (
+            (None, "for a what-if from the state of the query with the store"),
+            (LiveState(live.states, LedgerStore(str(tmp_path / "other"))), "/replayed/store. Choose another"),
+        ):
+            with pytest.raises(AnotherWhatIf, match=named):
+                folder.as_begun(own, other)
+    (tmp_path / "kept" / BEFORE).unlink()
+    with opened(tmp_path / "kept", ()) as folder, pytest.raises(Damaged, match="missing"):
+        folder.as_begun(own, live)
+
+
 # ---- with Spark
 
 
@@ -208,6 +231,20 @@ def test_it_goes_on_from_the_state_of_a_query(ask: Ask, tmp_path: Path) -> None:
     with crash_in(1), pytest.raises(QueryFailed, match="the same command goes on from there"):
         ask(own, live=state)
     assert rows(ask(own, live=state)) == rows(expected)
+
+
+@pytest.mark.spark
+def test_it_goes_on_after_the_query_went_on(ask: Ask, tmp_path: Path) -> None:
+    """Its state is another one then, and its store has deleted entries."""
+    own, begun = log(), half_folded(log(), tmp_path / "replayed", partitions=3)
+    expected = rows(whatif(own, SETS, partitions=3, live=begun))
+    with crash_in(1), pytest.raises(QueryFailed):
+        ask(own, live=begun)
+    now = folded(log(), tmp_path / "replayed", partitions=3)
+    assert now.states != begun.states
+    with pytest.raises(EntryNotFound):
+        begun.read()
+    assert rows(ask(own, live=now)) == expected
 
 
 @pytest.mark.spark

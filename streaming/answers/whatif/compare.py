@@ -141,18 +141,20 @@ def _traffic(
     """How many records a log has, and by ingress partition what there is to fold, and where its fold starts. With a `folder`, of a log as
     it was when the what-if began. Raises as `whatif`."""
     if folder is not None:
-        log = folder.as_begun(log if isinstance(log, pa.Table) else read_log(log))
-    if live is not None:
-        partitions = partitions_of(live.states, partitions)
+        log, before = folder.as_begun(log if isinstance(log, pa.Table) else read_log(log), live)
+    else:
+        before = None if live is None else live.read()
+    if before is not None:
+        partitions = partitions_of(before.states, partitions)
     loaded = load(log, partitions=partitions)
     if clients is not None and is_mirrored(loaded.records):
         raise LogError(
             f"{name}: a mirror wrote it, which can't see what clients send: there are none to model. Let them act as recorded"
         )
-    records, starts = (loaded.records, {}) if live is None else project(loaded.records, live)
+    records, starts = (loaded.records, {}) if before is None else project(loaded.records, before)
     if folder is not None:
         assert isinstance(log, pa.Table)
-        folder.note(log)
+        folder.note(log, live, before)
     return loaded.logged, by_partition(records), starts
 
 

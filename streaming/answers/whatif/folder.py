@@ -6,15 +6,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zlib import crc32
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from schemas.undecodable import UNDECODABLE
 from sinks.links import is_plain
 from sinks.lock import exclusive
 from sinks.outputs import WHATIF, InTheWay, check_apart, check_folder, check_nested
-from sinks.storage import TEMPORARY, Storage
+from sinks.storage import TEMPORARY, Damaged, Storage, plain
+from streaming.answers.whatif.projection import Before, LiveState
 from streaming.log.spool import Spool, pieces
 
 BEGIN_ANEW = "Remove the folder of the what-if, and it begins anew"
@@ -24,6 +27,11 @@ CHECKPOINT = "checkpoint"
 
 _BEGUN = WHATIF
 
+BEFORE = "whatif-state"
+"""What the live query had from whose state a what-if began."""
+
+_SUM = 8
+
 
 class AnotherWhatIf(InTheWay):
     """A folder is for another what-if. The text says in what they differ."""
@@ -31,11 +39,12 @@ class AnotherWhatIf(InTheWay):
 
 class _Begun(msgspec.Struct):
     """How far a log went when the what-if began: its records and, if it had ingress partitions, the last offset of each. `folder`: where
-    this is."""
+    this is. `store`: that of the live query from whose state it began."""
 
     records: int
     ends: dict[int, int] | None
     folder: str
+    store: str | None
 
 
 class Folder:
@@ -45,24 +54,35 @@ class Folder:
         """`advice`: a clause that says what to do if a fold fails."""
         self.path, self.advice, self._folds = path, advice, 0
 
-    def as_begun(self, log: pa.Table) -> pa.Table:
-        """A log, as it is before it gets other ingress partitions or another beginning, as far as it went when the what-if began."""
+    def as_begun(self, log: pa.Table, live: LiveState | None) -> tuple[pa.Table, Before | None]:
+        """A log, as it is before it gets other ingress partitions or another beginning, as far as it went when the what-if began; and what
+        a live query had then."""
         storage = self._storage()
         storage.sweep()
         begun = storage.read_json(_BEGUN, _Begun, "how far the log went", BEGIN_ANEW)
         if begun is None:
-            return log
+            return log, None if live is None else live.read()
         if begun.folder != storage.url:
             raise AnotherWhatIf(
                 f"{storage.url} began as {begun.folder}, and Spark goes on only there: move it back, or choose another folder"
             )
-        return log.slice(0, begun.records) if begun.ends is None else _until(log, begun.ends)
+        if begun.store != (None if live is None else live.store.url):
+            raise AnotherWhatIf(
+                f"{storage.url} is for a what-if from {_named(begun.store)}. Choose another folder for this one"
+            )
+        log = log.slice(0, begun.records) if begun.ends is None else _until(log, begun.ends)
+        return log, None if live is None else _read(storage)
 
-    def note(self, log: pa.Table) -> None:
-        """The log, which `as_begun` returned, can be folded: note how far it goes."""
+    def note(self, log: pa.Table, live: LiveState | None, before: Before | None) -> None:
+        """What `as_begun` returned can be folded: note how far the log goes, and keep what the live query had."""
         storage = self._storage()
-        if storage.info(_BEGUN) is None:
-            storage.write_json(_BEGUN, _Begun(len(log), _ends(log), storage.url))
+        if storage.info(_BEGUN) is not None:
+            return
+        if before is not None:
+            data = msgspec.msgpack.encode(before)
+            storage.publish(BEFORE, lambda stream: stream.write(b"%08x" % crc32(data) + data))
+        store = None if live is None else live.store.url
+        storage.write_json(_BEGUN, _Begun(len(log), _ends(log), storage.url, store))
 
     def _storage(self) -> Storage:
         return Storage(str(self.path))
@@ -88,7 +108,9 @@ def check(path: str | Path, inputs: Iterable[object] = (), out: str | Path | Non
         raise InTheWay(f"{path} lacks {_BEGUN}. {BEGIN_ANEW}")
     check_nested(path, read)
     if is_new:
-        check_folder(path, own=lambda name: name.startswith(f"{TEMPORARY}/"), writer="what-if")
+        check_folder(
+            path, own=lambda name: name.startswith(f"{TEMPORARY}/") or name == BEFORE, writer="what-if"
+        )
 
 
 @contextmanager
@@ -105,6 +127,26 @@ def opened(path: str | Path | None, inputs: Iterable[object]) -> Iterator[Folder
             Path(path),
             f"What is folded is in {path}: the same command goes on from there. If it can't, remove the folder",
         )
+
+
+def _named(store: str | None) -> str:
+    return "the beginning of a log" if store is None else f"the state of the query with the store {store}"
+
+
+def _read(storage: Storage) -> Before:
+    """What a live query had. Raises `Damaged`."""
+    if storage.info(BEFORE) is None:
+        why = "is missing"
+    else:
+        with storage.open(BEFORE) as file:
+            data = bytes(file.read())
+        why = "is damaged: its checksum is wrong"
+        try:
+            if data[:_SUM] == b"%08x" % crc32(data[_SUM:]):
+                return msgspec.msgpack.decode(data[_SUM:], type=Before)
+        except UNDECODABLE as error:  # another version wrote it
+            why = f"can't be read: {plain(error)}"
+    raise Damaged(f"{storage.url}/{BEFORE} (the state to begin with) {why}. {BEGIN_ANEW}")
 
 
 def _ends(log: pa.Table) -> dict[int, int] | None:

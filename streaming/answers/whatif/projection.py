@@ -79,11 +79,30 @@ class Start(NamedTuple):
         return msgspec.structs.replace(command, body=own | command.body)
 
 
+class Before(msgspec.Struct):
+    """All that a projection needs of a live query: its states, and the entries of each topic, in order, by ingress partition."""
+
+    states: Sequence[StateRow]
+    entries: dict[int, dict[str, list[TopicEntry]]]
+
+
 class LiveState(NamedTuple):
     """What a live query has: the states of its ingress partitions, and the store of its entries."""
 
     states: Sequence[StateRow]
     store: LedgerStore
+
+    def read(self) -> Before:
+        """What it has now, as a what-if keeps it. It may go on, and delete entries. Raises `MagnetarError` if the store lacks some."""
+        return Before(
+            self.states,
+            {
+                each.partition: entries_of(
+                    Broker.decode(each.broker, NoEntries()), self.store.reader(each.partition)
+                )
+                for each in self.states
+            },
+        )
 
 
 class _Traffic(NamedTuple):
@@ -139,12 +158,12 @@ class Projected(NamedTuple):
     starts: dict[int, Start]
 
 
-def project(records: pa.Table, live: LiveState) -> Projected:
+def project(records: pa.Table, before: Before) -> Projected:
     """The traffic of a log (columns `RECORD`, over the query's ingress partitions) on the states of a query.
 
-    Raises `NotFound` if there is no state, or the log has no records, or the ledger store lacks entries.
+    Raises `NotFound` if there is no state, or the log has no records.
     """
-    states, store = live
+    states = before.states
     if not states or not len(records):
         raise NotFound("there is nothing to project: the query has no state, or the log has no records")
     by_partition = {each.partition: each for each in states}
@@ -164,7 +183,13 @@ def project(records: pa.Table, live: LiveState) -> Projected:
     parts, starts = [], {}
     for partition, traffic in by_number.items():
         part, start = _partition(
-            traffic, partition, by_partition.get(partition), brokers.get(partition), store, later, end
+            traffic,
+            partition,
+            by_partition.get(partition),
+            brokers.get(partition),
+            before.entries.get(partition, {}),
+            later,
+            end,
         )
         parts.append(part)
         starts[partition] = start
@@ -191,7 +216,7 @@ def partitions_of(states: Sequence[StateRow], given: int | None = None) -> int:
 
 
 def _partition(
-    traffic: _Traffic, partition: int, state: StateRow | None, broker: Broker | None, store: LedgerStore, later: _Later, end: int
+    traffic: _Traffic, partition: int, state: StateRow | None, broker: Broker | None, entries: dict[str, list[TopicEntry]], later: _Later, end: int
 ) -> tuple[pa.Table, Start]:  # fmt: skip
     broker = Broker(partition, NoEntries()) if broker is None else broker
     times, topics, commands, values = traffic
@@ -233,7 +258,7 @@ def _partition(
     ]
     return table, Start(
         state,
-        entries_of(broker, store.reader(partition)),
+        entries,
         PartitionPins((), frozenset({first})),
         PartitionPins([(None, config), *gone], set_now | {first}),
     )
