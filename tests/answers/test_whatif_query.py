@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from schemas.entries import EntryNotFound
+from sinks.ledger_store import LedgerStore
 from sinks.lock import InUse, exclusive
 from sinks.outputs import InTheWay
 from sinks.storage import Damaged
@@ -24,6 +25,7 @@ from streaming.answers.whatif.difference_table import gathered
 from streaming.answers.whatif.differences import PartitionCompared
 from streaming.answers.whatif.folder import BEFORE, AnotherWhatIf, check, opened
 from streaming.answers.whatif.folds import from_bytes, to_bytes
+from streaming.answers.whatif.projection import LiveState
 from streaming.answers.whatif.side_by_side import piece_size
 from streaming.cli.app import app
 from streaming.cli.errors import FAILED
@@ -146,24 +148,27 @@ def test_a_what_if_is_apart_from_what_it_reads_and_writes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_a_live_query_had_is_kept(seed: int, tmp_path: Path) -> None:
-    own, asked = half_folded(seed, tmp_path / "replayed")
-    live = asked["live"]
+    own = as_table(live("deduplication", seed).log)
+    before = half_folded(own, tmp_path / "replayed")
     with opened(tmp_path / "kept", ()) as folder:
-        _, expected = folder.as_begun(own, live)
-        folder.note(own, live, expected)
+        _, expected = folder.as_begun(own, before)
+        folder.note(own, before, expected)
     assert expected is not None
     assert any(expected.entries.values())
     with opened(tmp_path / "kept", ()) as folder:
-        assert folder.as_begun(own, LiveState([], live.store)) == (own, expected)
+        assert folder.as_begun(own, LiveState([], before.store)) == (own, expected)
         for other, named in (
             (None, "for a what-if from the state of the query with the store"),
-            (LiveState(live.states, LedgerStore(str(tmp_path / "other"))), "/replayed/store. Choose another"),
+            (
+                LiveState(before.states, LedgerStore(str(tmp_path / "other"))),
+                "/replayed/store. Choose another",
+            ),
         ):
             with pytest.raises(AnotherWhatIf, match=named):
                 folder.as_begun(own, other)
     (tmp_path / "kept" / BEFORE).unlink()
     with opened(tmp_path / "kept", ()) as folder, pytest.raises(Damaged, match="missing"):
-        folder.as_begun(own, live)
+        folder.as_begun(own, before)
 
 
 # ---- with Spark
