@@ -79,7 +79,9 @@ class FoldedFiles:
         table = pa.Table.from_arrays(arrays, schema=_ROW)
         self._storage.publish(
             batch_files.path(FOLDER, batch, partition, "parquet"),
-            lambda stream: pq.write_table(table, stream, compression="zstd", use_dictionary=["topic"]),
+            lambda stream: pq.write_table(
+                table, stream, compression="zstd", use_dictionary=["topic"], write_page_checksum=True
+            ),
         )
 
     def waiting(self, upto: int) -> list[FoldedFile]:
@@ -94,7 +96,7 @@ class FoldedFiles:
     def read(self, batch: int, partition: int) -> Visit:
         """What was folded. Raises `FileNotFoundError`."""
         with self._storage.open(batch_files.path(FOLDER, batch, partition, "parquet")) as file:
-            table = pq.read_table(file)
+            table = pq.read_table(file, page_checksum_verification=True)
         is_record = table["offset"].is_valid()
         ticks = table.filter(pc.invert(is_record))["timestamp"].to_pylist()
         own = table.filter(is_record)

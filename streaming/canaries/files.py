@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -92,7 +93,7 @@ class CanaryFiles:
         self._write(_KEPT, look, partition, msgspec.msgpack.encode(kept))
 
     def kept(self, look: int, partition: int) -> Kept:
-        """What they need. Raises `FileNotFoundError`."""
+        """What they need. Raises `FileNotFoundError` and `Damaged`."""
         return msgspec.msgpack.decode(self._read(_KEPT, look, partition), type=Kept)
 
     def write_answer(self, look: int, partition: int, answer: bytes) -> None:
@@ -192,11 +193,24 @@ class CanaryFiles:
 
     def _write(self, folder: str, look: int, partition: int, data: bytes) -> None:
         path = batch_files.path(folder, look, partition, _FOLDERS[folder])
-        self.storage.publish(path, lambda stream: stream.write(data))
+        self.storage.publish(path, lambda stream: stream.write(_checksum(data) + data))
 
     def _read(self, folder: str, look: int, partition: int) -> bytes:
-        with self.storage.open(batch_files.path(folder, look, partition, _FOLDERS[folder])) as file:
-            return bytes(file.read())
+        path = batch_files.path(folder, look, partition, _FOLDERS[folder])
+        with self.storage.open(path) as file:
+            found = bytes(file.read())
+        checksum, data = found[:_CHECKSUM], found[_CHECKSUM:]
+        if checksum != _checksum(data):
+            raise Damaged(f"{self.storage.url}/{path} is damaged: its checksum is wrong. {BEGIN_ANEW}")
+        return data
+
+
+_CHECKSUM = 4
+"""So many bytes come before the others of a file that is no table."""
+
+
+def _checksum(data: bytes) -> bytes:
+    return crc32(data).to_bytes(_CHECKSUM)
 
 
 def _write_table(rows: pa.Table, stream: pa.NativeFile) -> None:

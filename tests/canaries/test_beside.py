@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,32 @@ def test_what_they_can_not_fold_is_no_trouble_of_the_query(folder: Path) -> None
     assert not own.query.files.waiting(own.query.batch), "what nobody folds is deleted"
     own.begin()
     assert own.notes[1:] == ["the canaries begin anew: the query ran without them"]
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [*itertools.product(("kept", "answer"), (0.0, 0.3, 0.6, 0.99)), ("folded", 0.6)]
+)
+def test_a_file_with_another_bit_is_noticed(folder: Path, name: str, at: float) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(60)
+    own.look()
+    own.fold(60)
+    [path] = (folder / "store" / "canaries" / name).iterdir()
+    data = bytearray(path.read_bytes())
+    data[int(at * len(data))] ^= 1
+    path.write_bytes(data)
+    if name == "answer":
+        run = CliRunner().invoke(app, ["canaries", own.query.store.url])
+        assert run.exit_code == 1
+        assert "its checksum is wrong. Stop the query, remove the folder" in run.stderr
+        return
+    assert own.canaries is not None
+    own.canaries.committed(own.query.batch)
+    own.canaries._try()
+    assert "the canaries stop until the query is started again" in own.notes[0]
+    own.begin()
+    assert "the canaries begin anew" in own.notes[1]
 
 
 def test_they_give_up_when_they_are_too_slow(folder: Path) -> None:
