@@ -101,9 +101,8 @@ class CanaryFiles:
         self._write(_ANSWER, look, partition, answer)
 
     def write_open(self, look: int, partition: int, rows: pa.Table) -> None:
-        """Differences (columns `DIFFERENCES`) that are not settled."""
-        if len(rows):
-            self._write_rows(_OPEN, look, partition, rows)
+        """Differences (columns `DIFFERENCES`) that are not settled. There is a file of none, too, so that a missing one is noticed."""
+        self._write_rows(_OPEN, look, partition, rows)
 
     def write_settled(
         self, look: int, partition: int, rows: pa.Table, before: Sequence[Settled]
@@ -178,10 +177,8 @@ class CanaryFiles:
 
     def _differences(self, marker: Marker) -> Iterator[pa.Table]:
         for folder in (_OPEN, _SETTLED):
-            counts = _counting(marker, folder)
-            for info in reversed(self.storage.files(folder, named=batch_files.NAME)):
-                if (written := batch_files.of(info.base_name)) in counts and written is not None:
-                    yield self._rows(folder, *written)
+            for written in sorted(_counting(marker, folder), reverse=True):
+                yield self._rows(folder, *written)
 
     def _rows(self, folder: str, look: int, partition: int) -> pa.Table:
         with fragment(self.storage, batch_files.path(folder, look, partition, _FOLDERS[folder])) as file:

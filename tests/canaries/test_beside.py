@@ -282,6 +282,44 @@ def test_a_file_with_another_bit_is_noticed(folder: Path, name: str, at: float) 
     assert "the canaries begin anew" in own.notes[1]
 
 
+def test_a_look_that_ends_meanwhile_takes_no_row_from_an_answer(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(60)
+    own.look()
+    files, real = CanaryFiles(own.query.store.url), CanaryFiles._differences
+
+    def later(self: CanaryFiles, marker: Marker) -> Any:
+        if own.done == 60:
+            own.fold(60)
+            own.look()
+        return real(self, marker)
+
+    with mock.patch.object(CanaryFiles, "_differences", later):
+        found = rows(files.answer())
+    assert found == rows(files.answer())
+    assert len(found[-1]) > 60
+
+
+@pytest.mark.parametrize("name", ["open", "settled"])
+def test_missing_differences_are_noticed(folder: Path, name: str) -> None:
+    (folder / "keep.yaml").write_text(
+        "broker: {managedLedgerMaxEntriesPerLedger: 5, managedLedgerMinLedgerRolloverTimeMinutes: 0}\n"
+    )
+    own = Beside(folder)
+    own.log = settling()
+    with mock.patch.object(differences, "_SETTLED", 1):
+        own.begin()
+        for _ in range(4):
+            own.fold(60)
+            own.look()
+    for path in (folder / "store" / "canaries" / "differences" / name).iterdir():
+        path.unlink()
+    run = CliRunner().invoke(app, ["canaries", own.query.store.url])
+    assert run.exit_code == 1
+    assert "Stop the query, remove the folder" in run.stderr
+
+
 def test_they_give_up_when_they_are_too_slow(folder: Path) -> None:
     own = Beside(folder)
     own.begin()
