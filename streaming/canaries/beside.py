@@ -29,6 +29,7 @@ from uuid import uuid4
 import msgspec
 
 from schemas.errors import MagnetarError
+from schemas.printable import one_line
 from schemas.records import RECORD
 from sinks.folded import FoldedFile, FoldedFiles, Visit
 from sinks.ledger_store import LedgerStore
@@ -71,6 +72,10 @@ class CanaryError(MagnetarError, ValueError):
 
 class CanariesBehind(MagnetarError, RuntimeError):
     """They can't keep up with the query. The text says what to do."""
+
+
+class CanariesGone(MagnetarError, RuntimeError):
+    """Somebody has deleted their files. The text says where."""
 
 
 class CanarySource(NamedTuple):
@@ -228,7 +233,7 @@ class Canaries:
             try:
                 found = self._catch_up(everything=True)
             except Exception as error:
-                why = described(error)
+                why = _described(error)
             else:
                 if found != {each.partition: _digest(each) for each in states.values()}:
                     why = "the query ran without them"
@@ -292,7 +297,7 @@ class Canaries:
         if not self._ended.is_set():
             self._failed = True
             log.warning("the canaries failed", exc_info=error)
-            self._on_note(f"the canaries stop until the query is started again: {described(error)[:500]}")
+            self._on_note(f"the canaries stop until the query is started again: {_described(error)[:500]}")
 
     def _look(self) -> None:
         """Fold what the query has committed since the last look, and say how the canaries compare."""
@@ -309,7 +314,8 @@ class Canaries:
         came to last, or (`everything`) in all."""
         while not self._ended.is_set():
             marker, last = self._files.marker(), self._committed
-            assert marker is not None
+            if marker is None:
+                raise CanariesGone(f"their files in {self._files.storage.url} are gone")
             waiting = [each for each in self._files.folded.waiting(last) if each.batch > marker.batch]
             if (behind := sum(each.size for each in waiting)) > MOST_BYTES:
                 raise CanariesBehind(
@@ -397,6 +403,15 @@ def _upto(waiting: Sequence[FoldedFile], last: int) -> int:
         if size > _LOOK_BYTES and each.batch > before.batch:
             return before.batch
     return last
+
+
+def _described(error: Exception) -> str:
+    """An error in one line. That of a task comes in Spark's words, with a traceback."""
+    if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
+        from streaming.spark.failure import cause
+
+        return one_line(cause(str(error)))
+    return described(error)
 
 
 def _digest(state: StateRow) -> str:

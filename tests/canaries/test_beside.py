@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
 from sinks.storage import Storage
@@ -254,6 +256,30 @@ def test_what_they_can_not_fold_is_no_trouble_of_the_query(folder: Path) -> None
     assert not own.query.files.waiting(own.query.batch), "what nobody folds is deleted"
     own.begin()
     assert own.notes[1:] == ["the canaries begin anew: the query ran without them"]
+
+
+def test_why_a_task_failed_is_said_without_a_traceback(folder: Path) -> None:
+    lines = ["An exception was thrown from the Python worker:", "Traceback (most recent call last):", '  File "a.py", line 1, in b' * 20, "sinks.storage.NotStored: kept/1 could not be written: No space left on device", ""]  # fmt: skip
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    assert own.canaries is not None
+    own.canaries.committed(own.query.batch)
+    with mock.patch.object(beside, "looked", side_effect=PySparkException("\n".join(lines))):
+        own.canaries._try()
+    assert own.notes == [
+        "the canaries stop until the query is started again: kept/1 could not be written: No space left on device"
+    ]
+
+
+def test_that_their_files_are_gone_is_said(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    shutil.rmtree(folder / "store" / "canaries")
+    assert own.canaries is not None
+    own.canaries._try()
+    assert own.notes[0].endswith(f"their files in {folder}/store/canaries are gone")
 
 
 @pytest.mark.parametrize(
