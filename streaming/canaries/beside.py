@@ -34,6 +34,7 @@ from schemas.records import RECORD
 from sinks.folded import FoldedFile, FoldedFiles, Visit
 from sinks.ledger_store import LedgerStore
 from sinks.small_files import read_small
+from sinks.storage import Damaged
 from streaming import __version__
 from streaming.answers.whatif.answer import BASELINE, WhatIf
 from streaming.answers.whatif.difference_table import decoded
@@ -187,14 +188,12 @@ class Canaries:
         self._files.storage.sweep()
         self._files.folded.delete(after=batch)
         asked = [*self._asked(found, partitions)]
-        marker = self._earlier(found, batch, partitions)
+        marker = self._earlier(found, batch, partitions, asked)
         if marker is None:
             self._files.sweep(None)
             marker = Marker(__version__, partitions, asked, batch, look=1)
             for partition, state in sorted(found.items()):
                 self._keep(marker, partition, begun(Place(partition, partitions), state, ledgers, asked))
-        else:
-            marker = self._changed(marker, asked)
         if marker.kept:
             self._fold(marker, batch, (), everything=True)
         else:
@@ -218,8 +217,10 @@ class Canaries:
             policies = read_policies(each.source, records, judge, grows=True)
             yield Canary(each.name, each.digest(), since, [CanaryPolicy.of(policy) for policy in policies])
 
-    def _earlier(self, states: dict[int, StateRow], batch: int, partitions: int) -> Marker | None:
-        """What earlier canaries came to, if they can go on."""
+    def _earlier(
+        self, states: dict[int, StateRow], batch: int, partitions: int, asked: Sequence[Canary]
+    ) -> Marker | None:
+        """What earlier canaries came to, for those that are `asked` for now, if they can go on."""
         marker = self._files.marker()
         if marker is None:
             return None
@@ -237,10 +238,13 @@ class Canaries:
             else:
                 if found != {each.partition: _digest(each) for each in states.values()}:
                     why = "the query ran without them"
-        if why is not None:
-            self._on_note(f"the canaries begin anew: {why}")
-            return None
-        return self._files.marker()
+        if why is None and (caught_up := self._files.marker()) is not None:
+            try:
+                return self._changed(caught_up, asked)
+            except (Damaged, FileNotFoundError) as error:
+                why = _described(error)
+        self._on_note(f"the canaries begin anew: {why}")
+        return None
 
     def _changed(self, marker: Marker, asked: Sequence[Canary]) -> Marker:
         """With other canaries than before: those that stay go on."""

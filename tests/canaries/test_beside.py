@@ -258,6 +258,27 @@ def test_what_they_can_not_fold_is_no_trouble_of_the_query(folder: Path) -> None
     assert own.notes[1:] == ["the canaries begin anew: the query ran without them"]
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_others_begin_anew_without_what_those_before_found(folder: Path, gone: bool) -> None:
+    (folder / "short.yaml").write_text(
+        "broker: {managedLedgerMaxEntriesPerLedger: 5, managedLedgerMinLedgerRolloverTimeMinutes: 0}\n"
+    )
+    own = Beside(folder, "ttl", "short")
+    own.log = settling()
+    with mock.patch.object(differences, "_SETTLED", 1):
+        own.begin()
+        for _ in range(4):
+            own.fold(60)
+            own.look()
+    for path in (folder / "store" / "canaries" / "differences" / "settled").iterdir():
+        path.unlink() if gone else path.write_bytes(b"")
+    own.names = ("ttl", "nothing")
+    own.begin()
+    assert own.notes[0].startswith("the canaries begin anew: ")
+    own.begin()
+    assert len(own.notes) == 1
+
+
 def test_why_a_task_failed_is_said_without_a_traceback(folder: Path) -> None:
     lines = ["An exception was thrown from the Python worker:", "Traceback (most recent call last):", '  File "a.py", line 1, in b' * 20, "sinks.storage.NotStored: kept/1 could not be written: No space left on device", ""]  # fmt: skip
     own = Beside(folder)
