@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.week import week
-from sinks.folded import FoldedFiles
+from sinks.folded import Before, FoldedFiles
 from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
 from streaming.canaries.partition import Canary, CanaryPolicy, Place, looked
@@ -43,12 +43,15 @@ def folded(log: pa.Table, folder: str) -> tuple[FoldedFiles, int, float, float]:
         part = log.slice(start, BATCH)
         began = time.process_time()
         own = PartitionFold(0, store, state)
-        records = Records(*(part[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
+        before, records = (
+            Before(own.clock, own.last),
+            Records(*(part[name].to_pylist() for name in ("offset", "timestamp", "topic", "value"))),
+        )
         own.apply(records)
         rows, state = own.rows(), own.state()
         store.write(batch, 0, rows)
         between = time.process_time()
-        files.write(batch, 0, records, {}, None)
+        files.write(batch, 0, before, records, {}, None)
         fold, notes = fold + between - began, notes + time.process_time() - between
     return files, len(starts), fold, notes
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,6 +17,9 @@ from sinks import batch_files
 from sinks.storage import Storage
 
 FOLDER = "folded"
+
+_BEFORE = b"before"
+"""In the metadata of a file: `Before`, in JSON."""
 
 _ROW = pa.schema(
     [
@@ -30,10 +34,18 @@ _ROW = pa.schema(
 """A record, or (without an offset) the tick after the records, at its `timestamp` (ms). `rule` and `cause`: why it was quarantined unread."""
 
 
-class Visit(NamedTuple):
-    """What was folded of an ingress partition in a micro-batch: records (columns `RECORD`), by offset why some were quarantined unread, and
-    the time of the tick after them (ms); None: there was none."""
+class Before(NamedTuple):
+    """Where an ingress partition was before a micro-batch: its clock (ms), and the offset of its last record; None: it had none."""
 
+    clock: int
+    offset: int | None
+
+
+class Visit(NamedTuple):
+    """What was folded of an ingress partition in a micro-batch: where it was `before`, records (columns `RECORD`), by offset why some were
+    quarantined unread, and the time of the tick after them (ms); None: there was none."""
+
+    before: Before
     records: pa.Table
     aside: Mapping[int, Refused]
     tick: int | None
@@ -60,6 +72,7 @@ class FoldedFiles:
         self,
         batch: int,
         partition: int,
+        before: Before,
         records: Sequence[Sequence[object]],
         aside: Mapping[int, Refused],
         tick: int | None,
@@ -76,7 +89,9 @@ class FoldedFiles:
             for column, value in zip(columns, (None, tick, None, None, None, None), strict=True):
                 column.append(value)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _ROW, strict=True)]
-        table = pa.Table.from_arrays(arrays, schema=_ROW)
+        table = pa.Table.from_arrays(
+            arrays, schema=_ROW.with_metadata({_BEFORE: msgspec.json.encode(before)})
+        )
         self._storage.publish(
             batch_files.path(FOLDER, batch, partition, "parquet"),
             lambda stream: pq.write_table(
@@ -97,6 +112,7 @@ class FoldedFiles:
         """What was folded. Raises `FileNotFoundError`."""
         with self._storage.open(batch_files.path(FOLDER, batch, partition, "parquet")) as file:
             table = pq.read_table(file, page_checksum_verification=True)
+        before = msgspec.json.decode((table.schema.metadata or {})[_BEFORE], type=Before)
         is_record = table["offset"].is_valid()
         ticks = table.filter(pc.invert(is_record))["timestamp"].to_pylist()
         own = table.filter(is_record)
@@ -110,7 +126,7 @@ class FoldedFiles:
         columns = {name: own[name] for name in ("offset", "timestamp", "topic", "value")}
         columns["partition"] = pa.chunked_array([pa.nulls(len(own), pa.int32()).fill_null(partition)])
         records = pa.Table.from_arrays([columns[name] for name in RECORD.names], schema=RECORD)
-        return Visit(records, aside, ticks[0] if ticks else None)
+        return Visit(before, records, aside, ticks[0] if ticks else None)
 
     def delete(self, *, upto: int | None = None, after: int | None = None) -> None:
         """Delete what was folded up to a micro-batch, or after one."""

@@ -905,6 +905,11 @@ class Broker:
         return self._ctx.policies_of(topic), self._ctx.own_policies_of(topic)
 
     @property
+    def initial_config(self) -> ServiceConfiguration:
+        """The configuration without what the admin API has changed."""
+        return dynamic_settings.initial(self._ctx)
+
+    @property
     def changed_settings(self) -> list[str]:
         """The settings that the admin API has changed, by name."""
         return dynamic_settings.changed(self._ctx)

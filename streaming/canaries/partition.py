@@ -13,8 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from schemas.commands import Admin, AnyCommand, BrokerConfig, Refused, decode, to_binary
+from schemas.errors import MagnetarError
 from schemas.units import LATEST_TIME
-from sinks.folded import Visit
+from sinks.folded import Before, Visit
 from sinks.ledger_store import LedgerStore
 from streaming.answers.whatif.differences import PartitionCompared
 from streaming.answers.whatif.folds import Folds, rearranged
@@ -33,6 +34,13 @@ from streaming.log.pins import (
     front_of,
     pins_of_piece,
 )
+
+
+class Missed(MagnetarError, RuntimeError):
+    """Canaries can't fold what the query folded: some of it is missing."""
+
+
+_NOWHERE = Before(0, None)
 
 
 class CanaryPolicy(msgspec.Struct, array_like=True):
@@ -165,7 +173,9 @@ def looked(
     first. None: there still is nothing."""
     folds = None if kept is None else _folds(place, canaries, *_unpinned(canaries), kept)
     apart, settled = kept is not None and kept.apart, list[pa.Table]()
-    for records, aside, tick in visits:
+    for before, records, aside, tick in visits:
+        if before != (_NOWHERE if folds is None else folds.place):
+            raise Missed("the query could not note all that it folded, or a note is gone")
         if folds is None and not len(records):
             continue
         pins = _pins(place, records, canaries, apart=apart, begins=folds is None)
@@ -232,15 +242,19 @@ def _front(place: Place, state: StateRow, canary: Canary | None, *, mirrored: bo
     """The commands that put policies over those of a state."""
     broker = Broker.decode(state.broker, NoEntries())
     policies = [] if canary is None else canary.commands()
-    config = config_over(policies, config_of(broker.config), mirrored=mirrored)
+    config = config_over(policies, config_of(broker.initial_config), mirrored=mirrored)
     start = Start(state, {}, None, PartitionPins())
     front = front_of(policies, partial(place.owns, broker), config)
     found: Front = [(topic, start.over_own(topic, command)) for topic, command in front]
+    named = {
+        name for each in policies if isinstance(each.command, BrokerConfig) for name in each.command.settings
+    }
     if config is not None:
-        # They are in the configuration, and would outlive another one.
+        # What the admin API has changed would be in force in place of these.
         found[1:1] = [
             (None, Admin(method="DELETE", path=f"/brokers/configuration/{name}"))
             for name in broker.changed_settings
+            if name in named
         ]
     return found
 

@@ -22,7 +22,7 @@ def canaries_command(
     from streaming.canaries.files import CanaryFiles
 
     with expected_errors(BadUrl, NotFound, failed=(Damaged,)):
-        found = CanaryFiles(store).answer()
+        found = CanaryFiles(store).answer(None if out is not None or as_json else 0)
         if found is None:
             raise NotFound(
                 f"{store}: no query with canaries has this store; start it with --canary NAME=FILE"

@@ -98,6 +98,11 @@ class PartitionFold:
         """The partition's clock, ms since the epoch."""
         return self._records.broker.clock
 
+    @property
+    def last(self) -> int | None:
+        """The offset of the last record; None: there was none."""
+        return self._records.last
+
     def apply(self, records: Records) -> None:
         """Folds `records`. Also raises `OffsetError`."""
         with without_gc():

@@ -52,6 +52,11 @@ class SharedFold:
             self._records.fold(shared.records, shared.commands, {}, shared.columns, Receipts([], [], []))
         self._flush()
 
+    @property
+    def last(self) -> int | None:
+        """The offset of the last record; None: there was none."""
+        return self._records.last
+
     def tick(self, timestamp: int) -> None:
         """Advance the clock to `timestamp` (ms), as a TICK record would."""
         self._records.broker.stored()

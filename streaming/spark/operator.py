@@ -7,6 +7,7 @@ Spark calls it once per partition and micro-batch, with the partition's records 
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from schemas import metrics
 from schemas.effects import KINDS, Tick
 from sinks.base import Sink
 from sinks.begun import LastRecord, Repeated
-from sinks.folded import FoldedFiles
+from sinks.folded import Before, FoldedFiles
 from streaming.broker.broker import Broker
 from streaming.fold.columns import PartitionFold
 from streaming.fold.records import BrokerType, Records, SetAside, StateRow, Store
@@ -109,7 +110,7 @@ def operator(
             latest=None if max_ahead_ms is None else now + max_ahead_ms - 1,
             measured=options.measured,
         )
-        before = own.clock
+        before = Before(own.clock, own.last)
         if records is not None:
             own.apply(records)
         if options.clock == "trigger":
@@ -117,7 +118,7 @@ def operator(
         rows = own.rows()
         # A visit without effects leaves neither rows nor state, as if it had not happened. So an idle partition
         # doesn't write a file every second, and the output still replays exactly.
-        if records is not None or now - before >= IDLE_TICK_MS or rows.keys() != {_TICK}:
+        if records is not None or now - before.clock >= IDLE_TICK_MS or rows.keys() != {_TICK}:
             counts = {kind: len(table) for kind, table in rows.items()}
             began = time.monotonic()
             if rows:
@@ -127,7 +128,9 @@ def operator(
             if options.folded is not None:
                 given = Records([], [], [], []) if records is None else records
                 ticked = now if options.clock == "trigger" else None
-                options.folded.write(batch_id(), partition, given, own.aside, ticked)
+                # They are no part of the query, and notice what is missing by what was before the next one.
+                with suppress(OSError):
+                    options.folded.write(batch_id(), partition, before, given, own.aside, ticked)
             took = time.monotonic() - began
             after = own.state()
             state.update(after[1:])

@@ -17,9 +17,12 @@ from typer.testing import CliRunner
 from sinks.storage import Storage
 from streaming.answers.whatif import differences
 from streaming.answers.whatif.answer import DIFFERENCES, WhatIf
+from streaming.broker.broker import Broker
+from streaming.broker.entries import NoEntries
 from streaming.canaries import beside
 from streaming.canaries.beside import Canaries, CanarySource
 from streaming.canaries.files import CanaryFiles, Marker, Settled
+from streaming.canaries.partition import Place, _folds, _unpinned
 from streaming.cli.app import app
 from streaming.jobs.replay import load
 from streaming.log.policy_files import PolicyError
@@ -362,9 +365,59 @@ def test_missing_differences_are_noticed(folder: Path, name: str) -> None:
             own.look()
     for path in (folder / "store" / "canaries" / "differences" / name).iterdir():
         path.unlink()
-    run = CliRunner().invoke(app, ["canaries", own.query.store.url])
+    run = CliRunner().invoke(app, ["canaries", own.query.store.url, "--json"])
     assert run.exit_code == 1
     assert "Stop the query, remove the folder" in run.stderr
+
+
+def test_a_note_that_is_missing_is_noticed(folder: Path) -> None:
+    """The disk may have been full when the query made it."""
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    own.look()
+    own.fold(30, noted=False)
+    own.fold(30)
+    assert own.canaries is not None
+    own.canaries.committed(own.query.batch)
+    own.canaries._try()
+    assert "could not note all that it folded" in own.notes[0]
+    own.begin()
+    assert own.looks[-1].records == 0
+    own.fold(30)
+    own.look()
+    assert len(own.notes) == 2
+
+
+def test_a_setting_that_the_admin_api_changed_can_be_changed_back(folder: Path) -> None:
+    """Policies about other settings leave it as it is, and those about it win."""
+    (folder / "ttl.yaml").write_text("broker: {dispatchThrottlingRatePerTopicInMsg: 7}\n")
+    own = Beside(folder)
+    name = "dispatchThrottlingRatePerTopicInMsg"
+    admin = {"command": "ADMIN", "method": "POST", "path": f"/brokers/configuration/{name}/1"}
+    back = {"command": "ADMIN", "method": "DELETE", "path": f"/brokers/configuration/{name}"}
+    own.log = load(
+        table([(0, None, admin), publish(1, 0), (2, None, back), publish(3, 1)]), partitions=1
+    ).records
+    own.fold(3, noted=False)
+
+    def settings() -> list[int]:
+        kept = CanaryFiles(own.query.store.url)
+        marker = kept.marker()
+        assert marker is not None
+        states = _folds(
+            Place(0, 1), marker.canaries, *_unpinned(marker.canaries), kept.kept(marker.kept[0], 0)
+        ).states
+        return [
+            Broker.decode(each.broker, NoEntries()).config.dispatchThrottlingRatePerTopicInMsg
+            for each in states
+        ]
+
+    own.begin()
+    assert settings() == [1, 7, 1]
+    own.fold(2)
+    own.look()
+    assert settings() == [0, 7, 0]
 
 
 def test_they_give_up_when_they_are_too_slow(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -13,6 +14,8 @@ import pytest
 from schemas.outputs import Rows
 from schemas.records import RECORD
 from sinks.begun import LastRecord
+from sinks.folded import Before, FoldedFiles
+from sinks.storage import Storage
 from streaming.fold import columns
 from streaming.fold.records import FoldError, OffsetError
 from streaming.quality.gate import decode_only
@@ -73,12 +76,23 @@ class Written:
         self.tables.append(rows)
 
 
-def fold(state: State, *frames: pd.DataFrame, clock: FoldClock = "log", timed_out: bool = False) -> pa.Table:
+def fold(
+    state: State,
+    *frames: pd.DataFrame,
+    clock: FoldClock = "log",
+    timed_out: bool = False,
+    folded: FoldedFiles | None = None,
+) -> pa.Table:
     state.hasTimedOut, state.timeout = timed_out, None
     sink = Written()
     function = op.operator(
         op.FoldOptions(
-            sinks=[sink], store=Nowhere(), clock=clock, broker=cast(Any, FakeBroker), judge=decode_only
+            sinks=[sink],
+            store=Nowhere(),
+            clock=clock,
+            broker=cast(Any, FakeBroker),
+            judge=decode_only,
+            folded=folded,
         )
     )
     packed = (batch.to_pandas() for batch in pack(map(records, frames)))
@@ -228,3 +242,14 @@ def test_workers_are_forked_with_their_modules() -> None:
     code = f"import sys, streaming.spark.worker_daemon; print([n for n in {needed} if n not in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+def test_a_note_for_canaries_that_fails_is_no_trouble_of_the_query(tmp_path: Path) -> None:
+    """They notice that it is missing."""
+    (tmp_path / "canaries").write_text("a file, where the folder should be")
+    notes, state = FoldedFiles(Storage(str(tmp_path / "canaries"))), State()
+    with pytest.raises(OSError, match="canaries"):
+        notes.write(3, 5, Before(0, None), ([], [], [], []), {}, 1)
+    without = State()
+    assert fold(state, frame(0, 1), folded=notes).equals(fold(without, frame(0, 1)))
+    assert state.value == without.value is not None

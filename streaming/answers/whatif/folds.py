@@ -72,6 +72,11 @@ class Folds:
         return found.rows
 
     @property
+    def place(self) -> tuple[int, int | None]:
+        """See `SideBySide.place`."""
+        return self._folds.place
+
+    @property
     def recorded(self) -> StateRow:
         """See `SideBySide.recorded`."""
         return self._folds.recorded

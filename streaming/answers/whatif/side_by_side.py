@@ -260,8 +260,14 @@ class SideBySide:
             run.broker.pins = each.moved(self.shift)
 
     @property
+    def place(self) -> tuple[int, int | None]:
+        """The clock (ms) of the fold whose positions are those in the records, and the offset of its last record; None: there was none."""
+        own = self._all[0].fold
+        return own.broker.clock, own.last
+
+    @property
     def recorded(self) -> StateRow:
-        """The state of the fold whose positions are those in the records."""
+        """The state of that fold."""
         return self._all[0].fold.state()
 
     @property

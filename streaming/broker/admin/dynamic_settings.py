@@ -195,6 +195,14 @@ def changed(ctx: Context) -> list[str]:
     return [name for name in ctx.resources.get(_VALUES, {}) if name in ServiceConfiguration.__struct_fields__]
 
 
+def initial(ctx: Context) -> ServiceConfiguration:
+    """The configuration without the changed settings."""
+    config = ctx.config
+    for name, value in ctx.resources.get(_INITIAL, {}).items():
+        config = _with(config, name, value)
+    return config
+
+
 def over(ctx: Context, config: ServiceConfiguration) -> ServiceConfiguration:
     """A new configuration with the changed settings, which outlive a broker: Pulsar keeps them in the metadata store
     (BrokerService.updateDynamicServiceConfiguration)."""
