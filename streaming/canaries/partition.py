@@ -17,10 +17,11 @@ from schemas.errors import MagnetarError
 from schemas.units import LATEST_TIME
 from sinks.folded import Before, Visit
 from sinks.ledger_store import LedgerStore
+from streaming.answers.fates import CHANGE_COLUMNS
 from streaming.answers.whatif.differences import PartitionCompared
 from streaming.answers.whatif.folds import Folds, rearranged
 from streaming.answers.whatif.projection import Start, config_of, entries_of
-from streaming.answers.whatif.side_by_side import PIECE
+from streaming.answers.whatif.side_by_side import PIECE, Name
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.persistent.topic import PersistentTopic
@@ -97,10 +98,12 @@ class Place(NamedTuple):
 
 class Kept(NamedTuple):
     """What canaries need to go on. `apart`: the records are a mirror's, whose topics do not follow their source under other policies, nor in the
-    baseline that these are compared with. So the query's own fold is beside that."""
+    baseline that these are compared with. So the query's own fold is beside that. `gone`: what is
+    deleted, and no policies changed anything of. It is forgotten: readers, for example, have a new name each time."""
 
     folds: bytes
     apart: bool
+    gone: Sequence[Name] = ()
 
 
 def begun(place: Place, state: StateRow, store: LedgerStore, canaries: Sequence[Canary]) -> Kept:
@@ -172,6 +175,8 @@ def looked(
     """Fold what the query folded, a micro-batch at a time. `kept`: of the canaries so far; None: there is nothing yet, and the records are the
     first. None: there still is nothing."""
     folds = None if kept is None else _folds(place, canaries, *_unpinned(canaries), kept)
+    if folds is not None and kept is not None:
+        folds.forget(kept.gone)
     apart, settled = kept is not None and kept.apart, list[pa.Table]()
     for before, records, aside, tick in visits:
         if before != (_NOWHERE if folds is None else folds.place):
@@ -200,7 +205,18 @@ def looked(
     settled.append(folds.take())
     after = Kept(folds.keep(), apart)
     compared, rows = _folds(place, canaries, *_unpinned(canaries), after).end()
+    after = after._replace(gone=folds.gone(_unchanged(compared.summary)))
     return Looked(after, folds.recorded, pa.concat_tables(settled), compared, rows)
+
+
+def _unchanged(summary: pa.Table) -> list[Name]:
+    """The subscriptions and topics of which no policies changed anything that anybody would have seen."""
+    columns = ["topic", "subscription", *CHANGE_COLUMNS.values(), "answered_otherwise", "open_loop_from"]
+    changed: dict[Name, bool] = {}
+    for topic, subscription, *counts in zip(*(summary[name].to_pylist() for name in columns), strict=True):
+        for of in ((topic, subscription), (topic, None)):
+            changed[of] = changed.get(of, False) or any(counts)
+    return [of for of, differs in changed.items() if not differs]
 
 
 def _pins(

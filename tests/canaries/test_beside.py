@@ -26,7 +26,7 @@ from streaming.canaries.partition import Place, _folds, _unpinned
 from streaming.cli.app import app
 from streaming.jobs.replay import load
 from streaming.log.policy_files import PolicyError
-from tests.answers.test_whatif import T, flow, publish, subscribe, table
+from tests.answers.test_whatif import Record, T, flow, publish, subscribe, table
 from tests.canaries.running import Running
 
 pytestmark = pytest.mark.feature("J7")
@@ -368,6 +368,32 @@ def test_missing_differences_are_noticed(folder: Path, name: str) -> None:
     run = CliRunner().invoke(app, ["canaries", own.query.store.url, "--json"])
     assert run.exit_code == 1
     assert "Stop the query, remove the folder" in run.stderr
+
+
+def test_readers_that_come_and_go_are_forgotten(folder: Path) -> None:
+    """Each has a name of its own. One of which the policies changed something stays in the answer."""
+    own = Beside(folder)
+    own.log = load(
+        table([publish(0, 0), *(each for second in range(1, 400) for each in read(second))]), partitions=1
+    ).records
+    own.begin()
+    sizes, rows = list[int](), list[int]()
+    for _ in range(8):
+        own.fold(100)
+        own.look()
+        [kept] = (folder / "store" / "canaries" / "kept").iterdir()
+        sizes.append(kept.stat().st_size)
+        rows.append(len(own.looks[-1].summary))
+    assert own.notes == []
+    assert max(rows[1:]) <= 2 * rows[0]
+    assert max(sizes[4:]) < 2 * max(sizes[:2])
+
+
+def read(second: int) -> list[Record]:
+    """A reader that is there for a moment, and gets nothing."""
+    name = f"reader-{second}"
+    made = subscribe(second, name, "Exclusive", durable=False, initialPosition="Latest")
+    return [made, flow(second, 1, name), (second, None, {"command": "CONNECTION_LOST", "connection": name})]
 
 
 def test_a_note_that_is_missing_is_noticed(folder: Path) -> None:

@@ -130,6 +130,22 @@ class Comparison:
                     each.known(topic).forget(stop)
                 messages.forget(stop)
 
+    def forget(self, runs: Runs, topic: str, subscription: str | None) -> None:
+        """Nobody asks any more what became of a subscription that is deleted in all runs, or (None) of a topic that is."""
+        everything = [*runs.observers, *runs.beside]
+        if subscription is not None:
+            for each in everything:
+                each.known(topic).subscriptions.pop(subscription, None)
+            for run in range(len(runs.observers)):
+                self._counts.pop((run, topic, subscription), None)
+            return
+        for each in everything:
+            each.topics.pop(topic, None)
+        runs.messages.pop(topic, None)
+        self._tries.pop(topic, None)
+        self._answers = {of: counts for of, counts in self._answers.items() if of[1] != topic}
+        self._counts = {of: counts for of, counts in self._counts.items() if of[1] != topic}
+
     def compare(
         self, runs: Runs, topic: str, stop: int, same: Mapping[int, _Same] = MappingProxyType({})
     ) -> None:

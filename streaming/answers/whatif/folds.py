@@ -3,7 +3,7 @@ with by another process. What came of them can be kept as bytes, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from streaming.answers.whatif.difference_table import PartitionDifferences, Text
 from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
 from streaming.answers.whatif.differences import rearranged as kept_comparison
 from streaming.answers.whatif.projection import Start
-from streaming.answers.whatif.side_by_side import SideBySide
+from streaming.answers.whatif.side_by_side import Name, SideBySide
 from streaming.fold.records import StateRow
 from streaming.log.pins import PartitionPins
 
@@ -61,6 +61,15 @@ class Folds:
     def tick(self, timestamp: int) -> None:
         """See `SideBySide.tick`."""
         self._folds.tick(timestamp, self._comparison.settle)
+
+    def gone(self, names: Iterable[Name]) -> list[Name]:
+        """See `SideBySide.gone`."""
+        return self._folds.gone(names)
+
+    def forget(self, gone: Iterable[Name]) -> None:
+        """Nobody asks about these any more."""
+        for topic, subscription in gone:
+            self._comparison.forget(self._folds.runs, topic, subscription)
 
     def take(self) -> pa.Table:
         """The rows of what is settled since the last call (columns `difference_table.CODED`). Call it once."""

@@ -7,7 +7,7 @@ Records are decoded once, and the positions in recorded commands are translated 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from types import MappingProxyType
@@ -61,6 +61,9 @@ _LOOK = (c.Subscribe, c.Producer, c.Admin, c.Mirror)
 """Commands that may create subscriptions, whose first position the observer looks up at once."""
 
 _NOTHING = WrittenEntries()
+
+Name = tuple[str, str | None]
+"""A topic, and a subscription of it; None: the topic itself."""
 
 
 class ObservedBroker(Broker):
@@ -258,6 +261,21 @@ class SideBySide:
         """What is done to the next records, in place of what was done to those so far."""
         for run, each in zip(self._runs, (baseline, *pins), strict=True):
             run.broker.pins = each.moved(self.shift)
+
+    def gone(self, names: Iterable[Name]) -> list[Name]:
+        """Those of some subscriptions (topic, name) and (None) topics that are deleted in all runs, and have to do with no message that
+        is not settled."""
+        there = {topic for run in self._all for topic in run.broker.topic_names()}
+
+        def is_gone(topic: str, subscription: str | None) -> bool:
+            messages = self.runs.messages[topic]
+            known = [run.observer.topics[topic] for run in self._all if topic in run.observer.topics]
+            if subscription is None:
+                return topic not in there and len(messages) == messages.first
+            own = (of.subscriptions.get(subscription) for of in known)
+            return all(each is None or each.is_over(messages.first) for each in own)
+
+        return [each for each in names if is_gone(*each)]
 
     @property
     def place(self) -> tuple[int, int | None]:
