@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.week import week
-from sinks.folded import Before, FoldedFiles
+from sinks.folded import FoldedBefore, FoldedFiles
 from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
 from streaming.canaries.partition import Canary, CanaryPolicy, Place, looked
@@ -44,7 +44,7 @@ def folded(log: pa.Table, folder: str) -> tuple[FoldedFiles, int, float, float]:
         began = time.process_time()
         own = PartitionFold(0, store, state)
         before, records = (
-            Before(own.clock, own.last),
+            FoldedBefore(own.clock, own.last),
             Records(*(part[name].to_pylist() for name in ("offset", "timestamp", "topic", "value"))),
         )
         own.apply(records)

@@ -19,7 +19,7 @@ from sinks.storage import Storage
 FOLDER = "folded"
 
 _BEFORE = b"before"
-"""In the metadata of a file: `Before`, in JSON."""
+"""In the metadata of a file: `FoldedBefore`, in JSON."""
 
 _ROW = pa.schema(
     [
@@ -34,7 +34,7 @@ _ROW = pa.schema(
 """A record, or (without an offset) the tick after the records, at its `timestamp` (ms). `rule` and `cause`: why it was quarantined unread."""
 
 
-class Before(NamedTuple):
+class FoldedBefore(NamedTuple):
     """Where an ingress partition was before a micro-batch: its clock (ms), and the offset of its last record; None: it had none."""
 
     clock: int
@@ -45,7 +45,7 @@ class Visit(NamedTuple):
     """What was folded of an ingress partition in a micro-batch: where it was `before`, records (columns `RECORD`), by offset why some were
     quarantined unread, and the time of the tick after them (ms); None: there was none."""
 
-    before: Before
+    before: FoldedBefore
     records: pa.Table
     aside: Mapping[int, Refused]
     tick: int | None
@@ -72,7 +72,7 @@ class FoldedFiles:
         self,
         batch: int,
         partition: int,
-        before: Before,
+        before: FoldedBefore,
         records: Sequence[Sequence[object]],
         aside: Mapping[int, Refused],
         tick: int | None,
@@ -112,7 +112,7 @@ class FoldedFiles:
         """What was folded. Raises `FileNotFoundError`."""
         with self._storage.open(batch_files.path(FOLDER, batch, partition, "parquet")) as file:
             table = pq.read_table(file, page_checksum_verification=True)
-        before = msgspec.json.decode((table.schema.metadata or {})[_BEFORE], type=Before)
+        before = msgspec.json.decode((table.schema.metadata or {})[_BEFORE], type=FoldedBefore)
         is_record = table["offset"].is_valid()
         ticks = table.filter(pc.invert(is_record))["timestamp"].to_pylist()
         own = table.filter(is_record)

@@ -49,7 +49,8 @@ ROOMS = {
         "msgspec numpy pyarrow",
     ),
     "streaming.canaries": Room(
-        "streaming.answers.whatif streaming.spark streaming.fold streaming.quality streaming.log streaming.broker sinks schemas streaming",
+        "streaming.answers streaming.answers.whatif streaming.spark streaming.fold streaming.quality streaming.log streaming.broker sinks "
+        "schemas streaming",
         "msgspec pyarrow",
     ),
     "streaming.mirror": Room(

@@ -394,6 +394,7 @@ WRITERS = {
     "streaming/answers/whatif/answer.py:put": "whatif",
     "streaming/answers/whatif/answer.py:write": "whatif",
     "streaming/answers/whatif/folder.py:note": "whatif --checkpoint",
+    "streaming/answers/whatif/folder.py:as_begun": "whatif --checkpoint",
     "streaming/answers/whatif/folder.py:opened": _TEMPORARY,
     "streaming/answers/whatif/query.py:_begun": "whatif --checkpoint",
     "streaming/answers/whatif/query.py:_stage": "whatif --checkpoint",

@@ -15,7 +15,7 @@ import pyarrow as pa
 from schemas.commands import Admin, AnyCommand, BrokerConfig, Refused, decode, to_binary
 from schemas.errors import MagnetarError
 from schemas.units import LATEST_TIME
-from sinks.folded import Before, Visit
+from sinks.folded import FoldedBefore, Visit
 from sinks.ledger_store import LedgerStore
 from streaming.answers.fates import CHANGE_COLUMNS
 from streaming.answers.whatif.differences import PartitionCompared
@@ -41,7 +41,7 @@ class Missed(MagnetarError, RuntimeError):
     """Canaries can't fold what the query folded: some of it is missing."""
 
 
-_NOWHERE = Before(0, None)
+_NOWHERE = FoldedBefore(0, None)
 
 
 class CanaryPolicy(msgspec.Struct, array_like=True):

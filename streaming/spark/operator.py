@@ -20,7 +20,7 @@ from schemas import metrics
 from schemas.effects import KINDS, Tick
 from sinks.base import Sink
 from sinks.begun import LastRecord, Repeated
-from sinks.folded import Before, FoldedFiles
+from sinks.folded import FoldedBefore, FoldedFiles
 from streaming.broker.broker import Broker
 from streaming.fold.columns import PartitionFold
 from streaming.fold.records import BrokerType, Records, SetAside, StateRow, Store
@@ -110,7 +110,7 @@ def operator(
             latest=None if max_ahead_ms is None else now + max_ahead_ms - 1,
             measured=options.measured,
         )
-        before = Before(own.clock, own.last)
+        before = FoldedBefore(own.clock, own.last)
         if records is not None:
             own.apply(records)
         if options.clock == "trigger":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sinks.folded import Before, FoldedFiles
+from sinks.folded import FoldedBefore, FoldedFiles
 from sinks.ledger_store import LedgerStore
 from sinks.storage import Storage
 from streaming.fold.columns import PartitionFold
@@ -32,7 +32,7 @@ class Running:
         """A micro-batch."""
         self.batch += 1
         own = PartitionFold(0, self.store, self.state, latest=latest)
-        before = Before(own.clock, own.last)
+        before = FoldedBefore(own.clock, own.last)
         given = Records(*(records[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
         if len(records):
             own.apply(given)

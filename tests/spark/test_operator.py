@@ -14,7 +14,7 @@ import pytest
 from schemas.outputs import Rows
 from schemas.records import RECORD
 from sinks.begun import LastRecord
-from sinks.folded import Before, FoldedFiles
+from sinks.folded import FoldedBefore, FoldedFiles
 from sinks.storage import Storage
 from streaming.fold import columns
 from streaming.fold.records import FoldError, OffsetError
@@ -249,7 +249,7 @@ def test_a_note_for_canaries_that_fails_is_no_trouble_of_the_query(tmp_path: Pat
     (tmp_path / "canaries").write_text("a file, where the folder should be")
     notes, state = FoldedFiles(Storage(str(tmp_path / "canaries"))), State()
     with pytest.raises(OSError, match="canaries"):
-        notes.write(3, 5, Before(0, None), ([], [], [], []), {}, 1)
+        notes.write(3, 5, FoldedBefore(0, None), ([], [], [], []), {}, 1)
     without = State()
     assert fold(state, frame(0, 1), folded=notes).equals(fold(without, frame(0, 1)))
     assert state.value == without.value is not None
