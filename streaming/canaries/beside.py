@@ -61,6 +61,9 @@ EVERY_SECONDS = 60.0
 MOST_BYTES = 8 << 30
 """What the query may have folded and they have not, as files, before they give up."""
 
+TRIES = 3
+"""A look that fails is tried so often: a store may be away for a moment."""
+
 _LOOK_BYTES = 64 << 20
 """What they fold in a look, about, before they note how far they came."""
 
@@ -150,7 +153,7 @@ class Canaries:
         self._files, self._store = CanaryFiles(store), store
         self._sources, self._every = list(canaries), every
         self._on_look, self._on_note = on_look, on_note
-        self._committed, self._failed = -1, False
+        self._committed, self._failed, self._failures = -1, False, 0
         self._ended = threading.Event()
         self._group = f"canaries-{uuid4()}"
         self._thread: threading.Thread | None = None
@@ -221,7 +224,11 @@ class Canaries:
         self, states: dict[int, StateRow], batch: int, partitions: int, asked: Sequence[Canary]
     ) -> Marker | None:
         """What earlier canaries came to, for those that are `asked` for now, if they can go on."""
-        marker = self._files.marker()
+        try:
+            marker = self._files.marker()
+        except Damaged as error:
+            self._on_note(f"the canaries begin anew: {error}")
+            return None
         if marker is None:
             return None
         why = None
@@ -290,8 +297,13 @@ class Canaries:
         try:
             if not self._failed:
                 self._look()
+                self._failures = 0
         except Exception as error:
-            self._fail(error)
+            self._failures += 1
+            if self._failures == TRIES or isinstance(error, CanariesBehind):
+                self._fail(error)
+            else:
+                log.warning("a look of the canaries failed, and is tried again", exc_info=error)
         if self._failed:
             with suppress(OSError):
                 self._files.folded.delete(upto=self._committed)

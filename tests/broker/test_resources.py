@@ -142,6 +142,7 @@ def test_racks(run: Run) -> None:
 
 def test_a_dynamic_setting_takes_effect_until_it_is_removed(run: Run) -> None:
     path, runtime = "/brokers/configuration", "/brokers/configuration/runtime"
+    initial = run.broker.config
     assert "maxTopicsPerNamespace" in call(run, "GET", path)[1]
     before = call(run, "GET", runtime)[1]
     assert call(run, "POST", f"{path}/maxTopicsPerNamespace/7") == (200, None)
@@ -152,7 +153,9 @@ def test_a_dynamic_setting_takes_effect_until_it_is_removed(run: Run) -> None:
     assert call(run, "GET", f"{path}/values")[1]["maxTopicsPerNamespace"] == "x"
     assert call(run, "GET", runtime)[1]["maxTopicsPerNamespace"] == "7"
     run.broker = Broker.decode(run.broker.encode(), NoEntries())
+    assert run.broker.initial_config == initial != run.broker.config
     assert call(run, "DELETE", f"{path}/maxTopicsPerNamespace") == (200, None)
+    assert run.broker.initial_config == initial == run.broker.config
     assert call(run, "GET", runtime)[1]["maxTopicsPerNamespace"] == "0"
     assert call(run, "GET", f"{path}/values") == (200, {"maxTenants": "3"})
 
@@ -171,3 +174,15 @@ def test_a_dynamic_setting_outlives_the_configuration(run: Run) -> None:
         assert [found["maxTopicsPerNamespace"], found["defaultNumPartitions"]] == ["7", str(number)]
     assert call(run, "DELETE", f"{path}/maxTopicsPerNamespace") == (200, None)
     assert call(run, "GET", runtime)[1]["maxTopicsPerNamespace"] == "3"
+
+
+def test_a_command_between_two_records(run: Run) -> None:
+    """It belongs to the last record, and the next one has the next offset."""
+    before = run.broker.offset
+    run.broker.apply_between(
+        run.now, None, Admin(method="POST", path="/brokers/configuration/maxTopicsPerNamespace/7")
+    )
+    assert run.broker.offset == before
+    assert {row.offset for row in run.broker.take()} == {before}
+    assert run.broker.config.maxTopicsPerNamespace == 7
+    assert call(run, "GET", "/brokers/configuration/values") == (200, {"maxTopicsPerNamespace": "7"})

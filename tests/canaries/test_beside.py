@@ -67,6 +67,13 @@ class Beside:
         self.done += len(part)
         self.query.fold(part, part["timestamp"][-1].as_py() + 3, noted=noted)
 
+    def fail(self) -> None:
+        """Looks fail until the canaries give up."""
+        assert self.canaries is not None
+        self.canaries.committed(self.query.batch)
+        for _ in range(beside.TRIES):
+            self.canaries._try()
+
     def look(self) -> None:
         """The query has committed its micro-batches, and the canaries look."""
         assert self.canaries is not None
@@ -152,6 +159,16 @@ def test_they_begin_anew_if_the_query_ran_without_them(folder: Path) -> None:
     own.look()
     assert own.looks[-1].records == 30
     assert not CanaryFiles(own.query.store.url).folded.waiting(own.query.batch)
+
+
+def test_a_damaged_marker_is_no_trouble_of_the_query(folder: Path) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    (folder / "store" / "canaries" / "canaries.json").write_text("{")
+    own.begin()
+    assert "begin anew" in own.notes[0]
+    assert "canaries.json (which looks of the canaries count) is damaged" in own.notes[0]
 
 
 def test_another_version_begins_anew(folder: Path) -> None:
@@ -249,9 +266,16 @@ def test_what_they_can_not_fold_is_no_trouble_of_the_query(folder: Path) -> None
     own.begin()
     own.fold(30)
     assert own.canaries is not None
+    own.canaries.committed(own.query.batch)
+    with mock.patch.object(beside, "looked", side_effect=OSError("the store is away")):
+        for _ in range(beside.TRIES - 1):
+            own.canaries._try()
+    own.canaries._try()
+    assert own.looks[-1].records == 30
+    assert own.notes == []
+    own.fold(30)
     with mock.patch.object(beside, "looked", side_effect=ZeroDivisionError("a bug")):
-        own.canaries.committed(own.query.batch)
-        own.canaries._try()
+        own.fail()
     assert own.notes == ["the canaries stop until the query is started again: ZeroDivisionError: a bug"]
     own.fold(30)
     own.canaries.committed(own.query.batch)
@@ -287,10 +311,8 @@ def test_why_a_task_failed_is_said_without_a_traceback(folder: Path) -> None:
     own = Beside(folder)
     own.begin()
     own.fold(30)
-    assert own.canaries is not None
-    own.canaries.committed(own.query.batch)
     with mock.patch.object(beside, "looked", side_effect=PySparkException("\n".join(lines))):
-        own.canaries._try()
+        own.fail()
     assert own.notes == [
         "the canaries stop until the query is started again: kept/1 could not be written: No space left on device"
     ]
@@ -301,8 +323,7 @@ def test_that_their_files_are_gone_is_said(folder: Path) -> None:
     own.begin()
     own.fold(30)
     shutil.rmtree(folder / "store" / "canaries")
-    assert own.canaries is not None
-    own.canaries._try()
+    own.fail()
     assert own.notes[0].endswith(f"their files in {folder}/store/canaries are gone")
 
 
@@ -324,9 +345,7 @@ def test_a_file_with_another_bit_is_noticed(folder: Path, name: str, at: float) 
         assert run.exit_code == 1
         assert "its checksum is wrong. Stop the query, remove the folder" in run.stderr
         return
-    assert own.canaries is not None
-    own.canaries.committed(own.query.batch)
-    own.canaries._try()
+    own.fail()
     assert "the canaries stop until the query is started again" in own.notes[0]
     own.begin()
     assert "the canaries begin anew" in own.notes[1]
@@ -404,9 +423,7 @@ def test_a_note_that_is_missing_is_noticed(folder: Path) -> None:
     own.look()
     own.fold(30, noted=False)
     own.fold(30)
-    assert own.canaries is not None
-    own.canaries.committed(own.query.batch)
-    own.canaries._try()
+    own.fail()
     assert "could not note all that it folded" in own.notes[0]
     own.begin()
     assert own.looks[-1].records == 0
