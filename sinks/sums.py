@@ -1,4 +1,4 @@
-"""Checksums in text: an object in JSON whose last field, ``crc32``, is the checksum of all that comes before it."""
+"""Checksums. In text: an object in JSON whose last field, ``crc32``, is the checksum of all that comes before it. Of bytes: before them."""
 
 import re
 from zlib import crc32
@@ -29,3 +29,17 @@ def sum_of(text: bytes, start: int = 0) -> int | None:
         return None
     given = int(found[1], 16)
     return given if given == crc32(text[: found.start()], start) else None
+
+
+_DIGITS = 8
+
+
+def summed(data: bytes) -> bytes:
+    """Bytes after their checksum."""
+    return b"%08x" % crc32(data) + data
+
+
+def unsummed(found: bytes) -> bytes | None:
+    """What `summed` got. None: the checksum is wrong."""
+    data = found[_DIGITS:]
+    return data if summed(data) == found else None

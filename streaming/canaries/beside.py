@@ -201,7 +201,7 @@ class Canaries:
             self._fold(marker, batch, (), everything=True)
         else:
             self._files.commit(marker)
-        self._files.folded.delete(upto=batch)
+            self._files.folded.delete(upto=batch)
         self._tell()
 
     def _keep(self, marker: Marker, partition: int, kept: Kept) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
-from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +19,7 @@ from sinks import batch_files
 from sinks.folded import FoldedFiles
 from sinks.parquet import fragment, options
 from sinks.storage import Damaged, Storage, within
+from sinks.sums import summed, unsummed
 from streaming.answers.whatif.answer import DIFFERENCES, WhatIf
 from streaming.answers.whatif.compare import joined
 from streaming.answers.whatif.folds import from_bytes
@@ -190,24 +190,15 @@ class CanaryFiles:
 
     def _write(self, folder: str, look: int, partition: int, data: bytes) -> None:
         path = batch_files.path(folder, look, partition, _FOLDERS[folder])
-        self.storage.publish(path, lambda stream: stream.write(_checksum(data) + data))
+        self.storage.publish(path, lambda stream: stream.write(summed(data)))
 
     def _read(self, folder: str, look: int, partition: int) -> bytes:
         path = batch_files.path(folder, look, partition, _FOLDERS[folder])
         with self.storage.open(path) as file:
             found = bytes(file.read())
-        checksum, data = found[:_CHECKSUM], found[_CHECKSUM:]
-        if checksum != _checksum(data):
+        if (data := unsummed(found)) is None:
             raise Damaged(f"{self.storage.url}/{path} is damaged: its checksum is wrong. {BEGIN_ANEW}")
         return data
-
-
-_CHECKSUM = 4
-"""So many bytes come before the others of a file that is no table."""
-
-
-def _checksum(data: bytes) -> bytes:
-    return crc32(data).to_bytes(_CHECKSUM)
 
 
 def _write_table(rows: pa.Table, stream: pa.NativeFile) -> None:

@@ -98,8 +98,8 @@ class Place(NamedTuple):
 
 class Kept(NamedTuple):
     """What canaries need to go on. `apart`: the records are a mirror's, whose topics do not follow their source under other policies, nor in the
-    baseline that these are compared with. So the query's own fold is beside that. `gone`: what is
-    deleted, and no policies changed anything of. It is forgotten: readers, for example, have a new name each time."""
+    baseline that these are compared with. So the query's own fold is beside that. `gone`: what is deleted, and no policies changed anything
+    of. It is forgotten: readers, for example, have a new name each time."""
 
     folds: bytes
     apart: bool
@@ -177,13 +177,14 @@ def looked(
     folds = None if kept is None else _folds(place, canaries, *_unpinned(canaries), kept)
     if folds is not None and kept is not None:
         folds.forget(kept.gone)
+    policies = [each.commands() for each in canaries]
     apart, settled = kept is not None and kept.apart, list[pa.Table]()
     for before, records, aside, tick in visits:
         if before != (_NOWHERE if folds is None else folds.place):
             raise Missed("the query could not note all that it folded, or a note is gone")
         if folds is None and not len(records):
             continue
-        pins = _pins(place, records, canaries, apart=apart, begins=folds is None)
+        pins = _pins(place, records, policies, apart=apart, begins=folds is None)
         if folds is None:
             folds = _folds(place, canaries, *pins, None)
             folds.begin(_time(records, aside))
@@ -196,7 +197,7 @@ def looked(
                 records.slice(row),
                 True,
             )
-            folds = _folds(place, canaries, *_pins(place, records, canaries, apart=apart), kept)
+            folds = _folds(place, canaries, *_pins(place, records, policies, apart=apart), kept)
         folds.fold(records, aside)
         if tick is not None:
             folds.tick(tick)
@@ -220,15 +221,20 @@ def _unchanged(summary: pa.Table) -> list[Name]:
 
 
 def _pins(
-    place: Place, records: pa.Table, canaries: Sequence[Canary], *, apart: bool, begins: bool = False
+    place: Place,
+    records: pa.Table,
+    policies: Sequence[list[PolicyCommand]],
+    *,
+    apart: bool,
+    begins: bool = False,
 ) -> tuple[PartitionPins, list[PartitionPins]]:
-    """What is done to some records for the baseline, and for each canary. `begins`: they are the first."""
+    """What is done to some records for the baseline, and under the policies of each canary. `begins`: they are the first."""
     owned = partial(place.owns, None)
 
-    def pinned(policies: list[PolicyCommand]) -> PartitionPins:
-        return pins_of_piece(records, policies, owned, begins=begins, mirrored=apart)
+    def pinned(own: list[PolicyCommand]) -> PartitionPins:
+        return pins_of_piece(records, own, owned, begins=begins, mirrored=apart)
 
-    return pinned([]) if apart else PartitionPins(), [pinned(each.commands()) for each in canaries]
+    return pinned([]) if apart else PartitionPins(), [pinned(each) for each in policies]
 
 
 def _time(records: pa.Table, aside: Mapping[int, Refused]) -> int:

@@ -151,9 +151,16 @@ def front_of(
     policies: list[PolicyCommand], owned: Callable[[str], bool], config: BrokerConfig | None
 ) -> list[tuple[str | None, AnyCommand]]:
     """The pinned commands (topic, command) of one ingress partition. `config`: with which it begins, if the policies say anything of it."""
-    calls = [(topic, command) for _, topic, command in _calls(policies) if topic is None or owned(topic)]
+    return [(topic, command) for _, topic, command in _pinned(_calls(policies), owned, config)]
+
+
+def _pinned(
+    calls: list[tuple[int, str | None, Admin]], owned: Callable[[str], bool], config: BrokerConfig | None
+) -> list[tuple[int | None, str | None, Admin | BrokerConfig]]:
+    """See `front_of`, with the index of the policy (None: the configuration)."""
     # A partition's configuration must stay its first command.
-    return [*((None, each) for each in (config,) if each is not None), *calls]
+    first = [] if config is None else [(None, None, config)]
+    return [*first, *(each for each in calls if each[1] is None or owned(each[1]))]
 
 
 def config_over(
@@ -197,15 +204,7 @@ def _front(
     of_topic = _partitions(records, {policy.topic for policy in policies if policy.topic is not None})
     calls = _calls(policies)
     return {
-        owner: [
-            # A partition's configuration must stay its first command.
-            *((None, None, overridden.configs[start]) for _ in range(start in overridden.configs)),
-            *(
-                (number, topic, command)
-                for number, topic, command in calls
-                if topic is None or owner in of_topic[topic]
-            ),
-        ]
+        owner: _pinned(calls, lambda topic: owner in of_topic[topic], overridden.configs.get(start))  # noqa: B023 (it is called at once)
         for owner, start in overridden.starts.items()
     }
 

@@ -202,13 +202,7 @@ def test_what_a_canary_found_goes_with_it(folder: Path) -> None:
     (folder / "keep.yaml").write_text(
         "broker: {managedLedgerMaxEntriesPerLedger: 5, managedLedgerMinLedgerRolloverTimeMinutes: 0}\n"
     )
-    own = Beside(folder, "ttl", "short")
-    with mock.patch.object(differences, "_SETTLED", 1):
-        own.log = settling()
-        own.begin()
-        for _ in range(4):
-            own.fold(60)
-            own.look()
+    own = settled(folder, "ttl", "short")
     before = of(own)
     assert len(before["ttl"]) > 100
     assert CanaryFiles(own.query.store.url).marker().settled[0]  # type: ignore[union-attr]
@@ -232,6 +226,18 @@ def settling() -> pa.Table:
         managedLedgerMaxEntriesPerLedger=5, managedLedgerMinLedgerRolloverTimeMinutes=0, messageExpiryCheckIntervalInMinutes=1,
     )  # fmt: skip
     return load(log, partitions=1).records
+
+
+def settled(folder: Path, *names: str) -> Beside:
+    """A query whose canaries have found differences that are settled."""
+    own = Beside(folder, *names)
+    own.log = settling()
+    with mock.patch.object(differences, "_SETTLED", 1):
+        own.begin()
+        for _ in range(4):
+            own.fold(60)
+            own.look()
+    return own
 
 
 def of(own: Beside) -> dict[str, list[Any]]:
@@ -290,13 +296,7 @@ def test_others_begin_anew_without_what_those_before_found(folder: Path, gone: b
     (folder / "short.yaml").write_text(
         "broker: {managedLedgerMaxEntriesPerLedger: 5, managedLedgerMinLedgerRolloverTimeMinutes: 0}\n"
     )
-    own = Beside(folder, "ttl", "short")
-    own.log = settling()
-    with mock.patch.object(differences, "_SETTLED", 1):
-        own.begin()
-        for _ in range(4):
-            own.fold(60)
-            own.look()
+    own = settled(folder, "ttl", "short")
     for path in (folder / "store" / "canaries" / "differences" / "settled").iterdir():
         path.unlink() if gone else path.write_bytes(b"")
     own.names = ("ttl", "nothing")
@@ -375,13 +375,7 @@ def test_missing_differences_are_noticed(folder: Path, name: str) -> None:
     (folder / "keep.yaml").write_text(
         "broker: {managedLedgerMaxEntriesPerLedger: 5, managedLedgerMinLedgerRolloverTimeMinutes: 0}\n"
     )
-    own = Beside(folder)
-    own.log = settling()
-    with mock.patch.object(differences, "_SETTLED", 1):
-        own.begin()
-        for _ in range(4):
-            own.fold(60)
-            own.look()
+    own = settled(folder)
     for path in (folder / "store" / "canaries" / "differences" / name).iterdir():
         path.unlink()
     run = CliRunner().invoke(app, ["canaries", own.query.store.url, "--json"])

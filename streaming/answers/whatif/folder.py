@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ from sinks.links import is_plain
 from sinks.lock import exclusive
 from sinks.outputs import WHATIF, InTheWay, check_apart, check_folder, check_nested
 from sinks.storage import TEMPORARY, Damaged, Storage, plain
+from sinks.sums import summed, unsummed
 from streaming.answers.whatif.projection import Before, LiveState
 from streaming.log.spool import Spool, pieces
 
@@ -29,8 +29,6 @@ _BEGUN = WHATIF
 
 BEFORE = "whatif-state"
 """What the live query had from whose state a what-if began."""
-
-_SUM = 8
 
 
 class AnotherWhatIf(InTheWay):
@@ -80,7 +78,7 @@ class Folder:
             return
         if before is not None:
             data = msgspec.msgpack.encode(before)
-            storage.publish(BEFORE, lambda stream: stream.write(b"%08x" % crc32(data) + data))
+            storage.publish(BEFORE, lambda stream: stream.write(summed(data)))
         store = None if live is None else live.store.url
         storage.write_json(_BEGUN, _Begun(len(log), _ends(log), storage.url, store))
 
@@ -139,11 +137,11 @@ def _read(storage: Storage) -> Before:
         why = "is missing"
     else:
         with storage.open(BEFORE) as file:
-            data = bytes(file.read())
+            data = unsummed(bytes(file.read()))
         why = "is damaged: its checksum is wrong"
         try:
-            if data[:_SUM] == b"%08x" % crc32(data[_SUM:]):
-                return msgspec.msgpack.decode(data[_SUM:], type=Before)
+            if data is not None:
+                return msgspec.msgpack.decode(data, type=Before)
         except UNDECODABLE as error:  # another version wrote it
             why = f"can't be read: {plain(error)}"
     raise Damaged(f"{storage.url}/{BEFORE} (the state to begin with) {why}. {BEGIN_ANEW}")
