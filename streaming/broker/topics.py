@@ -18,8 +18,9 @@ from streaming.broker.non_persistent import inactive_subscriptions, inactivity
 from streaming.broker.non_persistent import stats as non_persistent_stats
 from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_persistent
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
-from streaming.broker.persistent import commands, lifecycle, rate_limits, unacked_limit
+from streaming.broker.persistent import lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
+from streaming.broker.persistent.commands import HANDLERS
 from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.state.codec import (
@@ -68,7 +69,7 @@ class Topics(ABC, Generic[T]):
 
     def answer_missing(self, name: str, command: TopicCommand) -> None:
         """Answer a command on a topic that does not exist and that the command does not create, as an empty topic does."""
-        self._carry_out(self._missing(name, self._ctx.deleted.former(name)), command)
+        self._handle(self._missing(name, self._ctx.deleted.former(name)), command)
 
     def delete(self, name: str, *, force: bool, cause: str = "by an administrator") -> int:
         """Delete a topic, unless producers or consumers use it: returns their number. `force`: disconnects them and
@@ -123,7 +124,7 @@ class Topics(ABC, Generic[T]):
         """An empty topic that is not kept, see `_create`."""
 
     @abstractmethod
-    def _carry_out(self, topic: T, command: TopicCommand) -> None:
+    def _handle(self, topic: T, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it."""
 
     @abstractmethod
@@ -504,7 +505,7 @@ class PersistentTopics(Topics[PersistentTopic]):
             # quirk: expiry has to read entries first, so quotas judge the producer by the backlog before it (recorded)
             self._wake(name, expires=False)
         topic = self.touch(name)
-        commands.carry_out(self._ctx, topic, command)
+        HANDLERS[type(command)](self._ctx, topic, command)
         self.check_effects(topic)
         if loads:
             lifecycle.expire_when_loaded(self._ctx, topic)
@@ -531,8 +532,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         if block.idle:
             self._leave_idle(topic.name, block)
 
-    def _carry_out(self, topic: PersistentTopic, command: TopicCommand) -> None:
-        commands.carry_out(self._ctx, topic, command)
+    def _handle(self, topic: PersistentTopic, command: TopicCommand) -> None:
+        HANDLERS[type(command)](self._ctx, topic, command)
         self.check_effects(topic)
 
     def set_aside(self, name: str) -> None:
@@ -605,7 +606,7 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
-        self._carry_out(self._touch(name), command)
+        self._handle(self._touch(name), command)
 
     def _touch(self, name: str) -> NonPersistentTopic:
         ctx, topic, block = self._ctx, self.load(name), self._state.topics[name]
@@ -722,9 +723,9 @@ class NonPersistentTopics(Topics[NonPersistentTopic]):
     def _summarise(self, topic: NonPersistentTopic, block: TopicBlock) -> None:
         block.due = self._due(topic)
 
-    def _carry_out(self, topic: NonPersistentTopic, command: TopicCommand) -> None:
+    def _handle(self, topic: NonPersistentTopic, command: TopicCommand) -> None:
         consumers = len(topic.consumer_handles)
-        non_persistent_commands.carry_out(self._ctx, topic, command)
+        non_persistent_commands.HANDLERS[type(command)](self._ctx, topic, command)
         if topic.name in self._state.topics:
             self._wake_after(topic, consumers)
 

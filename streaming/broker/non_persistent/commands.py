@@ -6,6 +6,8 @@ whole connection. Here it holds for the connection's messages on one topic, sinc
 """
 
 import re
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import unquote
 
 from schemas import commands as c
@@ -62,44 +64,6 @@ def delete(ctx: Context, topic: NonPersistentTopic, cause: str) -> int:
     schema_registry.forget(ctx, topic.name)
     ctx.permissions.pop(topic.name, None)
     return 0
-
-
-def carry_out(ctx: Context, topic: NonPersistentTopic, command: TopicCommand) -> None:
-    """Carry out a command."""
-    match command:
-        case c.Publish():
-            _handle_publish(ctx, topic, command)
-        case c.Send():
-            _handle_send(ctx, topic, command)
-        case c.Producer():
-            _create_producer(ctx, topic, command)
-        case c.CloseProducer():
-            registration.close(ctx, topic, command.connection, command.producer_id, command.request_id)
-        case c.Subscribe():
-            consumers.subscribe(ctx, topic, command)
-        case c.Flow() if command.messagePermits <= 0:
-            cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
-            ctx.close_connection(topic.name, command.connection, cause)
-        case c.Flow():
-            consumers.flow(ctx, topic, command)
-        case c.Ack():
-            consumers.ack(ctx, topic, command)
-        case c.CloseConsumer():
-            consumers.close(ctx, topic, command)
-        case c.Unsubscribe():
-            consumers.unsubscribe(ctx, topic, command)
-        case c.RedeliverUnacknowledgedMessages():
-            consumers.redeliver(ctx, topic, command)
-        case c.Seek():
-            consumers.seek(ctx, topic, command)
-        case c.GetLastMessageId():
-            consumers.last_message_id(ctx, topic, command)
-        case c.Admin():
-            _admin(ctx, topic, command)
-        case c.Mirror():
-            ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a non-persistent topic"))
-        case _:
-            _handle_fault(ctx, topic, command)
 
 
 def connection_lost(ctx: Context, topic: NonPersistentTopic, connection: str) -> None:
@@ -332,3 +296,41 @@ def unload(ctx: Context, topic: NonPersistentTopic, cause: str) -> None:
     for field in topic.__struct_fields__:
         setattr(topic, field, getattr(fresh, field))
     topic.__dict__.clear()  # what was made of the former values
+
+
+# -- who handles what -----------------------------------------------------------------------------------------------
+
+
+def _close_producer(ctx: Context, topic: NonPersistentTopic, command: c.CloseProducer) -> None:
+    registration.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+
+
+def _flow(ctx: Context, topic: NonPersistentTopic, command: c.Flow) -> None:
+    if command.messagePermits <= 0:
+        cause = f"FLOW of {command.messagePermits} permits: expected 1 or more"
+        ctx.close_connection(topic.name, command.connection, cause)
+    else:
+        consumers.flow(ctx, topic, command)
+
+
+def _mirror(ctx: Context, topic: NonPersistentTopic, command: c.Mirror) -> None:
+    ctx.emit(Unsupported(topic.name, command.connection, "MIRROR of a non-persistent topic"))
+
+
+HANDLERS: dict[type[TopicCommand], Callable[[Context, NonPersistentTopic, Any], None]] = {
+    c.Publish: _handle_publish,
+    c.Send: _handle_send,
+    c.Flow: _flow,
+    c.Ack: consumers.ack,
+    c.Producer: _create_producer,
+    c.CloseProducer: _close_producer,
+    c.Subscribe: consumers.subscribe,
+    c.CloseConsumer: consumers.close,
+    c.Unsubscribe: consumers.unsubscribe,
+    c.RedeliverUnacknowledgedMessages: consumers.redeliver,
+    c.Seek: consumers.seek,
+    c.GetLastMessageId: consumers.last_message_id,
+    c.Admin: _admin,
+    c.Mirror: _mirror,
+    c.Fault: _handle_fault,
+}

@@ -1,4 +1,7 @@
-"""Commands on a persistent topic (mirrors `ServerCnx`)."""
+"""Commands on a persistent topic, and who handles each (mirrors `ServerCnx`)."""
+
+from collections.abc import Callable
+from typing import Any
 
 from schemas import commands as c
 from schemas.effects import AckResponse, Unsupported
@@ -13,42 +16,6 @@ from streaming.broker.position import EARLIEST, from_wire
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 from streaming.broker.topic import creation, registration
 from streaming.broker.topic.topic_commands import TopicCommand
-
-
-def carry_out(ctx: Context, topic: PersistentTopic, command: TopicCommand) -> None:
-    """Carry out a command, and everything that follows from it."""
-    match command:
-        case c.Publish():
-            publishing.handle_publish(ctx, topic, command)
-        case c.Send():
-            publishing.handle_send(ctx, topic, command)
-        case c.Flow():
-            _flow(ctx, topic, command)
-        case c.Ack():
-            _ack(ctx, topic, command)
-        case c.Producer():
-            _create_producer(ctx, topic, command)
-        case c.CloseProducer():
-            registration.close(ctx, topic, command.connection, command.producer_id, command.request_id)
-        case c.Subscribe():
-            subscribing.subscribe(ctx, topic, command)
-        case c.CloseConsumer():
-            leaving.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
-        case c.Unsubscribe():
-            leaving.unsubscribe(ctx, topic, command)
-        case c.RedeliverUnacknowledgedMessages():
-            _redeliver(ctx, topic, command)
-        case c.Seek():
-            seeking.seek(ctx, topic, command)
-        case c.GetLastMessageId():
-            seeking.last_message_id(ctx, topic, command)
-        case c.Admin():
-            if admin_operations.call_topic(ctx, topic, command):
-                lifecycle.policies_changed(ctx, topic)
-        case c.Mirror():
-            mirroring.handle_mirror(ctx, topic, command, carry_out)
-        case _:
-            publishing.handle_fault(ctx, topic, command)
 
 
 def _create_producer(ctx: Context, topic: PersistentTopic, command: c.Producer) -> None:
@@ -136,3 +103,44 @@ def _redeliver(ctx: Context, topic: PersistentTopic, command: c.RedeliverUnackno
     subscription.dispatcher.redeliver(
         topic.context_of(ctx, subscription), consumer, ids, command.consumer_epoch
     )
+
+
+def _close_producer(ctx: Context, topic: PersistentTopic, command: c.CloseProducer) -> None:
+    registration.close(ctx, topic, command.connection, command.producer_id, command.request_id)
+
+
+def _close_consumer(ctx: Context, topic: PersistentTopic, command: c.CloseConsumer) -> None:
+    leaving.close(ctx, topic, command.connection, command.consumer_id, command.request_id)
+
+
+def _admin(ctx: Context, topic: PersistentTopic, command: c.Admin) -> None:
+    if admin_operations.call_topic(ctx, topic, command):
+        lifecycle.policies_changed(ctx, topic)
+
+
+def _mirror(ctx: Context, topic: PersistentTopic, command: c.Mirror) -> None:
+    mirroring.handle_mirror(ctx, topic, command, _carry_out)
+
+
+def _carry_out(ctx: Context, topic: PersistentTopic, command: TopicCommand) -> None:
+    """A client's command that a MIRROR stands for."""
+    HANDLERS[type(command)](ctx, topic, command)
+
+
+HANDLERS: dict[type[TopicCommand], Callable[[Context, PersistentTopic, Any], None]] = {
+    c.Publish: publishing.handle_publish,
+    c.Send: publishing.handle_send,
+    c.Flow: _flow,
+    c.Ack: _ack,
+    c.Producer: _create_producer,
+    c.CloseProducer: _close_producer,
+    c.Subscribe: subscribing.subscribe,
+    c.CloseConsumer: _close_consumer,
+    c.Unsubscribe: leaving.unsubscribe,
+    c.RedeliverUnacknowledgedMessages: _redeliver,
+    c.Seek: seeking.seek,
+    c.GetLastMessageId: seeking.last_message_id,
+    c.Admin: _admin,
+    c.Mirror: _mirror,
+    c.Fault: publishing.handle_fault,
+}
