@@ -54,13 +54,14 @@ from typing import Any
 import msgspec
 
 from schemas.effects import Message
+from schemas.entries import Entry
 from schemas.printable import counted
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.chunked_messages import ChunkOwners, assign
 from streaming.broker.dispatch.delayed_delivery import DelayedDeliveryTracker
 from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
 from streaming.broker.dispatch.round_robin import next_available, priority
-from streaming.broker.dispatch.sending import Found, filter_entries, read, send
+from streaming.broker.dispatch.sending import Found, filter_entries, goes_out_at_once, read, send
 from streaming.broker.dispatch.sorted_blocks import Positions
 from streaming.broker.dispatch.verdict import (
     Verdict,
@@ -221,18 +222,49 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if reads or (was_blocked and not self.blocked):
             self.dispatch(sub)
 
-    def new_entries(self, sub: SubscriptionContext) -> None:
-        """Complete a waiting read, since entries were confirmed.
+    def new_entry(self, sub: SubscriptionContext, position: Position, entry: Entry) -> None:
+        """Complete a waiting read, since an entry was confirmed.
 
         quirk: the read returns nothing, since in 4.0.7 a read sees only entries confirmed before it was issued. It only
         triggers the next round, which serves the consumers with permits now and sends the replay set first. In 2.10 and
         4.2, it returns entries (waitingReadsReturnEntries).
         """
-        if self.pending_read:
-            most, self.pending_read = self.pending_read, 0
-            if sub.ctx.config.waitingReadsReturnEntries and (positions := sub.cursor.read(sub.ledger, most)):
-                self._deal_out(sub, positions, from_replay=False)
-            self.dispatch(sub)
+        most, self.pending_read = self.pending_read, 0
+        if (
+            self.sends_at_once
+            and self._nothing_waits(sub)
+            and goes_out_at_once(sub, position, entry)
+            and self._send_at_once(sub, position, entry)
+        ):
+            self._waits(sub)
+            return
+        if sub.ctx.config.waitingReadsReturnEntries and (positions := sub.cursor.read(sub.ledger, most)):
+            self._deal_out(sub, positions, from_replay=False)
+        self.dispatch(sub)
+
+    def _nothing_waits(self, sub: SubscriptionContext) -> bool:
+        """Whether a dispatch has nothing to do but to read new entries."""
+        return not (
+            self.replay.length
+            or self.delayed.waiting.length
+            or self.blocked
+            or sub.subscription.broker_blocked
+            or self.passed_from is not None
+            or self.due() >= 0
+        )
+
+    def _send_at_once(self, sub: SubscriptionContext, position: Position, entry: Entry) -> bool:
+        """Send a new entry, which a read would find, to the next consumer. False: it takes the way of all entries."""
+        turn = self.round_robin if self.round_robin < len(sub.consumers) else 0
+        if (
+            entry.metadata.deliver_at_time is not None
+            or (turn := next_available(sub.consumers, turn)) is None
+        ):
+            return False
+        self.round_robin = turn + 1
+        sub.cursor.read_position = position.next()
+        self.send(sub, sub.consumers[turn], [(position, entry)])
+        return True
 
     def retry(self, sub: SubscriptionContext) -> None:
         """Dispatch again."""

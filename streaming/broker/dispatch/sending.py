@@ -97,6 +97,23 @@ def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
     sub.check_end_of_topic()
 
 
+def goes_out_at_once(sub: SubscriptionContext, position: Position, entry: Entry) -> bool:
+    """Whether nothing but the consumers decides who gets an entry that was just confirmed: it is the next one to read, and no
+    filter, rate, limit of a read or chunk is involved. Then a read that waits need not search for it."""
+    ctx, metadata = sub.ctx, entry.metadata
+    config = ctx.config
+    return (
+        sub.cursor.read_position == position
+        and sub.throttle is None
+        and not sub.subscription.read_batch
+        and not config.entryFilterNames
+        and config.readsByLedgerSizes
+        and metadata.marker_type is None
+        and metadata.uuid is None
+        and ctx.ordinal + 1 < ctx.spent_at
+    )
+
+
 def send(
     sub: SubscriptionContext, consumer: Consumer, found: Found, counts: dict[Position, int] | None
 ) -> list[int]:

@@ -12,10 +12,11 @@ import msgspec
 from schemas.commands import IntRange
 from schemas.effect_fields import ActiveConsumerChangeFields
 from schemas.effects import ActiveConsumerChange
+from schemas.entries import Entry
 from streaming.broker.dispatch.dispatcher import Dispatcher, retry_delay
 from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.dispatch.selectors import HashRangeExclusive
-from streaming.broker.dispatch.sending import Found, filter_entries, read, send
+from streaming.broker.dispatch.sending import Found, filter_entries, goes_out_at_once, read, send
 from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.dispatch.verdict import (
     Verdict,
@@ -199,11 +200,21 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         sub.cursor.rewind(sub.ledger)
         self.read_more(sub)
 
-    def new_entries(self, sub: SubscriptionContext) -> None:
-        """Complete a waiting read with nothing (see `MultipleConsumers`), and issue the next one."""
-        if self.pending_read:
-            self.pending_read = 0
+    def new_entry(self, sub: SubscriptionContext, position: Position, entry: Entry) -> None:
+        """Complete a waiting read with nothing (see `MultipleConsumers`), and issue the next one, which finds the entry."""
+        active, self.pending_read = self.active_consumer(sub.consumers), 0
+        if (
+            active is None
+            or active.permits <= 0
+            or (active.hash_ranges and not self.failover)
+            or not (self.sends_at_once and goes_out_at_once(sub, position, entry))
+        ):
             self.read_more(sub)
+            return
+        sub.cursor.read_position = position.next()
+        send(sub, active, [(position, entry)], None)
+        if active.permits > 0:
+            self.pending_read = self._wanted(sub, active)
 
     def retry(self, sub: SubscriptionContext) -> None:
         """Read on, unless a read is waiting."""
@@ -258,17 +269,22 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
 
     def read_more(self, sub: SubscriptionContext) -> None:
         """Read and send while the active consumer has permits. At the end of the topic, leave a read waiting."""
-        active, config, at_end = self.active_consumer(sub.consumers), sub.ctx.config, False
-        while active is not None and (permits := active.permits) > 0:
-            if config.preciseDispatcherFlowControl and active.average:
-                permits = -(-permits // active.messages_per_entry)  # rounded up
-            most = sub.subscription.read_batch or config.dispatcherMaxReadBatchSize
-            if not (wanted := sub.readable(permits if permits < most else most, only_new=True)):
+        active, at_end = self.active_consumer(sub.consumers), False
+        while active is not None and active.permits > 0:
+            if not (wanted := sub.readable(self._wanted(sub, active), only_new=True)):
                 return
             if at_end or not (count := self._read(sub, active, wanted)):
                 self.pending_read = sub.waiting(wanted)
                 return
             at_end = count < wanted
+
+    def _wanted(self, sub: SubscriptionContext, active: Consumer) -> int:
+        """How many entries the active consumer, which has permits, lets a read ask for."""
+        permits, config = active.permits, sub.ctx.config
+        if config.preciseDispatcherFlowControl and active.average:
+            permits = -(-permits // active.messages_per_entry)  # rounded up
+        most = sub.subscription.read_batch or config.dispatcherMaxReadBatchSize
+        return permits if permits < most else most
 
     def _read(self, sub: SubscriptionContext, active: Consumer, wanted: int) -> int:
         """Read and send up to so many entries. Returns how many there were."""

@@ -61,6 +61,7 @@ from typing import Any, Literal
 import msgspec
 
 from schemas.commands import KeySharedMeta, MessageMetadata
+from schemas.entries import Entry
 from schemas.printable import counted
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.dispatch.draining_hashes import DrainingHashes
@@ -662,10 +663,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         for consumer, run in receivers:
             self.send(sub, consumer, run)
             for position, _ in run:
-                if position in consumer.pending:
-                    consumer.hashes[position] = slots[position]
-                    if self._index is not None:
-                        self._index.add(consumer.handle, slots[position])
+                self._note_hash(consumer, position, slots[position])
         self._forget_outdated()
         if len(left) < len(found):
             # filtered and partly acked entries took less room than estimated: a consumer may still have some
@@ -681,6 +679,39 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 for consumer in sub.consumers
             )
         return left
+
+    def _nothing_waits(self, sub: SubscriptionContext) -> bool:
+        return (
+            super()._nothing_waits(sub)
+            and not self.held
+            and not self.hashes
+            and not self.draining.hashes
+            and not self.skip_replay
+        )
+
+    def _send_at_once(self, sub: SubscriptionContext, position: Position, entry: Entry) -> bool:
+        slot = self._slot(sub, position, entry.metadata)
+        handle = None if entry.metadata.deliver_at_time is not None else self.selector.select(slot)
+        if handle is None:
+            return False
+        consumer = sub.subscription.consumer(*handle)
+        if (
+            consumer.blocked or budget(consumer, sub.consumer_limit) < 2
+        ):  # with 1, `deal` looks for what an estimate left
+            return False
+        self.stuck = True  # there is nothing to replay
+        sub.cursor.read_position = position.next()
+        self.send(sub, consumer, [(position, entry)])
+        self._note_hash(consumer, position, slot)
+        self._forget_outdated()
+        return True
+
+    def _note_hash(self, consumer: Consumer, position: Position, slot: int) -> None:
+        """Note the hash of an entry that was sent, if it is pending."""
+        if position in consumer.pending:
+            consumer.hashes[position] = slot
+            if self._index is not None:
+                self._index.add(consumer.handle, slot)
 
     def _looks_ahead(self, sub: SubscriptionContext) -> bool:
         """Whether the next round may look ahead, see `keySharedLooksAheadAtEnd`."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.entries import Entry
 from schemas.printable import counted
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
 from streaming.broker.dispatch.selectors import CLASSIC_RING_SIZE, ConsistentHashing
@@ -185,6 +186,9 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             return super()._forget_passed(sub)
         self.passed_from = None
         return []
+
+    def _send_at_once(self, sub: SubscriptionContext, position: Position, entry: Entry) -> bool:
+        return False  # who joined lately decides, too
 
     def _round(self, sub: SubscriptionContext) -> bool:
         cursor = sub.cursor

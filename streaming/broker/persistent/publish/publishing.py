@@ -189,7 +189,8 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     position = write.position
     assert position is not None
     topic.ledger.confirm(position, write.size, ctx.clock)
-    ctx.entries.add(topic.name, position, Entry(write.metadata, write.size, write.broker_timestamp))
+    entry = Entry(write.metadata, write.size, write.broker_timestamp)
+    ctx.entries.add(topic.name, position, entry)
     highest = write.highest_sequence_id
     dedup = topic.dedup
     if dedup.status == "Enabled":
@@ -203,7 +204,7 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     for subscription in topic.connected:
         dispatcher = subscription.dispatcher
         if subscription.consumers and dispatcher is not None and dispatcher.pending_read:
-            dispatcher.new_entries(topic.context_of(ctx, subscription))
+            dispatcher.new_entry(topic.context_of(ctx, subscription), position, entry)
     if write.last_of_ledger:
         roll_over(ctx, topic, FULL)
 
