@@ -299,6 +299,8 @@ class Broker:
 
     def _fold(self, name: str | None, command: c.AnyCommand | c.Publish) -> Refused | None:
         """Carry out a command, or say why the record must be refused."""
+        if self._persistent.take_steady_step(name, command):
+            return None
         if name in self._state.topics and type(command) not in ROUTED:  # the common case, kept short
             topics = self._non_persistent if name.startswith(SCHEME) else self._persistent
             topics.carry_out(name, command)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from schemas.commands import Producer
+from schemas.commands import Ack, Decoded, Flow, Producer, Publish, Send
 from schemas.metrics import TopicMetrics
 from streaming.broker import periodic_checks
 from streaming.broker.admin import partitioned_topics
@@ -22,6 +22,7 @@ from streaming.broker.persistent import lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
 from streaming.broker.persistent.commands import HANDLERS
 from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge
+from streaming.broker.persistent.steady import SteadyTopic, steady_topic
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.state.codec import (
     PartitionState,
@@ -37,6 +38,9 @@ from streaming.broker.topic.stats import internal_stats
 from streaming.broker.topic.topic_commands import TopicCommand
 
 T = TypeVar("T", bound=AbstractTopic)
+
+STEADY = frozenset({Publish, Send, Ack, Flow})
+"""Commands after which a topic is still steady if it was."""
 
 
 class Topics(ABC, Generic[T]):
@@ -175,6 +179,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         """Whether topics were deleted because nobody used them. The broker, which counts topics, resets it."""
         self._rounds = Rounds(ctx.config, state.origin)
         self._awake: dict[str, PersistentTopic] = {}  # something has happened since their last round
+        self._steady: dict[str, SteadyTopic | None] = {}  # None: it may be one if the next publish goes well, too
         self._put_off: dict[str, int] = {}  # topics that rounds leave out, and the first such round (ms)
         self._passed: int | None = None  # rounds up to this time are over (ms); None: up to the clock
         self._running = ""  # the topic on which a round runs; it is over for topics before that one
@@ -187,6 +192,11 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def touch(self, name: str) -> PersistentTopic:
         """Load or create a topic on which something happens now."""
+        self._steady.pop(name, None)
+        return self._touch_steadily(name)
+
+    def _touch_steadily(self, name: str) -> PersistentTopic:
+        """As `touch`, for what leaves a steady topic as it is."""
         self._ctx.at_work = name
         topic = self._awake.get(name)
         if topic is None:
@@ -194,6 +204,18 @@ class PersistentTopics(Topics[PersistentTopic]):
         if self._ctx.clock >= topic.rates_until:
             topic.update_rates(self._ctx)
         return topic
+
+    def take_steady_step(self, name: str | None, command: Decoded) -> bool:
+        """Carry out a publish or an ack on a topic that is in its usual state. False: it, or the command, is not that plain."""
+        topic = self._steady.get(name)  # type: ignore[arg-type]
+        if topic is None:
+            return False
+        kind = type(command)
+        if kind is Publish:
+            return topic.publish(command)
+        if kind is Ack:
+            return topic.acknowledge(command)
+        return kind is Send and topic.send(command)
 
     def open(self, name: str) -> None:
         """Create or load a topic, as a command on it does. Rounds of checks run on it from now on."""
@@ -355,6 +377,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         """
         ctx = self._ctx
         self._passed = ctx.clock
+        self._steady.clear()
         while (due := self.next_due()) <= until:
             if ctx.timers and ctx.timers[0][0] == due:
                 self._run_timers(due)
@@ -431,6 +454,7 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def _leave_idle(self, name: str, block: TopicBlock) -> None:
         """No check can change anything on an idle topic, or leave anything."""
+        self._steady.pop(name, None)
         block.next_round, block.settled = -1, 0
         self._awake.pop(name, None)
 
@@ -500,7 +524,15 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def carry_out(self, name: str, command: TopicCommand) -> None:
         """Carry out a command, and everything that follows from it. A missing topic is created first."""
-        loads = type(command) is Producer and self.is_closed(name)
+        kind = type(command)
+        if kind in STEADY:
+            topic = self._touch_steadily(name)
+            HANDLERS[kind](self._ctx, topic, command)
+            self.check_effects(topic)
+            if kind is Publish or kind is Send:
+                self._steady[name] = steady_topic(self._ctx, topic) if name in self._steady else None
+            return
+        loads = kind is Producer and self.is_closed(name)
         if loads:
             # quirk: expiry has to read entries first, so quotas judge the producer by the backlog before it (recorded)
             self._wake(name, expires=False)
@@ -540,6 +572,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         """See `Topics.set_aside`."""
         super().set_aside(name)
         self._awake.pop(name, None)
+        self._steady.pop(name, None)
 
     def _missing(self, name: str, former: int) -> PersistentTopic:
         return lifecycle.empty(self._ctx, name, former)

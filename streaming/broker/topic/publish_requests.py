@@ -105,7 +105,7 @@ def may_publish(
 def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
     """Why an entry has too many messages or bytes; None: it has not. The bytes of chunks are not checked."""
     batch = write.metadata.num_messages_in_batch is not None
-    if batch and (refusal := too_many_messages(ctx, write)) is not None:
+    if batch and (refusal := too_many_messages(ctx, write.metadata, write.payload)) is not None:
         return refusal
     if write.metadata.chunk_id is not None:
         return None
@@ -118,21 +118,20 @@ def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrit
     return None
 
 
-def too_many_messages(ctx: Context, write: PendingWrite) -> str | None:
+def too_many_messages(ctx: Context, metadata: MessageMetadata, payload: bytes) -> str | None:
     """Why a batch can't have so many messages, or None.
 
     Pulsar's broker never looks into a batch. Here a batch has at most one message per byte of its payload, so that what is
     kept for an entry (its ack set) is in proportion to its record. Without a payload, as in a log that leaves payloads
     out, only maxMessagesPerBatch counts.
     """
-    messages, most = write.metadata.num_messages_in_batch, ctx.config.maxMessagesPerBatch
+    messages, most = metadata.num_messages_in_batch, ctx.config.maxMessagesPerBatch
     if messages is None:
         return None
     if messages > most:
         return f"a batch of {messages} messages, the broker takes {most}"
-    metadata = write.metadata
-    size = len(write.payload) if metadata.compression in (None, "NONE") else metadata.uncompressed_size
-    if write.payload and size is not None and size < messages:
+    size = len(payload) if metadata.compression in (None, "NONE") else metadata.uncompressed_size
+    if payload and size is not None and size < messages:
         return f"a batch of {messages} messages in {size} bytes"
     return None
 

@@ -514,11 +514,11 @@ class PublishRun:
 
 
 def plain_until(ctx: Context, topic: PersistentTopic) -> int:
-    """Until when (ms) nothing special can come of a plain publish by a known producer, apart from rates, −1: it can."""
+    """Until when (ms) nothing special can come of a plain publish by a known producer, apart from rates and what consumers get,
+    −1: it can."""
     config, policies = ctx.config, ctx.policies_of(topic)
     if (
-        (topic.subscriptions and topic.connected)
-        or topic.pending
+        topic.pending
         or topic.ledger.closed
         or topic.is_shadow
         or topic.fail_writes

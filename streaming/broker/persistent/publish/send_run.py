@@ -42,7 +42,12 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
     connection, producer_id = commands[start].connection, commands[start].producer_id
     name = topic.producer_handles.get(connection, producer_id)
     counters = None if name is None else topic.producer_counters.get(name)
-    if name is None or counters is None or name in topic.closing_producers:
+    if (
+        name is None
+        or counters is None
+        or name in topic.closing_producers
+        or (topic.subscriptions and topic.connected)
+    ):
         return start
     config, ledger, dedup, of_topic, clock = ctx.config, topic.ledger, topic.dedup, topic.name, ctx.clock
     limit = min(due, plain_until(ctx, topic), topic.rates_until)
