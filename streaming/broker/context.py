@@ -116,6 +116,7 @@ class Context:
         "partitioned_topics",
         "partitions",
         "permissions",
+        "policies_epoch",
         "recorded",
         "resources",
         "rows",
@@ -162,6 +163,7 @@ class Context:
         self.acks: list[Acked] | None = None
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
+        self.policies_epoch = 0  # rises when a policy or the configuration changes
         self._policies: dict[str, HierarchyTopicPolicies] = {}
 
     def begin(self, until: int) -> None:
@@ -257,6 +259,7 @@ class Context:
 
     def policies_changed(self) -> None:
         """Drop the resolved policies of every topic, since a policy or the configuration changed."""
+        self.policies_epoch += 1
         self._policies.clear()
 
     def policies_of(self, topic: HasPolicies) -> HierarchyTopicPolicies:

@@ -179,7 +179,9 @@ class PersistentTopics(Topics[PersistentTopic]):
         """Whether topics were deleted because nobody used them. The broker, which counts topics, resets it."""
         self._rounds = Rounds(ctx.config, state.origin)
         self._awake: dict[str, PersistentTopic] = {}  # something has happened since their last round
-        self._steady: dict[str, SteadyTopic | None] = {}  # None: it may be one if the next publish goes well, too
+        self._steady: dict[
+            str, SteadyTopic | None
+        ] = {}  # None: it may be one if the next publish goes well, too
         self._put_off: dict[str, int] = {}  # topics that rounds leave out, and the first such round (ms)
         self._passed: int | None = None  # rounds up to this time are over (ms); None: up to the clock
         self._running = ""  # the topic on which a round runs; it is over for topics before that one
@@ -210,12 +212,11 @@ class PersistentTopics(Topics[PersistentTopic]):
         topic = self._steady.get(name)  # type: ignore[arg-type]
         if topic is None:
             return False
-        kind = type(command)
-        if kind is Publish:
+        if isinstance(command, Publish):
             return topic.publish(command)
-        if kind is Ack:
+        if isinstance(command, Ack):
             return topic.acknowledge(command)
-        return kind is Send and topic.send(command)
+        return isinstance(command, Send) and topic.send(command)
 
     def open(self, name: str) -> None:
         """Create or load a topic, as a command on it does. Rounds of checks run on it from now on."""

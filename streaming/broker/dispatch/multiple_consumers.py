@@ -255,16 +255,22 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
 
     def _send_at_once(self, sub: SubscriptionContext, position: Position, entry: Entry) -> bool:
         """Send a new entry, which a read would find, to the next consumer. False: it takes the way of all entries."""
-        turn = self.round_robin if self.round_robin < len(sub.consumers) else 0
-        if (
-            entry.metadata.deliver_at_time is not None
-            or (turn := next_available(sub.consumers, turn)) is None
-        ):
+        start = self.round_robin if self.round_robin < len(sub.consumers) else 0
+        turn = None if entry.metadata.deliver_at_time is not None else next_available(sub.consumers, start)
+        if turn is None:
             return False
         self.round_robin = turn + 1
-        sub.cursor.read_position = position.next()
-        self.send(sub, sub.consumers[turn], [(position, entry)])
+        self._deliver_at_once(sub, sub.consumers[turn], position, entry)
         return True
+
+    def _deliver_at_once(
+        self, sub: SubscriptionContext, consumer: Consumer, position: Position, entry: Entry
+    ) -> None:
+        """Read an entry that no filter is asked about and no time delays, and send it."""
+        sub.cursor.read_position = position.next()
+        if sub.policies.delayedDelivery.value.active:
+            self.delayed.add(position, None, sub.ctx.clock, sub.ctx.config, sub.tick)
+        self._deliver(sub, consumer, [(position, entry)])
 
     def retry(self, sub: SubscriptionContext) -> None:
         """Dispatch again."""
@@ -870,6 +876,10 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
                     self.counts.pop(position, None)
         if rescheduled:
             self._reschedule(sub, rescheduled)
+        self._deliver(sub, consumer, run)
+
+    def _deliver(self, sub: SubscriptionContext, consumer: Consumer, run: Found) -> None:
+        """Send entries to one consumer, and add them to its pending acks."""
         charged = send(sub, consumer, run, self.counts)
         pending = consumer.pending
         # Pending acks have all messages of a batch, though only those that were not acked before cost permits (4.0.7).

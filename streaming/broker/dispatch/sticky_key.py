@@ -700,8 +700,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         ):  # with 1, `deal` looks for what an estimate left
             return False
         self.stuck = True  # there is nothing to replay
-        sub.cursor.read_position = position.next()
-        self.send(sub, consumer, [(position, entry)])
+        self._deliver_at_once(sub, consumer, position, entry)
         self._note_hash(consumer, position, slot)
         self._forget_outdated()
         return True

@@ -306,12 +306,16 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 return False
         if batches:
             batches.pop(position, None)
+        self.acknowledge_whole(ledger, position)
+        return True
+
+    def acknowledge_whole(self, ledger: ManagedLedger, position: Position) -> None:
+        """Ack an entry of the backlog. See `acknowledge`."""
         self.consumed += 1
         if position.entry == self.mark_delete.entry + 1 and position.ledger == self.mark_delete.ledger:
             self._advance(ledger, position)
         else:
-            acked.add(position)
-        return True
+            self.acked.add(position)
 
     def has_acked(self, position: Position) -> bool:
         """Whether an entry, as a whole, is acked or passed."""

@@ -18,18 +18,18 @@ Invariants
 """
 
 from schemas.commands import Ack, MessageMetadata, Publish, Send
-from schemas.effects import SendReceipt
+from schemas.effects import AckResponse, SendReceipt
 from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.publish.publish_run import plain_until
-from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.position import Position, from_tuple
+from streaming.broker.position import Position, from_tuple, from_wire
 from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size, varint
 from streaming.broker.producer.producer import Producer
 from streaming.broker.rates.rate import ProducerCounters
+from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.topic.publish_requests import too_many_messages
 
@@ -41,7 +41,7 @@ class SteadyTopic:
     """A topic in its usual state. Ask for it with `steady_topic`."""
 
     __slots__ = (
-        "_config", "_ctx", "_enabled", "_largest", "_most_entries", "_most_size", "_policies", "_senders", "_snapshot_at",
+        "_config", "_ctx", "_enabled", "_largest", "_most_entries", "_most_size", "_policies", "_policies_epoch", "_senders", "_snapshot_at",
         "_subscriptions", "_topic", "_until", "_waiting",
     )  # fmt: skip
 
@@ -49,7 +49,7 @@ class SteadyTopic:
         """`until`: see `plain_until`."""
         config = self._config = ctx.config
         self._ctx, self._topic, self._until = ctx, topic, until
-        self._policies = ctx.policies_of(topic)
+        self._policies, self._policies_epoch = ctx.policies_of(topic), ctx.policies_epoch
         self._largest = config.maxMessageSize
         self._most_entries = config.managedLedgerMaxEntriesPerLedger - 1
         self._most_size = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE
@@ -65,17 +65,18 @@ class SteadyTopic:
 
     def _is_as_it_was(self) -> bool:
         ctx, topic = self._ctx, self._topic
-        return (
-            ctx.clock < topic.rates_until
-            and ctx.config is self._config
-            and ctx.policies_of(topic) is self._policies
-        )
+        return ctx.clock < topic.rates_until and ctx.policies_epoch == self._policies_epoch
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
     def publish(self, command: Publish) -> bool:
         """See `publishing.handle_publish`."""
-        if command.properties or command.event_time is not None or command.deliver_at_time is not None or command.rest:
+        if (
+            command.properties
+            or command.event_time is not None
+            or command.deliver_at_time is not None
+            or command.rest
+        ):
             return False
         name, id_, key = command.producer, command.sequence_id, command.key
         if (sender := self._senders.get(name) or self._sender(name)) is None:
@@ -189,21 +190,74 @@ class SteadyTopic:
     def acknowledge(self, command: Ack) -> bool:
         """See `commands`, on ACK."""
         connection, id_ = command.connection, command.consumer_id
-        sub = self._subscription(connection, id_)
-        if sub is None or command.txnid_least_bits or command.txnid_most_bits or not self._is_as_it_was():
+        name = self._topic.consumer_handles.get(connection, id_)
+        if (
+            name is None
+            or command.txnid_least_bits
+            or command.txnid_most_bits
+            or self._config.closesOnAckOfNoEntry
+            or not self._is_as_it_was()
+        ):
             return False
-        if self._config.closesOnAckOfNoEntry:
-            return False
-        subscription = sub.subscription
-        assert isinstance(subscription, PersistentSubscription)
-        former = subscription.acknowledge(sub, subscription.consumer(connection, id_), command)
+        sub = self._subscriptions[name]
+        subscription = self._topic.subscriptions[name]
+        consumer = subscription.consumer(connection, id_)
+        ids = command.message_id
+        if (
+            len(ids) == 1
+            and not ids[0].ack_set
+            and command.ack_type == "Individual"
+            and self._acknowledge_one(
+                sub, consumer, from_wire(ids[0].ledgerId, ids[0].entryId), command.request_id
+            )
+        ):
+            return True
+        former = subscription.acknowledge(sub, consumer, command)
         if former is not None:
             free_ledgers(self._ctx, self._topic, sub.cursor, former)
         return True
 
-    def _subscription(self, connection: str, consumer_id: int) -> SubscriptionContext | None:
-        name = self._topic.consumer_handles.get(connection, consumer_id)
-        return None if name is None else self._subscriptions.get(name)
+    def _acknowledge_one(
+        self, sub: SubscriptionContext, consumer: Consumer, position: Position, request: int | None
+    ) -> bool:
+        """Acknowledge an entry of the backlog, as `PersistentSubscription.acknowledge` does. False: there is more to it."""
+        ctx, topic, cursor, ledger = self._ctx, self._topic, sub.cursor, self._topic.ledger
+        before, now = cursor.mark_delete, ctx.clock
+        permits = cursor.permits_at(now, self._policies.persistence.managedLedgerMaxMarkDeleteRate)
+        if (
+            not before < position <= ledger.last_confirmed
+            or not ledger.valid(position)
+            or position in cursor.acked
+            or permits < 1
+            or cursor.batches
+            or cursor.persisted is not None
+            or cursor.next_ledger
+            or not cursor.durable
+            or ledger.terminated
+        ):
+            return False
+        subscription = topic.subscriptions[cursor.name]
+        dispatcher = subscription.dispatcher
+        assert dispatcher is not None  # the first consumer created it
+        backlog = 0 if ctx.acks is None else cursor.backlog(ledger, precise=True)
+        subscription.last_active = consumer.last_ack = now
+        owner = dispatcher.acknowledged(sub, consumer, position)
+        cursor.acknowledge_whole(ledger, position)
+        if cursor.acked.ledgers:
+            cursor.collapse(ledger, before)
+        cursor.written(now, permits)
+        subscription.acked += 1
+        moved = cursor.mark_delete != before
+        if moved:
+            subscription.last_mark_delete_advanced = now
+        if ctx.acks is not None:
+            ctx.observe_ack(topic.name, cursor.name, [position], before, cursor.mark_delete, backlog)
+        if request is not None:
+            ctx.emit(AckResponse(topic.name, consumer.connection, request, consumer.consumer_id, None, None))
+        dispatcher.after_acks(sub, [] if owner is None else [owner], mark_delete_moved=moved)
+        if cursor.mark_delete.ledger != before.ledger:
+            free_ledgers(ctx, topic, cursor, before)
+        return True
 
 
 def steady_topic(ctx: Context, topic: PersistentTopic) -> SteadyTopic | None:
