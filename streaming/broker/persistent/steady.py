@@ -223,15 +223,11 @@ class SteadyTopic:
         """Acknowledge an entry of the backlog, as `PersistentSubscription.acknowledge` does. False: there is more to it."""
         ctx, topic, cursor, ledger = self._ctx, self._topic, sub.cursor, self._topic.ledger
         before, now = cursor.mark_delete, ctx.clock
-        permits = cursor.permits_at(now, self._policies.persistence.managedLedgerMaxMarkDeleteRate)
         if (
             not before < position <= ledger.last_confirmed
             or not ledger.valid(position)
             or position in cursor.acked
-            or permits < 1
             or cursor.batches
-            or cursor.persisted is not None
-            or cursor.next_ledger
             or not cursor.durable
             or ledger.terminated
         ):
@@ -240,12 +236,18 @@ class SteadyTopic:
         dispatcher = subscription.dispatcher
         assert dispatcher is not None  # the first consumer created it
         backlog = 0 if ctx.acks is None else cursor.backlog(ledger, precise=True)
+        permits = cursor.permits_at(now, self._policies.persistence.managedLedgerMaxMarkDeleteRate)
+        saved = cursor.snapshot() if permits < 1 and cursor.persisted is None else cursor.persisted
+        key = cursor.key
         subscription.last_active = consumer.last_ack = now
         owner = dispatcher.acknowledged(sub, consumer, position)
         cursor.acknowledge_whole(ledger, position)
         if cursor.acked.ledgers:
             cursor.collapse(ledger, before)
-        cursor.written(now, permits)
+        if permits < 1:
+            cursor.persisted = saved
+        else:
+            cursor.written(now, permits)
         subscription.acked += 1
         moved = cursor.mark_delete != before
         if moved:
@@ -255,8 +257,8 @@ class SteadyTopic:
         if request is not None:
             ctx.emit(AckResponse(topic.name, consumer.connection, request, consumer.consumer_id, None, None))
         dispatcher.after_acks(sub, [] if owner is None else [owner], mark_delete_moved=moved)
-        if cursor.mark_delete.ledger != before.ledger:
-            free_ledgers(ctx, topic, cursor, before)
+        if permits >= 1 and cursor.mark_delete.ledger != key.ledger:
+            free_ledgers(ctx, topic, cursor, key)
         return True
 
 
