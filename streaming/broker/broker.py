@@ -17,6 +17,7 @@ from schemas.effects import (
     Effect,
     Error,
     Evicted,
+    Expired,
     LedgerDeleted,
     ProducerSuccess,
     Quarantined,
@@ -40,7 +41,7 @@ from streaming.broker.admin import (
 )
 from streaming.broker.admin_table import TOPIC, Call, Table
 from streaming.broker.config import PROFILE_OF, RELEASES, BadSetting, ServiceConfiguration, configuration
-from streaming.broker.context import Acked, Context, namespace_of
+from streaming.broker.context import NEVER, Acked, Context, namespace_of
 from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.entries import NoEntries
 from streaming.broker.errors import LogOrderError
@@ -58,8 +59,9 @@ from streaming.broker.names import (
 from streaming.broker.non_persistent.topic import SCHEME, NonPersistentTopic, is_non_persistent
 from streaming.broker.parameters import flag
 from streaming.broker.persistent import admin_operations, lifecycle, rate_limits, unacked_limit
-from streaming.broker.persistent.cleanup import backlog_quota, trimming
+from streaming.broker.persistent.cleanup import backlog_quota, message_expiry, trimming
 from streaming.broker.persistent.cleanup.backlog_quota import Eviction, Quotas
+from streaming.broker.persistent.cleanup.message_expiry import Expiry, SubscriptionExpiry
 from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import (
     Delivery,
@@ -83,6 +85,9 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
+
+_MOST_ROUNDS = 1000
+"""An answer looks so many rounds ahead that may have an effect, and turn out to have none."""
 
 TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
 
@@ -829,6 +834,41 @@ class Broker:
             if isinstance(each, CloseProducer) and each.topic == name:
                 found.disconnects.append(each.producer_name)
         return found
+
+    def expiry(self, name: str) -> Expiry:
+        """What message TTL does to the subscriptions of a persistent topic. Raises `KeyError`.
+
+        It goes on until each has expired something that will, so use a broker that was decoded for this.
+        """
+        found = message_expiry.explain(self._ctx, self.topic(name))
+        found.next_check, found.unchecked = self._next_check(name, "messageExpiry", found.unchecked)
+        waiting = {each.subscription: each for each in found.subscriptions if each.due is not None}
+        if found.unchecked is None and found.next_check is not None:
+            self._expire_next(name, waiting)
+            if waiting:
+                found.unknown.append(
+                    f"what expires next for {', '.join(waiting)}: nothing in the next {_MOST_ROUNDS:,} checks that may expire something"
+                )
+        return found
+
+    def _expire_next(self, name: str, waiting: dict[str, SubscriptionExpiry]) -> None:
+        """Note what each subscription that waits expires first. Left are those for which it takes too many rounds to find out."""
+        self.take()
+        for _ in range(_MOST_ROUNDS):
+            due = {} if name not in self._state.topics else message_expiry.next_expiries(self._ctx, self.topic(name))
+            for subscription in [each for each in waiting if due.get(each, NEVER) >= NEVER]:
+                del waiting[subscription]
+            if not waiting:
+                return
+            at = self._persistent.next_round("messageExpiry", min(due[each] for each in waiting))
+            assert at is not None
+            self.tick(at)
+            for row in self.take():
+                expired = row.effect
+                if isinstance(expired, Expired) and expired.topic == name and expired.subscription in waiting:
+                    waiting[expired.subscription].add(row.clock, expired)
+            for subscription in [name for name, each in waiting.items() if each.expires is not None]:
+                del waiting[subscription]
 
     def producing(self, name: str) -> Producing:
         """Who produces on a persistent topic, and what a new producer gets. Raises `KeyError`.

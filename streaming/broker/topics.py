@@ -361,9 +361,9 @@ class PersistentTopics(Topics[PersistentTopic]):
             self._run_checks(name, rounds.due(due))
         ctx.clock, self._passed = now, None
 
-    def next_round(self, check: str) -> int | None:
-        """When a check has its next round (ms), or None if it is turned off."""
-        return self._rounds.next_of(check, self._ctx.clock)
+    def next_round(self, check: str, since: int = 0) -> int | None:
+        """When a check has its next round (ms), at or after `since` (ms), or None if it is turned off."""
+        return self._rounds.next_of(check, max(self._ctx.clock, since - 1))
 
     def pending(self) -> list[tuple[int, str]]:
         """The timers and the rounds of checks to come: (time in ms, topic), sorted."""

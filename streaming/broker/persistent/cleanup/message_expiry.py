@@ -1,6 +1,10 @@
 """Message TTL, and expiry of a subscription by age or position (mirrors `PersistentMessageExpiryMonitor`;
-docs/rules/ttl.md §1–§7, docs/rules/cursors.md §15). Expiry only acks entries. Retention deletes them.
+docs/rules/ttl.md §1–§7, docs/rules/cursors.md §15), and why nothing has expired. Expiry only acks entries. Retention deletes them.
 """
+
+from typing import Literal
+
+import msgspec
 
 from schemas.effects import Expired
 from streaming.broker.context import NEVER, Context
@@ -18,6 +22,66 @@ from streaming.broker.position import Position
 
 MINIMUM_BACKLOG_FOR_EXPIRY_CHECK = 1000
 CAUGHT_UP_FACTOR = 1.5
+
+ExpiryState = Literal[
+    "nothing to expire", "not checked yet", "too young", "left alone", "no durable subscription", "not found", "source"
+]  # fmt: skip
+"""What keeps message TTL from a subscription. ``left alone``: it has nearly caught up (docs/rules/ttl.md §5). ``not found``: the search
+for old entries does not come to its oldest one (§6). ``source``: the topic follows another one, whose broker decides."""
+
+
+class Expiration(msgspec.Struct):
+    """What a check expires of a subscription at `at` (ms): entries, its mark-delete position before and after, and the rule."""
+
+    at: int
+    entries: int
+    before: str
+    after: str
+    cause: str
+
+
+class SubscriptionExpiry(msgspec.Struct):
+    """What message TTL does to a subscription.
+
+    `position`, `published`: its first unacknowledged entry, and when that was published (ms); None: it has none. `due`: it expires nothing
+    before (ms); None: nothing is in sight. `expires`: what it expires next if no command comes; None: nothing, or it is not checked.
+    """
+
+    subscription: str
+    state: ExpiryState
+    text: str
+    position: str | None
+    published: int | None
+    due: int | None
+    expires: Expiration | None = None
+
+    def add(self, at: int, row: Expired) -> None:
+        """Add what a check at `at` (ms) expires to what it has expired already, unless that was an earlier one."""
+        before, entries = f"{row.before_ledger}:{row.before_entry}", 0
+        if (first := self.expires) is not None:
+            if first.at < at:
+                return
+            before, entries = first.before, first.entries
+        after = f"{row.after_ledger}:{row.after_entry}"
+        self.expires = Expiration(at, entries + row.entries, before, after, row.cause)
+
+
+class Expiry(msgspec.Struct):
+    """What message TTL does to the subscriptions of a topic, at `clock` (ms).
+
+    `ttl`: the messageTTL in force in seconds, set at `level`; 0: off. `next_check`, `unchecked`, `sampled`: see `trimming.Retention`.
+    `unknown`: what can't be concluded, and why.
+    """
+
+    topic: str
+    clock: int
+    ttl: int
+    level: str
+    next_check: int | None
+    unchecked: str | None
+    subscriptions: list[SubscriptionExpiry]
+    unknown: list[str] = []
+    sampled: bool = False
 
 
 def check(ctx: Context, topic: PersistentTopic) -> None:
@@ -54,22 +118,30 @@ def check_after_source(ctx: Context, topic: PersistentTopic, name: str, to: Posi
 
 def next_effect(ctx: Context, topic: PersistentTopic) -> int:
     """When the next entry of a subscription exceeds the TTL, and no source's broker decides that."""
-    return max(_next_effect(ctx, topic), topic.source_expires_until(ctx) + 1)
+    return min(next_expiries(ctx, topic).values(), default=NEVER)
 
 
-def _next_effect(ctx: Context, topic: PersistentTopic) -> int:
-    seconds, names = ctx.policies_of(topic).messageTTL.value, topic.known_subscriptions()
+def next_expiries(ctx: Context, topic: PersistentTopic) -> dict[str, int]:
+    """When the check may next expire entries of each subscription (ms), never too late."""
+    due = _next_expiries(ctx, topic, ctx.policies_of(topic).messageTTL.value, topic.known_subscriptions())
+    if due and (source := topic.source_expires_until(ctx) + 1):
+        due = {name: max(each, source) for name, each in due.items()}
+    return due
+
+
+def _next_expiries(ctx: Context, topic: PersistentTopic, seconds: int, names: list[str]) -> dict[str, int]:
     if seconds <= 0 or not names:
-        return NEVER
+        return {}
     if not ctx.config.messageExpirySharedPosition:
-        return min(_next_expiry(ctx, topic, topic.subscriptions[name], seconds) for name in names)
+        return {name: _next_expiry(ctx, topic, topic.subscriptions[name], seconds) for name in names}
     if topic.slowest_cursor() is None:
-        return NEVER
+        return {}
     flips: list[int] = []
     found = _newest_stored_before(ctx, topic, ctx.clock - seconds * 1000, flips)
-    if found is not None and found > min(topic.cursors[name].mark_delete for name in names):
-        return ctx.clock
-    return _first_flip(flips, seconds)
+    later = _first_flip(flips, seconds)
+    if found is None:
+        return dict.fromkeys(names, later)
+    return {name: ctx.clock if found > topic.cursors[name].mark_delete else later for name in names}
 
 
 def skipped(ctx: Context, topic: PersistentTopic, _rounds: int) -> None:
@@ -243,3 +315,66 @@ def _expire_to(
     if position is None or position <= cursor.mark_delete:
         return False
     return move_without_trimming(ctx, topic, cursor, reason, cursor.move, topic.ledger, position, None)
+
+
+# -- why nothing has expired --------------------------------------------------------------------------------------------
+
+
+def explain(ctx: Context, topic: PersistentTopic) -> Expiry:
+    """What message TTL does to the topic's subscriptions. `next_check` and what they expire are left to the caller."""
+    ttl, due = ctx.policies_of(topic).messageTTL, next_expiries(ctx, topic)
+    off = ttl.value <= 0
+    return Expiry(
+        topic=topic.name,
+        clock=ctx.clock,
+        ttl=ttl.value,
+        level=ttl.level,
+        next_check=None,
+        unchecked="messageTTL is 0: nothing expires" if off else None,
+        subscriptions=[]
+        if off
+        else [
+            _explain_one(ctx, topic, topic.subscriptions[name], ttl.value, due.get(name, NEVER))
+            for name in topic.known_subscriptions()
+        ],
+        sampled=topic.is_sampled,
+    )
+
+
+def _explain_one(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int, due: int
+) -> SubscriptionExpiry:
+    ledger, cursor = topic.ledger, topic.cursors[subscription.name]
+    position = ledger.next_valid(cursor.mark_delete)
+    if cursor.mark_delete >= ledger.last_confirmed or position > ledger.last_confirmed:
+        text = "no entry is unacknowledged"
+        return SubscriptionExpiry(subscription.name, "nothing to expire", text, None, None, None)
+    published = ctx.entries.get(topic.name, position).timestamp
+    state, text = _why_not(ctx, topic, subscription, seconds, due, published)
+    return SubscriptionExpiry(
+        subscription.name, state, text, str(position), published, None if due >= NEVER else max(due, ctx.clock)
+    )
+
+
+def _why_not(
+    ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription, seconds: int, due: int, published: int
+) -> tuple[ExpiryState, str]:  # fmt: skip
+    """What keeps the TTL from a subscription whose first unacknowledged entry was `published` then (ms)."""
+    if due <= ctx.clock:
+        return "not checked yet", "the next check expires what is older than the TTL"
+    if topic.source_expires_until(ctx) >= ctx.clock:
+        return "source", "the broker of its source decides what expires, as long as that is seen"
+    if ctx.config.messageExpirySharedPosition:
+        if topic.slowest_cursor() is None:
+            return "no durable subscription", "the topic has only readers, and the check goes by the slowest durable cursor"
+        where = "the first stored entry, which is younger or can't be read"
+    else:
+        alone = _has_old_backlog_at(ctx, topic, subscription, seconds)
+        if alone > ctx.clock:
+            fewer = f"it has consumers and fewer than {MINIMUM_BACKLOG_FOR_EXPIRY_CHECK} unacknowledged entries"
+            until = "the oldest can't be read" if alone >= NEVER else f"the oldest is younger than {CAUGHT_UP_FACTOR} times the TTL"
+            return "left alone", f"{fewer}, and {until}"
+        where = "an entry that is younger or can't be read"
+    if published >= ctx.clock - seconds * 1000:
+        return "too young", "its oldest unacknowledged entry is not older than the TTL"
+    return "not found", f"its oldest unacknowledged entry is older than the TTL, but the search for such entries begins at {where}"
