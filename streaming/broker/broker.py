@@ -59,8 +59,16 @@ from streaming.broker.names import (
 from streaming.broker.non_persistent.topic import SCHEME, NonPersistentTopic, is_non_persistent
 from streaming.broker.parameters import flag
 from streaming.broker.persistent import admin_operations, lifecycle, rate_limits, unacked_limit
-from streaming.broker.persistent.cleanup import backlog_quota, message_expiry, trimming
+from streaming.broker.persistent.cleanup import (
+    backlog_quota,
+    inactive_subscriptions,
+    inactivity,
+    message_expiry,
+    trimming,
+)
 from streaming.broker.persistent.cleanup.backlog_quota import Eviction, Quotas
+from streaming.broker.persistent.cleanup.inactive_subscriptions import InactiveSubscriptions
+from streaming.broker.persistent.cleanup.inactivity import InactiveTopic
 from streaming.broker.persistent.cleanup.message_expiry import Expiry, SubscriptionExpiry
 from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import (
@@ -853,22 +861,50 @@ class Broker:
 
     def _expire_next(self, name: str, waiting: dict[str, SubscriptionExpiry]) -> None:
         """Note what each subscription that waits expires first. Left are those for which it takes too many rounds to find out."""
-        self.take()
         for _ in range(_MOST_ROUNDS):
-            due = {} if name not in self._state.topics else message_expiry.next_expiries(self._ctx, self.topic(name))
+            due = (
+                {}
+                if name not in self._state.topics
+                else message_expiry.next_expiries(self._ctx, self.topic(name))
+            )
             for subscription in [each for each in waiting if due.get(each, NEVER) >= NEVER]:
                 del waiting[subscription]
             if not waiting:
                 return
             at = self._persistent.next_round("messageExpiry", min(due[each] for each in waiting))
-            assert at is not None
-            self.tick(at)
-            for row in self.take():
+            for row in self._rows_until(at):
                 expired = row.effect
                 if isinstance(expired, Expired) and expired.topic == name and expired.subscription in waiting:
                     waiting[expired.subscription].add(row.clock, expired)
             for subscription in [name for name, each in waiting.items() if each.expires is not None]:
                 del waiting[subscription]
+
+    def inactivity(self, name: str) -> InactiveTopic:
+        """Why a persistent topic is not deleted that nobody uses, or when it is. Raises `KeyError`.
+
+        It goes on to the check that may delete it, so use a broker that was decoded for this.
+        """
+        self.topic(name)
+        found = inactivity.explain(self._ctx, self._persistent.look_at(name))
+        found.next_check, found.unchecked = self._next_check(name, "inactiveTopics", found.unchecked)
+        if found.unchecked is None and found.next_check is not None:
+            times = [found.next_check, self._persistent.next_round("inactiveTopics", found.due or 0)]
+            for at in times:
+                deleted = [each for each in self._rows_until(at) if _is_deletion(each.effect, name)]
+                if deleted:
+                    found.deletes_at = deleted[0].clock
+                    break
+        return found
+
+    def inactive_subscriptions(self, name: str) -> InactiveSubscriptions:
+        """Which subscriptions of a persistent topic are deleted because nobody uses them, and when. Raises `KeyError`."""
+        found = inactive_subscriptions.explain(self._ctx, self.topic(name))
+        found.next_check, found.unchecked = self._next_check(name, "inactiveSubscriptions", found.unchecked)
+        if found.unchecked is None:
+            for each in found.subscriptions:
+                if each.due is not None:
+                    each.deletes_at = self._persistent.next_round("inactiveSubscriptions", each.due)
+        return found
 
     def producing(self, name: str) -> Producing:
         """Who produces on a persistent topic, and what a new producer gets. Raises `KeyError`.
@@ -905,10 +941,13 @@ class Broker:
 
     def _effects_until(self, time: int | None) -> list[Effect]:
         """What happens up to `time` (ms) if no command comes."""
+        return [row.effect for row in self._rows_until(time)]
+
+    def _rows_until(self, time: int | None) -> list[Row]:
         self.take()
         if time is not None:
             self.tick(time)
-        return [row.effect for row in self.take()]
+        return self.take()
 
     def entry_state(self, name: str, subscription: str, position: Position) -> EntryState:
         """Where an entry of a persistent topic is for a subscription. Raises `KeyError`."""
@@ -987,6 +1026,10 @@ class Broker:
     def stats(self) -> list[dict[str, Any]]:
         """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""
         return [row for name in self.topic_names() for row in self._domain(name).stats_rows(name)]
+
+
+def _is_deletion(effect: Effect, topic: str) -> bool:
+    return isinstance(effect, TopicEvent) and effect.topic == topic and effect.cause.startswith("deleted ")
 
 
 CALLS = Table(TOPIC, (Call("DELETE", "", Broker._delete, "one"),))

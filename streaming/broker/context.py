@@ -19,8 +19,10 @@ from streaming.broker.policies.hierarchy import (
     NO_POLICIES,
     HasPolicies,
     HierarchyTopicPolicies,
+    Level,
     PartitionedTopic,
     Policies,
+    effective,
     over,
     resolve,
 )
@@ -276,6 +278,11 @@ class Context:
                 found = self._policies[scope] = resolve(own, of_namespace, self.config)
             self._policies[topic.name] = found
         return found
+
+    def level_of(self, topic: HasPolicies, policy: str) -> Level:
+        """The level that sets a policy of `hierarchy.LEVELS` for a topic."""
+        of_namespace = self.namespaces.get(namespace_of(topic.name), NO_POLICIES)
+        return effective(policy, self.own_policies_of(topic), of_namespace, self.config).level
 
     def own_policies_of(self, topic: HasPolicies) -> Policies:
         """The policies set on a topic, then those set on the partitioned topic of which it is a partition."""

@@ -263,7 +263,7 @@ class PersistentTopics(Topics[PersistentTopic]):
     def _was_skipped(self, block: TopicBlock, until: int) -> bool:
         return block.settled > 0 and self._rounds.first_after(block.settled) <= until
 
-    def _look_at(self, name: str) -> PersistentTopic:
+    def look_at(self, name: str) -> PersistentTopic:
         """A topic as it is with what skipped rounds would have left behind. That is a copy then, as to look must not change it."""
         topic, block, now = self.load(name), self._state.topics[name], self._ctx.clock
         if self._was_skipped(block, now):
@@ -602,17 +602,17 @@ class PersistentTopics(Topics[PersistentTopic]):
 
     def stats(self, name: str) -> dict[str, Any]:
         """The topic's stats and internal stats, by Pulsar's names."""
-        topic = self._look_at(name)
+        topic = self.look_at(name)
         internal = internal_stats(topic.ledger, topic.cursors)
         return {"stats": persistent_stats.topic_stats(topic, self._ctx.config), "internal": internal}
 
     def stats_rows(self, name: str) -> list[dict[str, Any]]:
         """The topic's row of stats, then one per subscription, by name."""
-        return persistent_stats.rows(self._look_at(name))
+        return persistent_stats.rows(self.look_at(name))
 
     def metrics(self, name: str) -> TopicMetrics:
         """The figures of a topic that a metrics endpoint shows."""
-        return persistent_stats.metrics(self._look_at(name), self._ctx)
+        return persistent_stats.metrics(self.look_at(name), self._ctx)
 
 
 class NonPersistentTopics(Topics[NonPersistentTopic]):

@@ -17,10 +17,16 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 
 def policy(ctx: Context, topic: AbstractTopic) -> InactiveTopicPolicies | None:
     """The policy that says when the topic is deleted because nobody uses it. None: it never is."""
+    return None if why_off(ctx, topic) is not None else ctx.policies_of(topic).inactiveTopicPolicies
+
+
+def why_off(ctx: Context, topic: AbstractTopic) -> str | None:
+    """Why the topic is never deleted because nobody uses it. None: it may be."""
     if not ctx.config.brokerDeleteInactiveTopicsEnabled:
-        return None
-    found = ctx.policies_of(topic).inactiveTopicPolicies
-    return found if found.deleteWhileInactive and not is_system_topic(topic.name) else None
+        return "brokerDeleteInactiveTopicsEnabled is false"
+    if not ctx.policies_of(topic).inactiveTopicPolicies.deleteWhileInactive:
+        return "deleteWhileInactive is false"
+    return "it is a system topic" if is_system_topic(topic.name) else None
 
 
 def has_local_producers(producers: Iterable[Producer]) -> bool:

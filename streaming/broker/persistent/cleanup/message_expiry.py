@@ -352,7 +352,12 @@ def _explain_one(
     published = ctx.entries.get(topic.name, position).timestamp
     state, text = _why_not(ctx, topic, subscription, seconds, due, published)
     return SubscriptionExpiry(
-        subscription.name, state, text, str(position), published, None if due >= NEVER else max(due, ctx.clock)
+        subscription.name,
+        state,
+        text,
+        str(position),
+        published,
+        None if due >= NEVER else max(due, ctx.clock),
     )
 
 
@@ -366,15 +371,27 @@ def _why_not(
         return "source", "the broker of its source decides what expires, as long as that is seen"
     if ctx.config.messageExpirySharedPosition:
         if topic.slowest_cursor() is None:
-            return "no durable subscription", "the topic has only readers, and the check goes by the slowest durable cursor"
+            return (
+                "no durable subscription",
+                "the topic has only readers, and the check goes by the slowest durable cursor",
+            )
         where = "the first stored entry, which is younger or can't be read"
     else:
         alone = _has_old_backlog_at(ctx, topic, subscription, seconds)
         if alone > ctx.clock:
-            fewer = f"it has consumers and fewer than {MINIMUM_BACKLOG_FOR_EXPIRY_CHECK} unacknowledged entries"
-            until = "the oldest can't be read" if alone >= NEVER else f"the oldest is younger than {CAUGHT_UP_FACTOR} times the TTL"
+            fewer = (
+                f"it has consumers and fewer than {MINIMUM_BACKLOG_FOR_EXPIRY_CHECK} unacknowledged entries"
+            )
+            until = (
+                "the oldest can't be read"
+                if alone >= NEVER
+                else f"the oldest is younger than {CAUGHT_UP_FACTOR} times the TTL"
+            )
             return "left alone", f"{fewer}, and {until}"
         where = "an entry that is younger or can't be read"
     if published >= ctx.clock - seconds * 1000:
         return "too young", "its oldest unacknowledged entry is not older than the TTL"
-    return "not found", f"its oldest unacknowledged entry is older than the TTL, but the search for such entries begins at {where}"
+    return (
+        "not found",
+        f"its oldest unacknowledged entry is older than the TTL, but the search for such entries begins at {where}",
+    )
