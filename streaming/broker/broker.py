@@ -79,7 +79,9 @@ from streaming.broker.persistent.delivery import (
     entry_state,
     explain_delivery,
 )
-from streaming.broker.persistent.publish import send_run
+from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge, send_run
+from streaming.broker.persistent.publish.deduplication_snapshots import DeduplicationSnapshots
+from streaming.broker.persistent.publish.producer_purge import AbsentProducer, AbsentProducers
 from streaming.broker.persistent.publish.publish_run import Publishes, PublishRun, Receipts, Run
 from streaming.broker.persistent.publish.send_run import Sends
 from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic
@@ -905,6 +907,49 @@ class Broker:
                 if each.due is not None:
                     each.deletes_at = self._persistent.next_round("inactiveSubscriptions", each.due)
         return found
+
+    def deduplication(self, name: str) -> DeduplicationSnapshots:
+        """When the next snapshot of a persistent topic's sequence ids is taken, and what a load would change. Raises `KeyError`."""
+        found = deduplication_snapshots.explain(self._ctx, self.topic(name))
+        found.next_check, found.unchecked = self._next_check(name, "deduplicationSnapshot", found.unchecked)
+        if found.unchecked is None and found.due is not None:
+            found.snapshot_at = self._persistent.next_round("deduplicationSnapshot", found.due)
+        return found
+
+    def absent_producers(self, name: str) -> AbsentProducers:
+        """Which producers of a persistent topic are forgotten, and when. Raises `KeyError`.
+
+        It goes on until each is forgotten that will be, so use a broker that was decoded for this.
+        """
+        found = producer_purge.explain(self._ctx, self.topic(name))
+        found.next_check, found.unchecked = self._next_check(name, "inactiveProducers", found.unchecked)
+        if found.unchecked is None:
+            self._forget_next(name, {each.producer: each for each in found.producers if each.due is not None})
+        return found
+
+    def _forget_next(self, name: str, waiting: dict[str, AbsentProducer]) -> None:
+        """Note which check forgets each producer that waits."""
+        for _ in range(_MOST_ROUNDS):
+            if not waiting or name not in self._state.topics:
+                return
+            here = producer_purge.explain(self._ctx, self.topic(name)).producers
+            due = {each.producer: each.due for each in here if each.due is not None}
+            if not waiting.keys() & due.keys():
+                return
+            at = self._persistent.next_round(
+                "inactiveProducers", min(due[each] for each in waiting if each in due)
+            )
+            self._rows_until(at)
+            if name in self._state.topics:
+                left = {
+                    each.producer: each
+                    for each in producer_purge.explain(self._ctx, self.topic(name)).producers
+                }
+                for producer, each in list(waiting.items()):
+                    if producer not in left or (
+                        left[producer].sequence_id is None and each.sequence_id is not None
+                    ):
+                        waiting.pop(producer).forgotten_at = at
 
     def producing(self, name: str) -> Producing:
         """Who produces on a persistent topic, and what a new producer gets. Raises `KeyError`.

@@ -2,11 +2,13 @@
 
 import pytest
 
-from schemas.commands import RunCheck, Tick, to_json
+from schemas.commands import Admin, RunCheck, Tick, to_json
 from schemas.effects import Expired, Row, SubscriptionEvent, TopicEvent
 from streaming.broker.broker import Broker
+from streaming.broker.names import DEDUP_CURSOR
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.cleanup.message_expiry import Expiration
+from streaming.broker.persistent.topic import PersistentTopic
 from tests.broker.kit import Stored, feed
 from tests.broker.random_lives import restarts
 from tests.broker.recorded_lives import NAMES
@@ -21,6 +23,8 @@ def test_the_checks_do_what_the_answers_say(theme: str, seed: int) -> None:
             expiry_agrees(broker, store, name)
             inactivity_agrees(broker, store, name)
             inactive_subscriptions_agree(broker, store, name)
+            snapshots_agree(broker, store, name)
+            absent_producers_agree(broker, store, name)
 
 
 def after(state: bytes, store: Stored, name: str, command: RunCheck | Tick, time: int) -> list[Row]:
@@ -146,3 +150,91 @@ def inactive_subscriptions_agree(broker: Broker, store: Stored, name: str) -> No
             assert subscriptions_deleted(rows) == expected, (until, found)
         else:  # the topic was deleted first, with what it had
             assert subscriptions_deleted(rows).items() <= expected.items(), (until, found)
+
+
+def later(
+    state: bytes, store: Stored, name: str, time: int, command: Tick | RunCheck
+) -> PersistentTopic | None:
+    """A topic of a copy of the broker after a command at `time`. None: it was deleted."""
+    broker = Broker.decode(state, store)
+    feed(broker, broker.offset + 1, time, None, to_json(command))
+    return broker.topic(name) if name in broker.topic_names() else None
+
+
+def snapshots_agree(broker: Broker, store: Stored, name: str) -> None:
+    state = broker.encode()
+    found = Broker.decode(state, store).deduplication(name)
+    before = Broker.decode(state, store).topic(name).dedup.last_snapshot
+
+    checked = later(state, store, name, broker.clock, RunCheck(check="deduplicationSnapshot"))
+    assert checked is not None
+    assert (found.unchecked is None and found.state == "not checked yet") == (
+        checked.dedup.last_snapshot != before
+    ), found
+    assert (found.due is not None) == (found.state in ("not yet", "not checked yet"))
+    if found.snapshot_at is not None:
+        early = later(state, store, name, found.snapshot_at - 1, Tick())
+        if (
+            early is not None and early.dedup.last_snapshot == before
+        ):  # neither the purge nor a quota has taken one
+            then = later(state, store, name, found.snapshot_at, Tick())
+            assert then is None or then.dedup.last_snapshot == found.snapshot_at, found
+
+    for crashes, changes in ((False, found.unload), (True, found.crash)):
+        loaded = after_load(state, store, name, crashes=crashes)
+        if found.status == "Enabled":
+            now = Broker.decode(state, store).topic(name).dedup
+            known = {producer: now.pushed(producer) for producer in (*now.persisted, *now.ahead)}
+            expected = {**known, **{each.producer: each.after for each in changes}}
+            assert loaded.dedup.persisted == {
+                producer: id_ for producer, id_ in expected.items() if id_ is not None
+            }, found
+        else:
+            assert changes == []
+
+
+def after_load(state: bytes, store: Stored, name: str, *, crashes: bool) -> PersistentTopic:
+    """A topic that was unloaded and is loaded again. `crashes`: its cursors are as they were written last."""
+    broker = Broker.decode(state, store)
+    topic = broker.topic(name)
+    if (
+        crashes
+        and DEDUP_CURSOR in topic.cursors
+        and (saved := topic.cursors[DEDUP_CURSOR].persisted) is not None
+    ):
+        cursor = topic.cursors[DEDUP_CURSOR]
+        cursor.mark_delete, cursor.properties, cursor.persisted = saved.mark_delete, saved.properties, None
+    path = "/" + name.replace("://", "/")
+    for method, call in (("PUT", "/unload"), ("GET", "/stats")):
+        command = Admin(method=method, path=path + call)  # type: ignore[arg-type]
+        feed(broker, broker.offset + 1, broker.clock, name, to_json(command))
+        assert broker.is_closed(name) == (call == "/unload")
+    return broker.topic(name)
+
+
+def absent_producers_agree(broker: Broker, store: Stored, name: str) -> None:
+    state = broker.encode()
+    found = Broker.decode(state, store).absent_producers(name)
+    of = {each.producer: each for each in found.producers}
+    here = Broker.decode(state, store).topic(name)
+    assert {each.producer: each.sequence_id for each in found.producers if each.sequence_id is not None} == {
+        producer: id_ for producer, id_ in here.dedup.persisted.items() if producer in of
+    }
+    assert {*here.dedup.persisted} <= {*of, *here.producers} or here.dedup.status != "Enabled"
+
+    ahead = {each.forgotten_at for each in found.producers if each.forgotten_at is not None}
+    for until in sorted({*ahead, *([] if found.next_check is None else [found.next_check])}):
+        then = later(state, store, name, until, Tick())
+        if then is None:
+            return
+        expected = {
+            each for each, one in of.items() if one.forgotten_at is not None and one.forgotten_at <= until
+        }
+        forgotten = {*here.dedup.persisted} - {*then.dedup.persisted}
+        assert forgotten & {*of} == expected & {*here.dedup.persisted}, (until, found)
+        assert forgotten - {*of} <= {*here.producers}, "those that a quota has closed meanwhile"
+        silent = {each for each in expected if of[each].state == "silent"}
+        assert not silent & {each for each, one in then.producers.items() if one.producer_id is None}, (
+            until,
+            found,
+        )

@@ -44,6 +44,10 @@ class ShortFormProducers:
                 return since, name
         return None
 
+    def since(self) -> dict[str, int]:
+        """Since when each has been silent (ms)."""
+        return {name: self._since(name) for name in self._producers if self._is_there(name)}
+
     def _is_there(self, name: str) -> bool:
         producer = self._producers.get(name)
         return producer is not None and producer.producer_id is None
