@@ -378,16 +378,13 @@ def _why_not(
         where = "the first stored entry, which is younger or can't be read"
     else:
         alone = _has_old_backlog_at(ctx, topic, subscription, seconds)
+        if alone >= NEVER:
+            return "left alone", "its backlog counts no entry that can be read"
         if alone > ctx.clock:
             fewer = (
                 f"it has consumers and fewer than {MINIMUM_BACKLOG_FOR_EXPIRY_CHECK} unacknowledged entries"
             )
-            until = (
-                "the oldest can't be read"
-                if alone >= NEVER
-                else f"the oldest is younger than {CAUGHT_UP_FACTOR} times the TTL"
-            )
-            return "left alone", f"{fewer}, and {until}"
+            return "left alone", f"{fewer}, and the oldest is younger than {CAUGHT_UP_FACTOR} times the TTL"
         where = "an entry that is younger or can't be read"
     if published >= ctx.clock - seconds * 1000:
         return "too young", "its oldest unacknowledged entry is not older than the TTL"
