@@ -274,6 +274,8 @@ CASES: dict[tuple[str, str], list[Wrong]] = {
     ("explain", "producer"): [Wrong(("explain", "{w}/replayed", "t", "--producer", "nobody"), "has no producer nobody"),
                               Wrong(("explain", "{w}/replayed", "--producer", "p"), "give the topic as well"),
                               Wrong(("explain", "{w}/replayed", "--producers"), "give the topic as well"),
+                              Wrong(("explain", "{w}/replayed", "t", "1:0", "--ttl"), "omit the message and the subscription"),
+                              Wrong(("explain", "t", "--admin-url", "http://127.0.0.1:1", "--inactive"), "--inactive applies to a log, a replay or a query"),
                               Wrong(("explain", "{w}/replayed", "t", "--producers", "--subscription", "s"), "omit the message and the subscription")],
     ("explain", "admin_url"): others(("explain", "t"), "--admin-url", ("pulsar://h:1", "http"), ("http://127.0.0.1:1/admin/v2", "http")),
     ("explain", "token_file"): others(("explain", "t", "--admin-url", "http://127.0.0.1:1"), "--token-file", ("{w}/nope", "No such file")),

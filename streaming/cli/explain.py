@@ -1,4 +1,5 @@
-"""`magnetar explain`: the life of a message, why a subscription gets nothing, why a producer is refused, why ledgers stay."""
+"""`magnetar explain`: the life of a message, why a subscription gets nothing, why a producer is refused, why ledgers stay, and what checks
+do next."""
 
 from __future__ import annotations
 
@@ -13,12 +14,17 @@ from schemas.printable import printable
 from streaming.cli.console import say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.explained import (
+    absent_producers_lines,
     answers_lines,
     delivery_lines,
+    expiry_lines,
+    inactive_subscriptions_lines,
+    inactive_topic_lines,
     life_lines,
     producing_lines,
     quotas_lines,
     retention_lines,
+    snapshots_lines,
 )
 from streaming.cli.options import AT, LARGEST, SnapshotsFolder, opened_folders, position
 
@@ -27,10 +33,8 @@ if TYPE_CHECKING:
 
     from streaming.answers.explain.life import Life
     from streaming.answers.explain.stats.answers import Answers, Questions
-    from streaming.broker.persistent.cleanup.backlog_quota import Quotas
-    from streaming.broker.persistent.cleanup.trimming import Retention
     from streaming.broker.persistent.delivery import Delivery
-    from streaming.broker.topic.producing import Producing
+    from streaming.cli.explained import OfTopic
 
 _LIVE = "A live cluster, or what its admin API showed"
 
@@ -74,6 +78,28 @@ def explain_command(
     ] = False,
     retention: Annotated[
         bool, typer.Option("--retention", help="Explain why each ledger of the topic still exists.")
+    ] = False,
+    ttl: Annotated[
+        bool,
+        typer.Option(
+            "--ttl",
+            help="Explain what message TTL expires next for each subscription, and why it has not expired more.",
+        ),
+    ] = False,
+    inactive: Annotated[
+        bool,
+        typer.Option(
+            "--inactive",
+            help="Explain why the topic and its subscriptions are not deleted although nobody uses them, or when they are.",
+        ),
+    ] = False,
+    deduplication: Annotated[
+        bool,
+        typer.Option(
+            "--deduplication",
+            help="Explain when deduplication stores its sequence ids next, what an unload or a crash would forget, and which "
+            "producers it forgets.",
+        ),
     ] = False,
     producers: Annotated[
         bool,
@@ -136,18 +162,19 @@ def explain_command(
     snapshots: SnapshotsFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Explain what happened to a message, why a subscription receives nothing, why a producer is refused, or why a topic still
-    stores data.
+    """Explain what happened to a message, why a subscription receives nothing, why a producer is refused, why a topic still
+    stores data, or what expires and is deleted next.
 
     Given a message, it tells the message's history; given only a topic, it explains the topic's subscriptions; given neither, it picks an example. With --admin-url, it asks a live cluster: magnetar explain --admin-url http://localhost:8080 TOPIC
     """
     if sequence_id is not None and producer is None:
         raise typer.BadParameter("--producer and --sequence-id identify a message only together")
     about_message = message is not None or sequence_id is not None
-    about_topic = quota or retention or producers
+    about_topic = quota or retention or ttl or inactive or deduplication or producers
     if about_topic and (about_message or subscription is not None):
         raise typer.BadParameter(
-            "--quota, --retention and --producers apply to a topic: omit the message and the subscription"
+            "--quota, --retention, --ttl, --inactive, --deduplication and --producers apply to a topic: omit the message and the "
+            "subscription"
         )
     if message is not None and (producer is not None or subscription is not None):
         raise typer.BadParameter("LEDGER:ENTRY alone identifies a message: omit the other options")
@@ -158,6 +185,7 @@ def explain_command(
 
         given = {
             "--checkpoint": checkpoint, "--at": at, "--snapshots": snapshots, "--sequence-id": sequence_id, "--producer": producer,
+            "--ttl": ttl or None, "--inactive": inactive or None, "--deduplication": deduplication or None,
         }  # fmt: skip
         unfit = next((name for name, value in given.items() if value is not None), None)
         if unfit is not None or topic is not None:
@@ -198,7 +226,7 @@ def explain_command(
         raise typer.BadParameter("give the topic as well")
     from schemas.entries import EntryNotFound
     from sinks.storage import BadUrl
-    from streaming.answers.explain import life, storage
+    from streaming.answers.explain import checks, life, storage
     from streaming.answers.explain.delivery import explain_deliveries, to_json
     from streaming.answers.explain.producing import explain_producers
     from streaming.answers.history.folders import NotFound
@@ -220,17 +248,28 @@ def explain_command(
         name = None if topic is None else folders.topic(topic)
         lives: list[Life] = []
         deliveries: list[Delivery] = []
-        stored: list[tuple[Quotas | Retention | Producing, Iterator[str]]] = []
+        stored: list[tuple[OfTopic, Iterator[str]]] = []
         example = None
         if about_topic or (producer is not None and sequence_id is None):
             if name is None:
-                name, example = storage.example(folders, by_backlog=quota)
+                name, example = storage.example(folders, by_backlog=quota or ttl)
             if quota:
                 quotas = storage.explain_quotas(folders, name)
                 stored.append((quotas, quotas_lines(quotas)))
             if retention:
                 retained = storage.explain_retention(folders, name)
                 stored.append((retained, retention_lines(retained)))
+            if ttl:
+                expiry = checks.explain_expiry(folders, name)
+                stored.append((expiry, expiry_lines(expiry)))
+            if inactive:
+                of_topic, of_subscriptions = checks.explain_inactivity(folders, name)
+                stored.append((of_topic, inactive_topic_lines(of_topic)))
+                stored.append((of_subscriptions, inactive_subscriptions_lines(of_subscriptions)))
+            if deduplication:
+                snapshots, absent = checks.explain_deduplication(folders, name)
+                stored.append((snapshots, snapshots_lines(snapshots)))
+                stored.append((absent, absent_producers_lines(absent)))
             if producers or producer is not None:
                 producing = explain_producers(folders, name, producer)
                 stored.append((producing, producing_lines(producing)))

@@ -15,9 +15,23 @@ if TYPE_CHECKING:
     from streaming.answers.explain.stats.answers import Answers
     from streaming.broker.dispatch.verdict import Verdict
     from streaming.broker.persistent.cleanup.backlog_quota import Quotas
+    from streaming.broker.persistent.cleanup.inactive_subscriptions import InactiveSubscriptions
+    from streaming.broker.persistent.cleanup.inactivity import InactiveTopic
+    from streaming.broker.persistent.cleanup.message_expiry import Expiry, SubscriptionExpiry
     from streaming.broker.persistent.cleanup.trimming import Retention
     from streaming.broker.persistent.delivery import Delivery, EntryState
+    from streaming.broker.persistent.publish.deduplication_snapshots import (
+        DeduplicationSnapshots,
+        RecoveredId,
+    )
+    from streaming.broker.persistent.publish.producer_purge import AbsentProducers
     from streaming.broker.topic.producing import Producing
+
+    Checked = Expiry | InactiveTopic | InactiveSubscriptions | DeduplicationSnapshots | AbsentProducers
+    """What a periodic check does to a topic."""
+
+    OfTopic = Retention | Quotas | Producing | Checked
+    """An answer about a topic as a whole."""
 
 IN_FULL, IN_SHORT = 10, 20
 """So many answers about a cluster's topic are shown in full, and so many others in a line each. --json has all."""
@@ -45,7 +59,7 @@ _NOTHING_SEEN = (
 )
 
 
-def _sampled(found: Life | Delivery | Retention | Quotas | Producing) -> Iterator[str]:
+def _sampled(found: Life | Delivery | OfTopic) -> Iterator[str]:
     return (f"  {each}" for each in sampled_note([found.topic] if found.sampled else []))
 
 
@@ -278,6 +292,148 @@ def _next_check(at: int | None, unchecked: str | None) -> str:
     if unchecked is not None:
         return f"  not checked: {unchecked}"
     return "  not checked: its interval is 0" if at is None else f"  next check at {_time(at)}"
+
+
+# -- what checks do next ----------------------------------------------------------------------------------------------------
+
+
+_SHOWN = 20
+"""So many subscriptions and producers of a check are shown."""
+
+
+def _head(found: Checked) -> Iterator[str]:
+    yield f"  at {_time(found.clock)}"
+    yield _next_check(found.next_check, found.unchecked)
+
+
+def _more(all_: Sequence[object]) -> Iterator[str]:
+    if len(all_) > _SHOWN:
+        yield f"  and {len(all_) - _SHOWN:,} more: --json has them"
+
+
+def expiry_lines(found: Expiry) -> Iterator[str]:
+    """What message TTL expires."""
+    if found.ttl <= 0:
+        yield f"{found.topic}, message TTL: off (messageTTL is 0, {found.level})"
+        yield from _sampled(found)
+        return
+    subscriptions = sorted(found.subscriptions, key=_expires_first)
+    first = next((each for each in subscriptions if each.expires is not None), None)
+    answer = "nothing expires in sight"
+    if first is not None and first.expires is not None:
+        answer = (
+            f"next, {_entries(first.expires.entries)} of {first.subscription} at {_time(first.expires.at)}"
+        )
+    yield f"{found.topic}, message TTL: {answer}"
+    yield from _sampled(found)
+    yield from _head(found)
+    yield f"  messageTTL {found.ttl} s ({found.level})"
+    for each in subscriptions[:_SHOWN]:
+        yield f"  {each.subscription}: {each.state}: {each.text}"
+        if each.published is not None:
+            age = found.clock - each.published
+            yield f"    {each.position} was published at {_time(each.published)}" + (
+                f" ({_ago(age)} ago)" if age >= 0 else ""
+            )
+        if (of := each.expires) is not None:
+            yield f"    expires {_entries(of.entries)} at {_time(of.at)}, from {of.before} to {of.after}"
+    yield from _more(subscriptions)
+    yield from _unknown(found.unknown)
+
+
+def _expires_first(each: SubscriptionExpiry) -> tuple[bool, int]:
+    return each.expires is None, 0 if each.expires is None else each.expires.at
+
+
+def inactive_topic_lines(found: InactiveTopic) -> Iterator[str]:
+    """Why an inactive topic is not deleted, or when."""
+    if found.state == "off":
+        yield f"{found.topic}, inactive topic: never deleted ({found.text})"
+        yield from _sampled(found)
+        return
+    goes = "" if found.deletes_at is None else f", deleted at {_time(found.deletes_at)}"
+    yield f"{found.topic}, inactive topic: {found.state} ({found.text}){goes}"
+    yield from _sampled(found)
+    yield from _head(found)
+    yield f"  {found.mode}, after {found.seconds} s ({found.level})"
+    if found.last_active is not None:
+        keeps = "" if found.keeps is None else f", kept for {_seconds(found.keeps * 1000)}"
+        yield f"  last used at {_time(found.last_active)}{keeps}"
+
+
+def inactive_subscriptions_lines(found: InactiveSubscriptions) -> Iterator[str]:
+    """Which inactive subscriptions are deleted, and when."""
+    going = [each for each in found.subscriptions if each.due is not None]
+    title = f"{found.topic}, inactive subscriptions:"
+    if found.minutes <= 0 and not going:
+        yield f"{title} never deleted (subscriptionExpirationTime is 0, {found.level})"
+        return
+    yield f"{title} {len(going):,} of {len(found.subscriptions):,} unused"
+    yield from _head(found)
+    yield f"  subscriptionExpirationTime {found.minutes} min ({found.level})"
+    shown = sorted(found.subscriptions, key=lambda each: (each.due is None, each.due or 0))
+    for each in shown[:_SHOWN]:
+        since = "" if each.last_active is None else f", last used at {_time(each.last_active)}"
+        goes = "" if each.deletes_at is None else f", deleted at {_time(each.deletes_at)}"
+        yield f"  {each.subscription}: {each.state} ({each.text}){since}{goes}"
+    yield from _more(shown)
+
+
+def snapshots_lines(found: DeduplicationSnapshots) -> Iterator[str]:
+    """What the snapshots of deduplication keep."""
+    title = f"{found.topic}, deduplication:"
+    if found.state == "off":
+        yield f"{title} off{', and on with the next load' if found.wanted else ''} ({found.level})"
+        yield from _sampled(found)
+        return
+    yield f"{title} {found.status}{'' if found.wanted else f', and off with the next load ({found.level})'}"
+    yield from _sampled(found)
+    yield from _head(found)
+    taken = "before the topic was loaded, or never" if found.taken is None else f"at {_time(found.taken)}"
+    stored = "" if found.written else ", held back by managedLedgerMaxMarkDeleteRate"
+    yield f"  last snapshot {taken}: {counted(found.producers, 'producer')}, up to {found.position}{stored}"
+    at = "" if found.snapshot_at is None else f", taken at {_time(found.snapshot_at)}"
+    yield f"  next snapshot: {found.state} ({found.text}){at}"
+    yield f"    deduplicationSnapshotInterval {found.interval} s ({found.interval_level}), or after {_entries(found.entries_left)}"
+    yield f"  a load reads {_entries(found.entries)} after the last snapshot"
+    if found.unload == found.crash:
+        yield f"  an unload or a crash {_changes(found.unload)}"
+    else:
+        yield f"  an unload {_changes(found.unload)}"
+        yield f"  a crash {_changes(found.crash)}"
+
+
+def _changes(changes: Sequence[RecoveredId]) -> str:
+    """What a load changes."""
+    if not changes:
+        return "forgets nothing that is stored"
+    shown = [f"{each.producer} ({_id(each.before)} → {_id(each.after)})" for each in changes[:_SHOWN]]
+    more = f" and {len(changes) - _SHOWN:,} more" if len(changes) > _SHOWN else ""
+    return f"changes the last sequence ids of {', '.join(shown)}{more}"
+
+
+def _id(sequence_id: int | None) -> str:
+    return "none" if sequence_id is None else str(sequence_id)
+
+
+def absent_producers_lines(found: AbsentProducers) -> Iterator[str]:
+    """Which producers are forgotten, and when."""
+    shown = [each for each in found.producers if each.state != "kept"]
+    kept = len(found.producers) - len(shown)
+    title = f"{found.topic}, absent producers:"
+    if not found.producers:
+        yield f"{title} none"
+        return
+    yield f"{title} {len(shown):,} to forget, {kept:,} kept"
+    yield from _head(found)
+    yield f"  brokerDeduplicationProducerInactivityTimeoutMinutes {found.minutes}"
+    for each in shown[:_SHOWN]:
+        since = "" if each.since is None else f" since {_time(each.since)}"
+        goes = "" if each.forgotten_at is None else f", forgotten at {_time(each.forgotten_at)}"
+        yield f"  {each.producer}: {each.state}{since}, sequence id {_id(each.sequence_id)}{goes}"
+    yield from _more(shown)
+    if kept:
+        yield f"  {counted(kept, 'producer')} known from the topic's entries alone: kept until they connect and leave"
 
 
 # -- producers -------------------------------------------------------------------------------------------------------------

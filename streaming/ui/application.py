@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qs
 
 import msgspec
@@ -20,7 +20,7 @@ from streaming.broker.position import from_words
 from streaming.metrics.browsers import refusal
 from streaming.metrics.endpoint import WsgiApplication
 from streaming.ui import figures
-from streaming.ui.explanation import SECONDS, CannotAnswer, Gone, Question, Task, explain
+from streaming.ui.explanation import SECONDS, About, CannotAnswer, Gone, Question, Task, explain
 from streaming.ui.output_rows import LOSSES, latest
 from streaming.ui.page import POLICY, REPORT_POLICY, page
 from streaming.ui.view import View
@@ -176,7 +176,7 @@ class Pages:
         return self._view.batches()
 
     def _explain(self, asked: Parameters) -> Any:
-        about = asked.one_of("about", ("message", "delivery", "quota", "retention", "policies"), "message")
+        about = asked.one_of("about", get_args(About), "message")
         question = Question(about, asked.text("topic") or None)  # type: ignore[arg-type]
         if question.topic is None and about != "policies":
             raise Wrong("topic: expected the name of a topic")

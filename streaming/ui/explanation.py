@@ -25,10 +25,14 @@ _MEMORY = 2 << 30
 _NICE = 10
 
 
-class Question(msgspec.Struct):
-    """What is asked, as `magnetar explain` asks it. ``policies``: those of a topic, or of all namespaces if there is none."""
+About = Literal["message", "delivery", "quota", "retention", "ttl", "inactive", "deduplication", "policies"]
+"""What a question is about. ``policies``: those of a topic, or of all namespaces if there is none."""
 
-    about: Literal["message", "delivery", "quota", "retention", "policies"]
+
+class Question(msgspec.Struct):
+    """What is asked, as `magnetar explain` asks it."""
+
+    about: About
     topic: str | None = None
     ledger: int | None = None
     entry: int | None = None
@@ -107,7 +111,7 @@ def main() -> None:
 
 
 def _answer(folders: Any, question: Question) -> object:
-    from streaming.answers.explain import life, storage
+    from streaming.answers.explain import checks, life, storage
     from streaming.answers.explain.delivery import explain_deliveries
     from streaming.answers.explain.policies import namespace_policies, topic_policies
     from streaming.broker.position import Position
@@ -122,6 +126,12 @@ def _answer(folders: Any, question: Question) -> object:
             return storage.explain_quotas(folders, topic)
         case Question(about="retention"):
             return storage.explain_retention(folders, topic)
+        case Question(about="ttl"):
+            return checks.explain_expiry(folders, topic)
+        case Question(about="inactive"):
+            return checks.explain_inactivity(folders, topic)
+        case Question(about="deduplication"):
+            return checks.explain_deduplication(folders, topic)
         case Question(about="message", ledger=int(ledger), entry=int(entry)):
             return [life.by_position(folders, topic, Position(ledger, entry))]
         case Question(about="message", producer=str(producer), sequence_id=int(number)):

@@ -49,6 +49,7 @@ const utc = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 19);
 const time = (ms) => h("time", { datetime: new Date(ms).toISOString() }, utc(ms));
 const short = (topic) => topic.replace("persistent://", "");
 const plural = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+const entries = (number) => (number === 1 ? "1 entry" : `${count(number)} entries`);
 
 // -- the server
 
@@ -154,9 +155,9 @@ function reason(row) {
 }
 
 function what(row) {
-  if (row.kind === "LEDGER_DELETED") return `ledger ${row.ledger_id}: ${plural(row.entries, "entry").replace("entrys", "entries")}, ${size(row.size)}`;
+  if (row.kind === "LEDGER_DELETED") return `ledger ${row.ledger_id}: ${entries(row.entries)}, ${size(row.size)}`;
   if (row.kind === "QUARANTINED") return `record ${row.partition}:${row.offset}`;
-  return `${row.entries === 1 ? "1 entry" : `${count(row.entries)} entries`}, to ${row.after_ledger}:${row.after_entry}`;
+  return `${entries(row.entries)}, to ${row.after_ledger}:${row.after_entry}`;
 }
 
 const lossTable = (caption, rows, ofTopic) => rows.length ? table(caption, [
@@ -385,6 +386,23 @@ const quota = (found) => [sampled(found), check(found), h("p", {}, found.slowest
 const retention = (found) => [sampled(found), h("p", {}, `${plural(found.ledgers.length, "ledger")}, ${size(found.size)}. Retention: ${found.minutes < 0 ? "unlimited" : `${found.minutes} min`}, ${found.megabytes < 0 ? "unlimited" : `${found.megabytes} MB`} (${found.level}).`), check(found),
   table("Ledgers", [["ledger", (row) => count(row.ledger)], ["entries", (row) => count(row.entries)], ["size", (row) => size(row.size)], ["reason", (row) => row.reason, "text"], ["why", (row) => row.text, "text"], ["", (row) => (found.deletes.includes(row.ledger) ? "the next check deletes it" : ""), "text"]], found.ledgers.slice(0, 200))];
 
+const ttl = (found) => (found.ttl <= 0 ? h("p", {}, `Message TTL is off (messageTTL is 0, ${found.level}).`) : [sampled(found), h("p", {}, `messageTTL: ${count(found.ttl)} s (${found.level}).`), check(found),
+  table("What TTL expires next", [["subscription", (row) => row.subscription, "text"], ["state", (row) => row.state, "text"], ["why", (row) => row.text, "text"], ["oldest entry", (row) => row.position || "", "text"], ["published (UTC)", (row) => (row.published === null ? "" : time(row.published)), "when"],
+    ["expires", (row) => (row.expires ? entries(row.expires.entries) : "")], ["at (UTC)", (row) => (row.expires ? time(row.expires.at) : ""), "when"]], found.subscriptions.slice(0, 200)), found.unknown.map((each) => h("p", { class: "note" }, `Not known: ${each}`)), h("p", { class: "note" }, "All of that unless a command comes before.")]);
+
+const inactive = ([topic, subs]) => [sampled(topic), h("h3", {}, "The topic"),
+  topic.state === "off" ? h("p", {}, `It is never deleted for inactivity: ${topic.text}.`) : [h("p", {}, `${topic.state}: ${topic.text}. ${topic.mode}, after ${count(topic.seconds)} s (${topic.level}).`), check(topic),
+    topic.deletes_at === null ? null : h("p", { class: "warn" }, "Deleted at ", time(topic.deletes_at), ", unless a command comes before.")],
+  h("h3", {}, "Its subscriptions"), h("p", {}, subs.minutes <= 0 ? `subscriptionExpirationTime is 0 (${subs.level}): no durable subscription is deleted.` : `subscriptionExpirationTime: ${plural(subs.minutes, "minute")} (${subs.level}).`),
+  subs.minutes > 0 || subs.subscriptions.some((each) => each.due !== null) ? table("Inactive subscriptions", [["subscription", (row) => row.subscription, "text"], ["state", (row) => row.state, "text"], ["why", (row) => row.text, "text"], ["last used (UTC)", (row) => (row.last_active === null ? "" : time(row.last_active)), "when"], ["deleted (UTC)", (row) => (row.deletes_at === null ? "" : time(row.deletes_at)), "when"]], subs.subscriptions.slice(0, 200)) : null];
+
+const idChanges = (what, changes) => h("p", { class: changes.length ? "warn" : "" }, changes.length ? `${what} changes the last sequence ids of ${changes.slice(0, 20).map((each) => `${each.producer} (${each.before ?? "none"} → ${each.after ?? "none"})`).join(", ")}${changes.length > 20 ? ` and ${count(changes.length - 20)} more` : ""}.` : `${what} forgets nothing that is stored.`);
+
+const deduplication = ([found, absent]) => [sampled(found), h("h3", {}, "Snapshots"),
+  found.state === "off" ? h("p", {}, `Deduplication is off${found.wanted ? ", and on with the next load" : ""} (${found.level}).`) : [h("p", {}, `${found.status}${found.wanted ? "" : `, and off with the next load (${found.level})`}. The last snapshot has ${plural(found.producers, "producer")}, up to ${found.position}. A load reads ${entries(found.entries)} after it.`), check(found),
+    h("p", {}, `Next snapshot: ${found.state} (${found.text})`, found.snapshot_at === null ? "" : [", taken at ", time(found.snapshot_at)], `, or after ${entries(found.entries_left)}.`), idChanges("An unload", found.unload), idChanges("A crash", found.crash)],
+  h("h3", {}, "Producers that it forgets"), absent.producers.length ? [check(absent), table("Absent producers", [["producer", (row) => row.producer, "text"], ["state", (row) => row.state, "text"], ["last sequence id", (row) => (row.sequence_id === null ? "" : count(row.sequence_id))], ["since (UTC)", (row) => (row.since === null ? "" : time(row.since)), "when"], ["forgotten (UTC)", (row) => (row.forgotten_at === null ? "" : time(row.forgotten_at)), "when"]], absent.producers.slice(0, 200))] : h("p", { class: "note" }, "None.")];
+
 function topicPage(name) {
   const state = { topic: name, page: 0 };
   const rows = part(async () => {
@@ -398,7 +416,8 @@ function topicPage(name) {
   const area = h("div", { role: "status" });
   const asking = (text, about, draw) => { const button = h("button", { type: "button" }, text); button.addEventListener("click", answering(area, button, () => ask("explain", { about, topic: name }), draw)); return button; };
   const tools = h("div", { class: "tools" }, asking("Why do subscriptions get nothing?", "delivery", (all) => (all.length ? all.map(delivery) : h("p", { class: "note" }, "It has no subscriptions."))),
-    asking("Why has no quota evicted?", "quota", quota), asking("Why are its ledgers still there?", "retention", retention), asking("Policies in force", "policies", (found) => policyTable("Policies in force", found)),
+    asking("Why has no quota evicted?", "quota", quota), asking("Why are its ledgers still there?", "retention", retention),
+    asking("What does TTL expire next?", "ttl", ttl), asking("Is it deleted if nobody uses it?", "inactive", inactive), asking("What does deduplication forget?", "deduplication", deduplication), asking("Policies in force", "policies", (found) => policyTable("Policies in force", found)),
     h("a", { href: `#/message/${encodeURIComponent(name)}` }, "Find a message of it"));
   return [short(name), [rows, plots, h("section", {}, h("h2", {}, "Ask"), tools, area), h("section", {}, h("h2", {}, "Lost and trimmed, newest first"), lost)], [rows, plots, lost]];
 }

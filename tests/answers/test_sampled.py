@@ -19,6 +19,7 @@ T = "persistent://public/default/t"
 PATH = "/persistent/public/default/t"
 ANSWERS = [
     ["explain", "LOG", "t"], ["explain", "LOG", "t", "--quota"], ["explain", "LOG", "t", "--retention"],
+    ["explain", "LOG", "t", "--ttl"], ["explain", "LOG", "t", "--inactive"], ["explain", "LOG", "t", "--deduplication"],
     ["explain", "LOG", "t", "7:1"], ["explain", "LOG", "t", "--producer", "p", "--sequence-id", "1"], ["explain", "LOG"],
     ["explain", "LOG", "t", "--subscription", "s"], ["explain", "LOG", "t", "--producers"],
     ["inspect", "LOG"], ["inspect", "LOG", "t"], ["inspect", "LOG", "--diff", "0", "3"], ["debug", "LOG", "--at", "5"],

@@ -356,6 +356,13 @@ def test_ttl_of_a_backlog_that_is_counted_wrong() -> None:
     )
 
 
+def test_what_expires_first_may_be_several_rows_of_one_check() -> None:
+    of = SubscriptionExpiry("s", "too young", "", "1:0", START, START)
+    for at, first, last in ((1, -1, 1), (1, 1, 4), (2, 4, 6)):
+        of.add(at, Expired(TOPIC, "s", 1, first, 1, last, last - first, "message TTL", ""))
+    assert of.expires == Expiration(1, 5, "1:-1", "1:4", "message TTL")
+
+
 def test_it_takes_too_many_checks_to_find_what_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.broker.broker._MOST_ROUNDS", 0)
     run = Kept(messageExpiryCheckIntervalInMinutes=1)

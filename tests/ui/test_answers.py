@@ -288,10 +288,10 @@ def test_nothing_is_mirrored(view: FolderView) -> None:
     assert answer(view, "twin") == {"rows": [], "total": 0, "topics": 0, "differ": 0, "seen": None}
 
 
-@pytest.mark.parametrize("about", ["delivery", "quota", "retention"])
+@pytest.mark.parametrize("about", ["delivery", "quota", "retention", "ttl", "inactive", "deduplication"])
 def test_questions_about_a_topic(view: FolderView, about: str) -> None:
     found = answer(view, "explain", about=about, topic=TTL)
-    assert (found[0] if about == "delivery" else found)["topic"] == TTL
+    assert (found if isinstance(found, dict) else found[0])["topic"] == TTL
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,24 @@ def test_questions_about_a_topic(opened: Opener) -> None:
     tab.shows("The slowest cursor is archive")
     ask("Why are its ledgers still there?")
     tab.shows("Retention: 0 min")
+    ask("What does TTL expire next?")
+    tab.shows("Message TTL is off (messageTTL is 0, broker).")
+    ask("Is it deleted if nobody uses it?")
+    tab.shows("in use: it has producers: ")
+    tab.shows("subscriptionExpirationTime is 0 (broker)")
+    ask("What does deduplication forget?")
+    tab.shows("Deduplication is off (broker).")
     ask("Policies in force")
     tab.shows("maxUnackedMessagesPerConsumer")
+
+
+def test_what_ttl_expires_next(opened: Opener) -> None:
+    tab = opened(f"topic/{quote(TTL, safe='')}")
+    tab.run(
+        "[...document.querySelectorAll('button')].find((each) => each.textContent.includes('TTL')).click()"
+    )
+    tab.shows("messageTTL: 3,600 s (namespace).")
+    assert "reports" in tab.run("document.querySelector('[role=status] table').textContent")
 
 
 def test_kinds_of_losses(opened: Opener) -> None:
