@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from streaming.jobs.demo import make_log
+from streaming.jobs.replay import replay_in_process
 from tests.commands import Step, shows, steps
 from tests.test_readme import Terminal
 
@@ -68,3 +69,23 @@ def test_the_first_what_if(tmp_path: Path) -> None:
     assert first.output is not None
     said = terminal.run(first.script)
     assert shows(first.output, said), said
+
+
+def test_what_explain_prints(tmp_path: Path) -> None:
+    """The questions of docs/guide/answers.md about topics of the demonstration."""
+    text = (ROOT / "docs" / "guide" / "answers.md").read_text()
+    asked = [
+        each
+        for each in steps(text)
+        if each.script.startswith("magnetar explain demo/results") and each.output is not None
+    ]
+    assert len(asked) == 2
+    (tmp_path / "demo").mkdir()
+    make_log(tmp_path / "demo" / "log.jsonl")
+    replay_in_process(tmp_path / "demo" / "log.jsonl", tmp_path / "demo" / "results")
+    terminal = Terminal(tmp_path)
+    terminal.variables["PATH"] = f"{Path(sys.executable).parent}:{terminal.variables['PATH']}"
+    for each in asked:
+        assert each.output is not None
+        said = terminal.run(each.script)
+        assert shows(each.output, said), said

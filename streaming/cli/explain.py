@@ -267,8 +267,8 @@ def explain_command(
                 stored.append((of_topic, inactive_topic_lines(of_topic)))
                 stored.append((of_subscriptions, inactive_subscriptions_lines(of_subscriptions)))
             if deduplication:
-                snapshots, absent = checks.explain_deduplication(folders, name)
-                stored.append((snapshots, snapshots_lines(snapshots)))
+                kept, absent = checks.explain_deduplication(folders, name)
+                stored.append((kept, snapshots_lines(kept)))
                 stored.append((absent, absent_producers_lines(absent)))
             if producers or producer is not None:
                 producing = explain_producers(folders, name, producer)

@@ -1,5 +1,7 @@
 """Why TTL, unused topics and subscriptions, and deduplication do what they do: what the answers say is what the checks then do."""
 
+from typing import Any
+
 import pytest
 
 from schemas.commands import Admin, RunCheck, Tick, to_json
@@ -380,7 +382,7 @@ def unused(run: Kept) -> InactiveTopic:
     return asked(run).inactivity(TOPIC)
 
 
-CHECKED = {
+CHECKED: dict[str, Any] = {
     "brokerDeleteInactiveTopicsEnabled": True,
     "brokerDeleteInactiveTopicsFrequencySeconds": 10,
     "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 25,
@@ -502,7 +504,10 @@ def snapshots(run: Kept) -> DeduplicationSnapshots:
     return asked(run).deduplication(TOPIC)
 
 
-DEDUPLICATED = {"brokerDeduplicationEnabled": True, "brokerDeduplicationSnapshotFrequencyInSeconds": 60}
+DEDUPLICATED: dict[str, Any] = {
+    "brokerDeduplicationEnabled": True,
+    "brokerDeduplicationSnapshotFrequencyInSeconds": 60,
+}
 
 
 def test_when_the_next_snapshot_is_taken() -> None:
