@@ -68,7 +68,7 @@ def test_every_argument_is_in_the_table() -> None:
 def _is_number(param: Any) -> bool:
     return param.name in {
         "help", "batches", "partitions", "cores", "spark", "overwrite", "as_json", "processes", "with_spark", "seed", "send_timeout",
-        "sequence_id", "retention", "quota", "batch", "diff", "number", "max_states", "tries", "shuffle_partitions", "max_offsets",
+        "sequence_id", "retention", "quota", "ttl", "inactive", "deduplication", "batch", "diff", "number", "max_states", "tries", "shuffle_partitions", "max_offsets",
         "tables", "quality", "metrics_label_sets", "insecure", "fsync", "test_double", "paced", "count", "timestamp", "force", "applied",
         "port", "raw", "every", "again", "producers",
     }  # fmt: skip

@@ -27,7 +27,7 @@ ExpiryState = Literal[
     "nothing to expire", "not checked yet", "too young", "left alone", "no durable subscription", "not found", "source"
 ]  # fmt: skip
 """What keeps message TTL from a subscription. ``left alone``: it has nearly caught up (docs/rules/ttl.md §5). ``not found``: the search
-for old entries does not come to its oldest one (§6). ``source``: the topic follows another one, whose broker decides."""
+for old entries does not come to its oldest one (docs/rules/ttl.md §6). ``source``: the topic follows another one, whose broker decides."""
 
 
 class Expiration(msgspec.Struct):
