@@ -854,10 +854,12 @@ class Broker:
         found.next_check, found.unchecked = self._next_check(name, "messageExpiry", found.unchecked)
         waiting = {each.subscription: each for each in found.subscriptions if each.due is not None}
         if found.unchecked is None and found.next_check is not None:
+            self._persistent.only(name)
             self._expire_next(name, waiting)
             if waiting:
                 found.unknown.append(
-                    f"what expires next for {', '.join(waiting)}: nothing in the next {_MOST_ROUNDS:,} checks that may expire something"
+                    f"what expires next for {inactivity.listed(waiting)}: nothing in the next {_MOST_ROUNDS:,} checks that may expire "
+                    "something"
                 )
         return found
 
@@ -890,6 +892,7 @@ class Broker:
         found = inactivity.explain(self._ctx, self._persistent.look_at(name))
         found.next_check, found.unchecked = self._next_check(name, "inactiveTopics", found.unchecked)
         if found.unchecked is None and found.next_check is not None:
+            self._persistent.only(name)
             times = [found.next_check, self._persistent.next_round("inactiveTopics", found.due or 0)]
             for at in times:
                 deleted = [each for each in self._rows_until(at) if _is_deletion(each.effect, name)]
@@ -924,6 +927,7 @@ class Broker:
         found = producer_purge.explain(self._ctx, self.topic(name))
         found.next_check, found.unchecked = self._next_check(name, "inactiveProducers", found.unchecked)
         if found.unchecked is None:
+            self._persistent.only(name)
             self._forget_next(name, {each.producer: each for each in found.producers if each.due is not None})
         return found
 

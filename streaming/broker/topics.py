@@ -365,6 +365,15 @@ class PersistentTopics(Topics[PersistentTopic]):
         """When a check has its next round (ms), at or after `since` (ms), or None if it is turned off."""
         return self._rounds.next_of(check, max(self._ctx.clock, since - 1))
 
+    def only(self, name: str) -> None:
+        """Let time pass on no other topic from now on: an answer looks far ahead, and the others do not matter to it."""
+        for other, block in self._state.topics.items():
+            if other != name:
+                block.next_round = -1
+        self._queue = self._scheduled()
+        self._ctx.timers = [each for each in self._ctx.timers if each[1] == name]
+        heapq.heapify(self._ctx.timers)
+
     def pending(self) -> list[tuple[int, str]]:
         """The timers and the rounds of checks to come: (time in ms, topic), sorted."""
         rounds = {(at, name) for at, name in self._queue if self._holds(at, name)}

@@ -378,6 +378,20 @@ def test_it_takes_too_many_checks_to_find_what_expires(monkeypatch: pytest.Monke
     ]
 
 
+def test_an_answer_about_a_topic_lets_time_pass_there_alone() -> None:
+    run = Kept(messageExpiryCheckIntervalInMinutes=1)
+    ttl(run, 6000)
+    for name in (TOPIC, f"{TOPIC}2"):
+        run.subscribe("s", topic=name, connection=name)
+        run.fill(1, topic=name)
+    broker = asked(run)
+    (found,) = broker.expiry(TOPIC).subscriptions
+    assert found.expires is not None
+    assert broker.clock == found.expires.at
+    assert broker.topic(TOPIC).backlog() == 0
+    assert broker.topic(f"{TOPIC}2").backlog() == 1
+
+
 def unused(run: Kept) -> InactiveTopic:
     return asked(run).inactivity(TOPIC)
 
