@@ -117,7 +117,7 @@ CHECKS: dict[str, Check] = {
     ),
 }  # fmt: skip
 """The checks by name. Those that are due at the same time run in this order. What a check does stands in its module, beside when it
-next does so, from the same conditions."""
+next does so, and an explanation of that, from the same conditions. The flush of cursors and rollover explain nothing: nobody asks."""
 
 
 def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
