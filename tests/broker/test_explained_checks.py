@@ -583,6 +583,23 @@ def test_what_a_crash_forgets() -> None:
     assert snapshots(run).unload == [RecoveredId("p", 2, 1)], "a write that is not confirmed"
 
 
+def test_a_crash_begins_at_a_snapshot_that_is_written() -> None:
+    run = Kept(
+        **DEDUPLICATED,
+        brokerDeduplicationEntriesInterval=2,
+        managedLedgerDefaultMarkDeleteRateLimit=0.001,
+        managedLedgerCursorPositionFlushSeconds=0,
+    )
+    run.create_producer("p")
+    run.send(5)
+    run.send(6)
+    run.send(7, chunk_id=0, num_chunks_from_msg=2, uuid="u")
+    run.publish(0, "q")
+    found = snapshots(run)
+    assert (found.position, found.written, found.unload) == ("1:3", False, [])
+    assert found.crash == [RecoveredId("p", 6, 7)], "a recovery counts every chunk that it reads"
+
+
 def test_deduplication_that_is_off_or_about_to_be() -> None:
     run = Kept(**DEDUPLICATED)
     run.create_producer("p")
