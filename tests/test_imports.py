@@ -54,7 +54,7 @@ ROOMS = {
         "msgspec pyarrow",
     ),
     "streaming.mirror": Room(
-        "streaming.record streaming.traces streaming.protocol streaming.kafka streaming.log streaming.broker sinks streaming.runtime schemas",
+        "streaming.record streaming.traces streaming.protocol streaming.kafka streaming.quality streaming.log streaming.broker sinks streaming.runtime schemas",
         "kafka msgspec",
     ),
     "streaming.record": Room(

@@ -444,6 +444,8 @@ class ClusterMirror:
                 for send in sends if last > state.read_to else ():
                     if send.position > last:
                         break
+                    if send.odd is not None:
+                        self._troubles.note(f"{state.name}, an entry", _ODD, send.odd)
                     if send.position[0] >= FIRST_LEDGER:
                         latest = max(latest, min(send.time, look.time))
                         yield MirrorRecord(latest, state.name, {"connection": CONNECTION, **send.command})
@@ -558,6 +560,7 @@ class ClusterMirror:
 _REFUSES = Trouble(_CLUSTER, "", "refuses")
 _DOES_NOT_ANSWER = Trouble(_CLUSTER, "", "does not answer")
 _LEDGER_0 = Trouble(_CLUSTER, "left out", "ledgers are left out")
+_ODD = Trouble(_CLUSTER, "another one stands for it", "topics have entries for which others stand")
 
 
 def _left_out(who: str) -> Trouble:

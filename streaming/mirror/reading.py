@@ -5,11 +5,17 @@ from collections.abc import Generator, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
+from schemas.commands import Refused, Send
+from streaming.broker.config import ServiceConfiguration
+from streaming.broker.topic.publish_requests import too_many_messages
 from streaming.mirror.last import PRODUCER
 from streaming.mirror.observation import Observation, ledgers_of
 from streaming.mirror.progress import SourcePosition
 from streaming.mirror.source import Look
 from streaming.protocol.codec import entry
+from streaming.quality.gate import judge_each
 from streaming.record.stored import Stored, send_of
 from streaming.traces.trace import Payloads
 
@@ -22,11 +28,13 @@ LARGEST_ENTRY = 1 << 27
 
 
 class TimedSend(NamedTuple):
-    """An entry's command, when it was published (ms), and where it is on the cluster."""
+    """An entry's command, when it was published (ms), and where it is on the cluster. `odd`: why the command is of another entry, which
+    stands for this one; None: it is not."""
 
     time: int
     position: SourcePosition
     command: dict[str, Any]
+    odd: str | None = None
 
 
 _TERMINATED = "Terminated"
@@ -37,7 +45,8 @@ def read(
 ) -> Generator[TimedSend]:
     """The commands of entries that a reader gets, the first one after `after`. It began to read after the `look`. Readers get no
     markers, and nothing of aborted transactions: an empty entry stands for each. The last ones of a ledger count when it is closed and
-    the cluster says that no transaction is open. Raises `ValueError` for more than can be."""
+    the cluster says that no transaction is open. One of the same size stands for an entry whose command the twin refuses, as
+    it would refuse all that come after it, too. Raises `ValueError` for more than can be."""
     ledgers = {id_: entries for id_, (entries, _) in ledgers_of(look.internal).items()}
     ids = [*ledgers]
 
@@ -52,14 +61,36 @@ def read(
                 yield _timed(Stored(id_, number, _metadata(time), b"", time), payloads)
 
     for each in stored:
-        yield from passed_over((each.ledger, each.entry), each.time)
-        yield _timed(each, payloads)
+        yield from passed_over((each.ledger, each.entry), min(each.time, look.time))
+        sent = _timed(each, payloads)
+        why = _refused(sent.command, each.payload)
+        yield sent if why is None else _in_place_of(each, look.time, why)
         after = each.ledger, each.entry
     # What comes after the beginning of an open transaction is read when that ends. quirk: the broker may not say where the end of a
     # terminated topic is, and then a reader gets nothing, readable or not.
     readable = look.stats.get("ongoingTxnCount") == 0 and look.internal.get("state") != _TERMINATED
     if ids and after < (ids[-1], 0) and readable:
         yield from passed_over((ids[-1], 0), look.time)
+
+
+_CONFIG = ServiceConfiguration()
+
+
+def _refused(command: dict[str, Any], payload: bytes) -> str | None:
+    """Why the twin refuses an entry's command. Clusters take any metadata that they can parse. No payload for which
+    a line has room breaks a rule."""
+    (judged,) = judge_each([None], [msgspec.json.encode({**command, "payload_bytes": b""})])
+    if isinstance(judged, Refused):
+        return judged.cause
+    return too_many_messages(_CONFIG, judged.metadata, payload) if isinstance(judged, Send) else None
+
+
+def _in_place_of(stored: Stored, now: int, why: str) -> TimedSend:
+    time = min(stored.time, now)
+    metadata, overhead = _stand_in(time, stored.entry, 1)
+    payload = bytes(max(len(entry(stored.metadata, stored.payload)) - overhead, 0))
+    sent = _timed(Stored(stored.ledger, stored.entry, metadata, payload, time), "drop")
+    return sent._replace(odd=f"no log can have entry {stored.ledger}:{stored.entry}: {why}")
 
 
 class Known(NamedTuple):

@@ -354,6 +354,50 @@ def test_nothing_stands_for_what_may_be_read_later(state: str, open_transactions
     assert len([*read(iter(()), look, (-1, -1), "keep")]) == count
 
 
+ODD_METADATA: list[dict[str, Any]] = [
+    {"publish_time": 2**62}, {"publish_time": 2**63 + 5}, {"num_messages_in_batch": -5}, {"uncompressed_size": 2**32 - 1},
+    {"uuid": "u", "chunk_id": -1, "num_chunks_from_msg": 0}, {"num_messages_in_batch": 2**31 - 1}, {"sequence_id": 2**64 - 1},
+]  # fmt: skip
+"""Of messages that a real Pulsar takes from its producers."""
+
+
+@pytest.mark.parametrize("odd", ODD_METADATA, ids=str)
+def test_one_of_the_same_size_stands_for_an_entry_that_no_log_can_have(odd: dict[str, Any]) -> None:
+    metadata = {"producer_name": "producer", "sequence_id": 1, "publish_time": 500, **odd}
+    payload = b"x" * 100
+    marker, sent = read(iter([Stored(3, 1, metadata, payload)]), looked({3: 2}), (-1, -1), "keep")
+    assert marker.command["metadata"]["publish_time"] <= 1000
+    assert sent.odd is not None
+    assert sent.odd.startswith("no log can have entry 3:1: ")
+    assert len(entry(metadata, payload)) == len(
+        entry(sent.command["metadata"], sent.command["payload_bytes"])
+    )
+    assert sent.time <= 1000
+
+
+def test_entries_that_no_log_can_have(
+    client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin has what comes after them, and the mirror tells of them once."""
+    entries, topic, folder = Reader.entries, f"persistent://{namespace}/t", tmp_path / "log"
+
+    def odd(*given: Any) -> Iterator[Stored]:
+        for each in entries(*given):
+            more = ODD_METADATA[each.entry] if each.entry < 6 else {}
+            yield each._replace(metadata={**each.metadata, **more})
+
+    monkeypatch.setattr(Reader, "entries", odd)
+    client.subscribe(topic, "s").close()
+    publish(client, topic, 7)
+    _, said = mirror(broker.service_url, rest, [topic], folder)
+    assert len(said) == 1
+    assert said[0].startswith(f"{topic}, an entry: another one stands for it: no log can have entry ")
+    assert [number for _, number in positions(folder, topic)] == [*range(7)]
+    twin = Twin(folder)
+    assert twin.refused == []
+    assert "numberOfEntries" not in differences(rest, topic, twin.broker)
+
+
 def test_more_unreadable_entries_than_can_be() -> None:
     with pytest.raises(ValueError, match="that no reader gets"):
         next(read(iter(()), looked({3: MOST_ENTRIES + 1, 4: 0}), (-1, -1), "keep"))

@@ -107,7 +107,7 @@ class SteadyTopic:
         if name is None or (sender := self._senders.get(name) or self._sender(name)) is None:
             return False
         payload = command.payload_bytes or command.payload.encode()
-        if too_many_messages(self._ctx, metadata, payload) is not None:
+        if too_many_messages(self._config, metadata, payload) is not None:
             return False
         if highest is not None and highest < id_:
             highest = None

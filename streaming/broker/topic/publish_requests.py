@@ -4,6 +4,7 @@ make (mirrors `ServerCnx.handleSend` and `Producer.publishMessage`; docs/rules/p
 
 from schemas.commands import MessageMetadata, Publish, Send
 from schemas.effects import SendError
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
@@ -105,7 +106,7 @@ def may_publish(
 def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrite) -> str | None:
     """Why an entry has too many messages or bytes; None: it has not. The bytes of chunks are not checked."""
     batch = write.metadata.num_messages_in_batch is not None
-    if batch and (refusal := too_many_messages(ctx, write.metadata, write.payload)) is not None:
+    if batch and (refusal := too_many_messages(ctx.config, write.metadata, write.payload)) is not None:
         return refusal
     if write.metadata.chunk_id is not None:
         return None
@@ -118,14 +119,14 @@ def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrit
     return None
 
 
-def too_many_messages(ctx: Context, metadata: MessageMetadata, payload: bytes) -> str | None:
+def too_many_messages(config: ServiceConfiguration, metadata: MessageMetadata, payload: bytes) -> str | None:
     """Why a batch can't have so many messages, or None.
 
     Pulsar's broker never looks into a batch. Here a batch has at most one message per byte of its payload, so that what is
     kept for an entry (its ack set) is in proportion to its record. Without a payload, as in a log that leaves payloads
     out, only maxMessagesPerBatch counts.
     """
-    messages, most = metadata.num_messages_in_batch, ctx.config.maxMessagesPerBatch
+    messages, most = metadata.num_messages_in_batch, config.maxMessagesPerBatch
     if messages is None:
         return None
     if messages > most:

@@ -147,7 +147,7 @@ def _store_of_source(ctx: Context, topic: PersistentTopic, command: Send, messag
     """Store an entry of the source. The source's broker has accepted it, so neither policies nor deduplication judge it."""
     write = from_source(ctx, topic, command)
     source = from_wire(message_id.ledgerId, message_id.entryId)
-    refusal = shadow.refusal(topic, source) or too_many_messages(ctx, write.metadata, write.payload)
+    refusal = shadow.refusal(topic, source) or too_many_messages(ctx.config, write.metadata, write.payload)
     if refusal is not None:
         refuse(ctx, topic, write, "NotAllowedError", refusal)
         return
