@@ -33,7 +33,7 @@ from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.topic.publish_requests import too_many_messages
 
-Sender = tuple[Producer, ProducerCounters, int]
+KnownProducer = tuple[Producer, ProducerCounters, int]
 """A producer, its counters, and what its name adds to the size of an entry without a key (bytes)."""
 
 
@@ -55,7 +55,7 @@ class SteadyTopic:
         self._most_size = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE
         self._enabled = topic.dedup.status == "Enabled"
         self._snapshot_at = config.brokerDeduplicationEntriesInterval - 1
-        self._senders: dict[str, Sender] = {}
+        self._senders: dict[str, KnownProducer] = {}
         self._subscriptions = {each.name: topic.context_of(ctx, each) for each in topic.connected}
         self._waiting = [
             (each.dispatcher, self._subscriptions[each.name])
@@ -114,7 +114,7 @@ class SteadyTopic:
         size = HEADER + metadata_size(metadata) + len(payload)
         return self._store(sender, id_, highest, metadata, payload, size, command.num_messages, plain=False)
 
-    def _sender(self, name: str) -> Sender | None:
+    def _sender(self, name: str) -> KnownProducer | None:
         topic = self._topic
         producer, counters = topic.producers.get(name), topic.producer_counters.get(name)
         if producer is None or counters is None or name in topic.closing_producers:
@@ -125,7 +125,7 @@ class SteadyTopic:
 
     def _store(
         self,
-        sender: Sender,
+        sender: KnownProducer,
         id_: int,
         highest: int | None,
         metadata: MessageMetadata,
