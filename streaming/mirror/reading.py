@@ -62,8 +62,9 @@ def read(
 
     for each in stored:
         yield from passed_over((each.ledger, each.entry), min(each.time, look.time))
-        sent = _timed(each, payloads)
-        why = _refused(sent.command, each.payload)
+        if (why := each.unreadable) is None:
+            sent = _timed(each, payloads)
+            why = _refused(sent.command, each.payload)
         yield sent if why is None else _in_place_of(each, look.time, why)
         after = each.ledger, each.entry
     # What comes after the beginning of an open transaction is read when that ends. quirk: the broker may not say where the end of a
@@ -88,7 +89,8 @@ def _refused(command: dict[str, Any], payload: bytes) -> str | None:
 def _in_place_of(stored: Stored, now: int, why: str) -> TimedSend:
     time = min(stored.time, now)
     metadata, overhead = _stand_in(time, stored.entry, 1)
-    payload = bytes(max(len(entry(stored.metadata, stored.payload)) - overhead, 0))
+    size = len(entry(stored.metadata, stored.payload)) if stored.size is None else stored.size
+    payload = bytes(max(size - overhead, 0))
     sent = _timed(Stored(stored.ledger, stored.entry, metadata, payload, time), "drop")
     return sent._replace(odd=f"no log can have entry {stored.ledger}:{stored.entry}: {why}")
 

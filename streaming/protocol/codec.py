@@ -48,7 +48,7 @@ class Frame(NamedTuple):
     """A frame from or to a `connection`: its command, and for SEND and MESSAGE what follows it.
 
     `entry_size`: the size of the tail in bytes, which is what a ledger stores. `intact`: its checksum is right. `broker_time`: when the
-    broker got the message (ms), if it says so.
+    broker got the message (ms), if it says so. `unreadable`: why the metadata can't be read, None: it can. Else that has its `NUMBERS` only.
     """
 
     connection: str
@@ -59,6 +59,11 @@ class Frame(NamedTuple):
     entry_size: int | None = None
     intact: bool = True
     broker_time: int | None = None
+    unreadable: str | None = None
+
+
+NUMBERS = ("sequence_id", "publish_time", "num_messages_in_batch")
+"""What is read of metadata in any case."""
 
 
 class FrameReader:
@@ -114,8 +119,9 @@ class FrameReader:
             self._data += data[at:]
 
 
-def decode(data: bytes, connection: str = "") -> Frame:
-    """The frame in `data`, which lacks the total size. Raises `FrameError` and nothing else, whatever the bytes."""
+def decode(data: bytes, connection: str = "", *, any_metadata: bool = False) -> Frame:
+    """The frame in `data`, which lacks the total size. Raises `FrameError` and nothing else, whatever the bytes. `any_metadata`: metadata
+    that can't be read, such as a key that is not UTF-8, is none of the errors. See `Frame`."""
     if len(data) < 4:
         raise FrameError(f"{len(data)} bytes: too short for a frame")
     end = 4 + _SIZE.unpack_from(data)[0]
@@ -128,10 +134,12 @@ def decode(data: bytes, connection: str = "") -> Frame:
     fields = _read(getattr(base, cmd.field), cmd.table)
     if end == len(data):
         return Frame(connection, cmd.name, fields)
-    return _with_tail(connection, cmd.name, fields, data, end)
+    return _with_tail(connection, cmd.name, fields, data, end, any_metadata=any_metadata)
 
 
-def _with_tail(connection: str, name: str, fields: dict[str, Any], data: bytes, at: int) -> Frame:
+def _with_tail(
+    connection: str, name: str, fields: dict[str, Any], data: bytes, at: int, *, any_metadata: bool
+) -> Frame:
     """The frame with the tail that begins at `at`."""
     magic, intact, broker_time = data[at : at + 2], True, None
     if magic == _BROKER_METADATA and len(data) >= at + 6:
@@ -150,8 +158,16 @@ def _with_tail(connection: str, name: str, fields: dict[str, Any], data: bytes, 
     end = at + 4 + _SIZE.unpack_from(data, at)[0]
     if end > len(data):
         raise FrameError(f"{name}: metadata of {end - at - 4} bytes in {max(len(data) - start, 0)}")
-    metadata = _read(_parsed(_Metadata, data[at + 4 : end]), _METADATA_TABLE)
-    return Frame(connection, name, fields, metadata, data[end:], len(data) - start, intact, broker_time)
+    message, unreadable = _parsed(_Metadata, data[at + 4 : end]), None
+    try:
+        metadata = _read(message, _METADATA_TABLE)
+    except FrameError as error:
+        if not any_metadata:
+            raise
+        unreadable = str(error)
+        metadata = {number: getattr(message, number) for number in NUMBERS if message.HasField(number)}
+    size = len(data) - start
+    return Frame(connection, name, fields, metadata, data[end:], size, intact, broker_time, unreadable)
 
 
 def encode(cmd: str, fields: Mapping[str, Any], tail: bytes = b"") -> bytes:

@@ -189,7 +189,7 @@ class _Connection:
         self._socket.settimeout(seconds)
         try:
             data = self._socket.recv(_READ)
-            frames = [decode(each) for each in self._frames.feed(data)]
+            frames = [decode(each, any_metadata=True) for each in self._frames.feed(data)]
         except TimeoutError:
             return False
         except (FrameError, OSError) as error:
@@ -291,7 +291,14 @@ class Reader:
                     at = frame.fields["message_id"]["ledgerId"], frame.fields["message_id"]["entryId"]
                     if at > after or at == start:
                         after, start = at, None
-                        yield Stored(*after, frame.metadata, frame.payload or b"", frame.broker_time)
+                        yield Stored(
+                            *after,
+                            frame.metadata,
+                            frame.payload or b"",
+                            frame.broker_time,
+                            frame.entry_size,
+                            frame.unreadable,
+                        )
                         since = time.monotonic()
                 if time.monotonic() > since + _SECONDS:
                     raise Unanswered(f"{topic}: the broker sends nothing new")

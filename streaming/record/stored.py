@@ -14,13 +14,15 @@ _ROOM = 1 << 17
 
 class Stored(NamedTuple):
     """An entry of a topic as it is stored: its position on the broker, its metadata as in a frame, and when the broker got it (ms), if
-    it shows that."""
+    it shows that. `size`: its bytes, if they were counted. `unreadable`: see `streaming.protocol.codec.Frame`."""
 
     ledger: int
     entry: int
     metadata: dict[str, Any]
     payload: bytes
     broker_time: int | None = None
+    size: int | None = None
+    unreadable: str | None = None
 
     @property
     def time(self) -> int:
@@ -30,7 +32,9 @@ class Stored(NamedTuple):
 
 def send_of(stored: Stored, payloads: Payloads) -> dict[str, Any]:
     """The SEND of an entry, as JSON, without its connection and producer. The bytes of its payload are as `payloads` says. Raises
-    `Unreadable` for one that is too large for a line."""
+    `Unreadable` for one that is too large for a line, or whose metadata can't be read."""
+    if stored.unreadable is not None:
+        raise Unreadable(f"entry {stored.ledger}:{stored.entry}: {stored.unreadable}")
     metadata = stored.metadata
     tail = entry(metadata, stored.payload)
     record = frame_record(Frame("", "SEND", {}, metadata, stored.payload, len(tail)), payloads)

@@ -375,6 +375,14 @@ def test_one_of_the_same_size_stands_for_an_entry_that_no_log_can_have(odd: dict
     assert sent.time <= 1000
 
 
+def test_one_of_the_same_size_stands_for_an_entry_whose_metadata_cannot_be_read() -> None:
+    numbers = {"sequence_id": 1, "publish_time": 500}
+    unreadable = Stored(3, 0, numbers, b"x", None, 90, "partition_key: text that is not UTF-8")
+    (sent,) = read(iter([unreadable]), looked({3: 1}), (-1, -1), "keep")
+    assert sent.odd == "no log can have entry 3:0: partition_key: text that is not UTF-8"
+    assert len(entry(sent.command["metadata"], sent.command["payload_bytes"])) == 90
+
+
 def test_entries_that_no_log_can_have(
     client: Any, rest: Rest, broker: Running, tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

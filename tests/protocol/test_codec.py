@@ -168,6 +168,27 @@ def test_text_that_is_not_utf_8_is_an_error(cmd: str, fields: dict[str, Any], te
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        {"partition_key": "XXX"},
+        {"properties": [{"key": "k", "value": "XXX"}]},
+        {"replicate_to": ["a", "XXX"]},
+    ],
+    ids=str,
+)
+def test_metadata_that_cannot_be_read_has_its_numbers(more: dict[str, Any]) -> None:
+    metadata = {**METADATA, "num_messages_in_batch": 3, **more}
+    data = encode("SEND", FIELDS, entry(metadata, b"hello"))[4:].replace(b"XXX", b"\xff\xfe\x80")
+    with pytest.raises(FrameError, match="text that is not UTF-8"):
+        decode(data)
+    found = decode(data, any_metadata=True)
+    assert found.metadata == {"sequence_id": 0, "publish_time": 1, "num_messages_in_batch": 3}
+    assert (found.payload, found.entry_size) == (b"hello", len(entry(metadata, b"hello")))
+    assert found.unreadable is not None
+    assert "text that is not UTF-8" in found.unreadable
+
+
+@pytest.mark.parametrize(
     ("stream", "text"),
     [(b"\0\0\0\0", "a frame of 0 bytes"), (b"\x7f\0\0\0", "a frame of 2130706432 bytes")],
 )
