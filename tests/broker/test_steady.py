@@ -41,7 +41,7 @@ from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 from tests.examples import examples
 
-pytestmark = pytest.mark.feature("J4")
+pytestmark = pytest.mark.feature("J3")
 
 Log = Sequence[tuple[int, str | None, bytes]]
 OTHER = f"{TOPIC}-2"
