@@ -155,6 +155,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("A30",),
         (("2.10.5", "raw_chunks_resend"),),
     ),
+    "closesPendingAcksOfLeaving": ProfileRule(
+        "On a Shared subscription, a consumer that left others behind is sent the rest of a chunked message, which nobody there expects, or is not.",
+        ("D25",),
+        why=_NOT_RECORDED,
+    ),
     "keySharedLookAheadMsgInReplayThresholdPerConsumer": ProfileRule(
         "A Key_Shared subscription with slow consumers reads further ahead for the others, or less far.",
         why=f"{_DEFAULT}; {_NOT_RECORDED}",

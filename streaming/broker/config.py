@@ -556,6 +556,9 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     below 0 (2.10). If false, only acks of entries that a consumer holds do (3.0)."""
     keepsChunksTogether: bool = True
     """Shared: all chunks of a message go to the consumer that got the first (3.0). If false, they are dealt like other entries (2.10)."""
+    closesPendingAcksOfLeaving: bool = True
+    """Shared: a consumer that got the first chunk of a message and left, while others stayed, is sent no more chunks (4.0). If false, it is as long as its
+    connection is open (3.0), as it always is if it left last."""
     opensLedgerAtOnce: bool = True
     """When a ledger is full, the next one opens at once (3.0). If false, it opens with the next message: until then the full one stays,
     whatever retention says (2.10)."""
@@ -710,6 +713,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "backlogQuotaSkipsFencedTopics": False,
     "managedLedgerCursorResetLedgerCloseTimestampMaxClockSkewMillis": -1,
     "messageExpirySharedPosition": False,
+    "closesPendingAcksOfLeaving": False,
     "keySharedSpreadsKeyless": False,
     "keySharedRemembersHashes": True,
     "keySharedRangesByPoint": True,

@@ -179,6 +179,20 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         ],
         "3.0", "4.0", {"open_loop_baseline": "sent to s"},
     ),
+    # It got the first chunk of a message and leaves another one behind, on the same connection.
+    "closesPendingAcksOfLeaving": (
+        [
+            producer(0, "p", 1, "Shared"),
+            subscribe(1, type_="Shared"),
+            flow(1, permits=9),
+            send(1, 0, uuid="p-0", chunk_id=0, num_chunks_from_msg=2),
+            (2, T, {"command": "SUBSCRIBE", "connection": "s", "subscription": "s", "subType": "Shared", "consumer_id": 2, "request_id": 2}),
+            (2, T, {"command": "CLOSE_CONSUMER", "connection": "s", "consumer_id": 1, "request_id": 3}),
+            (2, T, {"command": "FLOW", "connection": "s", "consumer_id": 2, "messagePermits": 9}),
+            send(3, 0, uuid="p-0", chunk_id=1, num_chunks_from_msg=2),
+        ],
+        "3.0", "4.0", {"open_loop_baseline": "sent to s"},
+    ),
     # No one asked for this topic to be created.
     "metadataWithoutAutoCreation": (
         [(1, T, {"command": "PARTITIONED_METADATA", "connection": "c", "request_id": 1, "metadata_auto_creation_enabled": False})],

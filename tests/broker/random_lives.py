@@ -155,6 +155,7 @@ SETTINGS: dict[str, list[Any]] = {
     "passedBatchesAreForgotten": [True],
     "backlogSizeOfMissingLedgerIsAll": [True],
     "opensLedgerOfTerminated": [False],
+    "closesPendingAcksOfLeaving": [False],
     "keySharedRemembersHashes": [True],
     "ackOfAnyEntryLowersUnacked": [True],
     "keepsChunksTogether": [False],

@@ -316,6 +316,21 @@ def test_chunks_of_a_consumer_that_left_are_lost(connected: bool) -> None:
 
 
 @pytest.mark.feature("A6")
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_consumer_that_left_others_behind_is_sent_no_chunks(closes: bool) -> None:
+    """As recorded: they are lost, though its connection is open. See closesPendingAcksOfLeaving."""
+    run = Run(closesPendingAcksOfLeaving=closes)
+    run.create_producer()
+    run.subscribe("s", "Shared", permits=9)
+    assert sent(chunk(run, 0)) == [0]
+    run.subscribe("s", "Shared", id_=2, permits=9)
+    run.close_consumer("s")
+    assert sent(chunk(run, 1)) == ([] if closes else [1])
+    assert dispatcher(run).total_unacked == 2
+    assert run.topic.subscriptions["s"].consumers[0].unacked == 0
+
+
+@pytest.mark.feature("A6")
 def test_the_last_chunk_frees_the_place_of_a_consumer_that_left() -> None:
     run = Run()
     run.create_producer()

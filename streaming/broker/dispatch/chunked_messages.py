@@ -38,7 +38,8 @@ class ChunkOwners(msgspec.Struct, array_like=True, dict=True):
     """Which consumer gets the chunks of a message, until its last chunk is assigned.
 
     `by_uuid`: a connected consumer, or an index in `gone`: those that left before. quirk: they still get chunks, which nobody
-    receives any more, as long as the permits last that they left with.
+    receives any more, as long as the permits last that they left with. A `blocked` one is not even sent them: see
+    closesPendingAcksOfLeaving.
     """
 
     by_uuid: dict[str, Handle | int] = {}
@@ -78,14 +79,20 @@ class ChunkOwners(msgspec.Struct, array_like=True, dict=True):
             return chunk != 0
         return isinstance(owner, int) and self.gone[owner].permits <= 0
 
-    def leaves(self, consumer: Consumer) -> None:
-        """A consumer leaves. Keep its permits if it owns messages."""
+    def leaves(self, consumer: Consumer, *, is_sent_more: bool) -> None:
+        """A consumer leaves. Keep its permits if it owns messages. `is_sent_more`: whether it is sent chunks while its connection is open."""
         uuids = self._owned.pop(consumer.handle, None)
         if not uuids:
             return
         of_gone, free, connections = self._of_gone, self._free, self._connections  # as they are before that
         index = heappop(free) if free else len(self.gone)
-        left = Consumer(consumer.connection, consumer.consumer_id, consumer.name, permits=consumer.permits)
+        left = Consumer(
+            consumer.connection,
+            consumer.consumer_id,
+            consumer.name,
+            permits=consumer.permits,
+            blocked=not is_sent_more,
+        )
         self.gone[index : index + 1] = [left]
         self.by_uuid.update(dict.fromkeys(uuids, index))
         of_gone[index] = len(uuids)

@@ -138,7 +138,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             sub.consumers.pop()
         else:
             sub.consumers.remove(consumer)
-        self.chunk_owners.leaves(consumer)
+        closes = sub.ctx.config.closesPendingAcksOfLeaving and bool(sub.consumers)
+        self.chunk_owners.leaves(consumer, is_sent_more=not closes)
         was_blocked = self.blocked
         self._add_unacked(sub, -consumer.unacked)
         if not sub.consumers:
@@ -900,13 +901,13 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         self.rescheduled.setdefault(due, []).extend(positions)
 
     def _lose(self, sub: SubscriptionContext, owner: Consumer, run: Found) -> None:
-        """quirk: entries for a consumer that has left count as unacked, but nobody has them pending. They are sent only if its
+        """quirk: entries for a consumer that has left count as unacked, but nobody has them pending. They are sent only if it left last and its
         connection is still open, and come again when the first consumer of the subscription joins."""
         run, rescheduled = filter_entries(sub, run, self.delayed)
         if rescheduled:
             self._reschedule(sub, rescheduled)
         for position, entry in run:
-            if sub.topic in sub.ctx.connections.get(owner.connection, ()):
+            if not owner.blocked and sub.topic in sub.ctx.connections.get(owner.connection, ()):
                 message = Message(
                     sub.topic, owner.connection, owner.consumer_id, sub.subscription.name, position.ledger,
                     position.entry, entry.messages, entry.size, self.counts.get(position, 0),
