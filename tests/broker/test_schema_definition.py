@@ -1,9 +1,12 @@
 """Which definitions of schemas are well-formed: each verdict is that of a Pulsar 4.0.7, asked through its admin API."""
 
+import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from msgspec import UNSET
 
 from schemas.commands import Admin, GetOrCreateSchema, GetSchema, KeyValue, SchemaData
@@ -111,12 +114,48 @@ def test_primitive_types_have_no_definition() -> None:
 
 
 def test_a_native_schema_of_protobuf_has_a_descriptor() -> None:
-    def native(**fields: str) -> str:
-        return json.dumps(fields)
-
-    assert is_valid("ProtobufNative", native(fileDescriptorSet="AAAA", rootMessageTypeName="A"))
-    for definition in ("", "x", "{}", "[]", native(fileDescriptorSet=""), native(fileDescriptorSet="!!")):
+    for definition in ("", "x", "{}", "[]", native("", "M"), native("!!", "M"), native("//8=", "M")):
         assert not is_valid("ProtobufNative", definition)
+
+
+@pytest.mark.parametrize(
+    ("package", "root", "valid"),
+    [
+        ("", "M", True), ("", ".M", True), ("", "p.M", False), ("", "M.N", False), ("", "", False),
+        ("p", "M", True), ("p", "p.M", True), ("p", ".M", True), ("p", "p.q.M", False), ("p", "p.M.N", True),
+        ("p", "M.N", False), ("p", "p.M.O", False), ("p", "p.X", False),
+        ("p.q", "p.q.M", True), ("p.q", "p.q.M.N", True), ("p.q", "p.M", False),
+    ],
+)  # fmt: skip
+def test_a_native_schema_of_protobuf_has_its_root_message(package: str, root: str, valid: bool) -> None:
+    """As a 4.0.7 took them."""
+    assert is_valid("ProtobufNative", native(descriptors(package), root)) is valid
+
+
+def test_a_native_schema_of_protobuf_has_all_files() -> None:
+    for name, valid in (("a.proto", True), ("b.proto", False), (None, False)):
+        assert is_valid("ProtobufNative", native(descriptors("p"), "p.M", name)) is valid
+    assert not is_valid("ProtobufNative", native(descriptors("p"), None))
+    assert not is_valid("ProtobufNative", native(descriptors("p", imports=["missing.proto"]), "p.M"))
+    whole = base64.b64decode(descriptors("p"))
+    assert not any(
+        is_valid("ProtobufNative", native(base64.b64encode(whole[:end]).decode(), "p.M"))
+        for end in range(len(whole))
+    )
+
+
+def native(descriptor_set: str, root: str | None, file: str | None = "a.proto") -> str:
+    names = {"rootMessageTypeName": root, "rootFileDescriptorName": file}
+    return json.dumps({"fileDescriptorSet": descriptor_set, **names})
+
+
+def descriptors(package: str, imports: Sequence[str] = ()) -> str:
+    """A file with a message M, in which there is a message N."""
+    file = FileDescriptorProto(name="a.proto", package=package, syntax="proto3", dependency=imports)
+    message = file.message_type.add(name="M")
+    message.field.add(name="x", number=1, type=FieldDescriptorProto.TYPE_DOUBLE)
+    message.nested_type.add(name="N")
+    return base64.b64encode(FileDescriptorSet(file=[file]).SerializeToString()).decode()
 
 
 def pair(key: bytes, value: bytes) -> bytes:

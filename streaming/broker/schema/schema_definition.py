@@ -3,13 +3,13 @@
 AVRO, JSON and PROTOBUF schemas are defined in Avro. A definition of JSON may also be in the older JSON Schema.
 """
 
-import base64
 from typing import Any
 
 import msgspec
 
 from schemas.commands import SchemaData
 from schemas.commands.nesting import is_deep
+from streaming.broker.schema.protobuf_descriptors import ProtobufNativeSchemaData, check_root_message
 from streaming.broker.schema.schema_compatibility import LONGEST_NAME, full_name, halves
 
 CLIENT_SIDE = {"AutoConsume": "AUTO_CONSUME"}
@@ -69,15 +69,12 @@ def _validate_key_value(schema: SchemaData) -> None:
 
 def _validate_protobuf_native(data: bytes) -> None:
     reason = "deserialize ProtobufNative Schema failed"
-    definition = _from_json(reason, data)
-    if not isinstance(definition, dict):
-        raise InvalidSchema(reason, "it is not an object")
-    file = definition.get("fileDescriptorSet")
+    if is_deep(data):
+        raise InvalidSchema(reason, "it nests too deep")
     try:
-        if not isinstance(file, str) or not base64.b64decode(file, validate=True):
-            raise InvalidSchema(reason, "it has no fileDescriptorSet")
+        check_root_message(msgspec.json.decode(data, type=ProtobufNativeSchemaData))
     except ValueError as error:
-        raise InvalidSchema(reason, f"fileDescriptorSet: {error}") from None
+        raise InvalidSchema(reason, str(error)) from None
 
 
 def _validate_struct(schema: SchemaData, name: str) -> None:
