@@ -19,7 +19,7 @@ RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: clients twin cluster check-cluster suites soak fuzz kills help env run test durations coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
+.PHONY: clients beside twin cluster check-cluster suites soak fuzz kills help env run test durations coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,7 @@ nightly: env  ## run the large samples, which take hours: new examples, 300 muta
 	$(MAKE) kills N=50
 	$(MAKE) clients
 	$(MAKE) parity N=3
+	$(MAKE) beside
 	$(MAKE) twin
 
 chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
@@ -110,6 +111,9 @@ clients: env  ## let the official Python and Java clients talk to a server of ea
 	for profile in $(or $(PROFILES),2.10 3.0 4.0 4.2 5.0); do \
 		MAGNETAR_PROFILE=$$profile $(BIN)/python -m pytest tests/server/test_python_client.py tests/server/test_java_client.py \
 			-k embedded -m "slow or not slow" || exit 1; done
+
+beside: env  ## make every admin call on a real Pulsar (PULSAR=4.0.7, from Maven) and on `magnetar serve`, and compare the answers
+	$(BIN)/python -m tests.beside $(if $(PULSAR),--pulsar $(PULSAR))
 
 suites: env  ## run foreign clients' own tests against magnetar serve on ports 6650 and 8080 (SUITE=go or go-admin; needs Go)
 	$(BIN)/python -m tests.suites $(SUITE)

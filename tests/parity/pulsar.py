@@ -41,6 +41,14 @@ _OPENED = ("java.base/jdk.internal.loader", "java.base/jdk.internal.misc", "java
 """The packages of Java that Pulsar accesses by reflection."""
 
 
+_OWN = {
+    "journalSyncData": "false",
+    "defaultNumberOfNamespaceBundles": "1",
+    "forceDeleteNamespaceAllowed": "true",
+}
+"""Settings that the broker has unless `config` says otherwise."""
+
+
 class PulsarError(RuntimeError):
     """The broker did not start. The message says why."""
 
@@ -149,9 +157,7 @@ class LocalPulsar:
             "".join(
                 f"{key}={value}\n"
                 for key, value in (
-                    {"journalSyncData": "false"}
-                    | self.config
-                    | _here(self.ports, zookeeper=has_zookeeper(self.version))
+                    _OWN | self.config | _here(self.ports, zookeeper=has_zookeeper(self.version))
                 ).items()
             )
         )
@@ -238,16 +244,14 @@ def _here(ports: Ports, *, zookeeper: bool) -> dict[str, object]:
         "allowLoopback": "true",
         "zookeeperServers": "",
         "statusFilePath": "",
-        # One broker, one bookie, one bundle per namespace, no load balancing.
+        # One broker, one bookie, no load balancing.
         "managedLedgerDefaultEnsembleSize": 1,
         "managedLedgerDefaultWriteQuorum": 1,
         "managedLedgerDefaultAckQuorum": 1,
-        "defaultNumberOfNamespaceBundles": 1,
         "loadBalancerEnabled": "false",
         "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.NoopLoadManager",
         "numIOThreads": 4,
         "numHttpServerThreads": 8,
         "managedLedgerCacheSizeMB": 32,
         "brokerShutdownTimeoutMs": 1000,
-        "forceDeleteNamespaceAllowed": "true",
     }

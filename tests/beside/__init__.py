@@ -1,0 +1,1 @@
+"""A real Pulsar beside `magnetar serve`: the same admin calls to both."""
