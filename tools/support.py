@@ -167,7 +167,7 @@ def page(known: Features, marks: Marks) -> str:
                 word = f"**{STATES[state]}**: {missing}" if missing else STATES[state]
                 tests, traces = _tests(marks.tests.get(feature, [])), _traces(known, feature)
                 parts.append(f"| {feature} | {title} | {word} | {tests} | {traces} |\n")
-    return "".join([*parts, *_versions(known), *_admin_calls()])
+    return "".join([*parts, *_versions(known), *_admin_calls(), *_differences()])
 
 
 VERSIONS_HEAD = """
@@ -245,12 +245,25 @@ def _admin_calls() -> Iterator[str]:
         "offloading, compaction and authorization; "
         "[clusters](commands.md#calls-on-the-cluster), failure domains, isolation policies, resource groups and quotas, racks; and dynamic "
         "settings that are not in [settings.md](settings.md). Functions, connectors, packages and transactions are answered as by a "
-        "broker that has them turned off. `/broker-stats/mbeans` and `/broker-stats/allocator-stats` are refused with 501: there is no "
-        "JVM.\n"
+        "broker that has them turned off.\n"
         "\nMessages can be published with `POST /topics/{domain}/{tenant}/{namespace}/{topic}` and `…/partitions/{partition}`, on the "
         "embedded engine: of the schema types STRING, JSON, BOOLEAN and of numbers; a key is text. No producer joins the topic "
         "for them, and they fail while deduplication is enabled ([producers.md](../rules/producers.md) §19). Paths and topic names of Pulsar 1, which have a cluster between tenant and namespace, are taken, too.\n"
     )
+
+
+def _differences() -> Iterator[str]:
+    """What tools may notice, by call or field."""
+    yield "\n## What tools may notice\n\n"
+    yield (
+        "[`make beside`](../develop/testing.md#admin-calls-beside-a-real-broker) makes every admin call on a real standalone 4.0.7 and on "
+        "`magnetar serve`. The answers differ in this:\n\n"
+    )
+    listed: dict[str, list[dict[str, Any]]] = msgspec.toml.decode(
+        (ROOT / "tests" / "beside" / "differences.toml").read_bytes()
+    )
+    for each in (*listed["calls"], *listed["fields"]):
+        yield f"* {each['reason']}\n"
 
 
 def _summary(known: Features, marks: Marks) -> str:

@@ -410,7 +410,16 @@ class Broker:
         if isinstance(command, c.Admin) and admin_requests.is_schema_call(command):
             schema_registry.call_schemas(ctx, name, command, self._own_policies(name))
             return None
-        if isinstance(command, c.Admin) and permissions.call_topic_permissions(ctx, name, command):
+        if isinstance(command, c.Admin) and permissions.is_call(command):
+            if (
+                exists
+                or not ctx.config.namespacesMustExist
+                or name in ctx.partitioned
+                or self._awaits_use(name)
+            ):
+                permissions.call_topic_permissions(ctx, name, command)
+            else:
+                admin_requests.refuse(ctx, command, 404, self._not_found(name))
             return None
         if isinstance(command, c.Admin) and admin_requests.call_of(command) == "/partitions":
 
@@ -454,7 +463,7 @@ class Broker:
             if self._topics_of is not None:
                 self._topics_of[namespace_of(name)] += 1
         elif isinstance(command, c.Admin):
-            admin_requests.refuse(ctx, command, 404, f"Topic {name} not found")
+            admin_requests.refuse(ctx, command, 404, self._not_found(name))
         elif not topic_commands.refuse(ctx, name, command, "TopicNotFound", f"Topic {name} does not exist"):
             self._domain(name).answer_missing(name, command)
         return None
@@ -496,11 +505,25 @@ class Broker:
             return 409, "This topic already exists"
         if PARTITION.fullmatch(name):
             local = name.rpartition("/")[2]
+            whole = whole_of(local)
+            if whole_of(name) in self._ctx.partitioned:
+                return 412, (
+                    f'Can\'t create topic {local} with "-partition-" followed by a number smaller than number of partition of '
+                    f"partitioned topic {whole}"
+                )
             return 412, (
                 f"Can't create topic {local} with \"-partition-\" followed by numeric value if there isn't a partitioned topic "
-                f"{whole_of(local)} created."
+                f"{whole} created."
             )
         return None
+
+    def _not_found(self, name: str) -> str:
+        """What an answer says of a topic that does not exist."""
+        if PARTITION.fullmatch(name):
+            if whole_of(name) in self._ctx.partitioned:
+                return "Topic partitions were not yet created"
+            return f"Partitioned Topic not found: {name} has zero partitions"
+        return f"Topic {name} not found"
 
     def _awaits_use(self, name: str) -> bool:
         """Is this a partition of a partitioned topic that nobody has used or deleted?"""
@@ -510,7 +533,10 @@ class Broker:
         """Answer a command on a topic whose namespace does not exist. False: this command gets no answer."""
         ctx = self._ctx
         if isinstance(command, c.Admin):
-            admin_requests.refuse(ctx, command, 404, "Namespace not found")
+            reason = "Namespace not found"
+            if admin_requests.is_schema_call(command):
+                reason = "Schema not found" if command.method == "GET" else "Namespace does not exist"
+            admin_requests.refuse(ctx, command, 404, reason)
         elif isinstance(command, LOOKUPS):
             lookup.refuse_as_missing(ctx, name, command)
         else:
@@ -556,7 +582,7 @@ class Broker:
         or consumers, which are disconnected. Ledger ids are never used again."""
         ctx = self._ctx
         if name in ctx.partitioned:
-            reason = f"{name} is a partitioned topic: delete it with DELETE …/partitions"
+            reason = f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
             admin_requests.refuse(ctx, command, 409, reason)
         elif name not in self._state.topics:
             if is_non_persistent(name):  # quirk: Pulsar does not look for it

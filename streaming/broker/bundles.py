@@ -32,8 +32,7 @@ def create(policies: Policies, number: int) -> None:
     if number > _MOST:
         raise AdminError(412, f"at most {_MOST:,} bundles are supported")
     if number > 1:
-        size = (_LAST + 1) // number
-        policies.kept = {**policies.kept, "bundles": [*(index * size for index in range(number)), _LAST]}
+        policies.kept = {**policies.kept, "bundles": _of_one_size(number)}
 
 
 def create_with(policies: Policies, boundaries: Sequence[str]) -> None:
@@ -57,20 +56,27 @@ def check(policies: Policies, namespace: str, bundle: str) -> int:
         raise AdminError(412, f"Invalid bundle range: {bundle}")
     first, last = (int(each, 16) for each in match.groups())
     boundaries = _boundaries(policies)
-    if first not in boundaries[:-1] or boundaries[boundaries.index(first) + 1] != last:
-        raise AdminError(412, f"Failed to find ownership for ServiceUnit:{namespace}/{bundle}")
-    return boundaries.index(first)
+    if first not in boundaries[:-1]:
+        raise AdminError(412, f"Cannot find bundle {namespace}/{bundle} in the bundles list")
+    index = boundaries.index(first)
+    if boundaries[index + 1] != last:
+        own = f"{namespace}/{_text(first)}_{_text(boundaries[index + 1])}"
+        raise AdminError(
+            412, f"Invalid upper boundary for bundle {namespace}/{bundle}. Expected upper boundary of {own}"
+        )
+    return index
 
 
-def split(policies: Policies, namespace: str, bundle: str) -> None:
-    """Split a bundle in the middle. Raises `AdminError`."""
+def split(policies: Policies, namespace: str, bundle: str, positions: Sequence[int] | None = None) -> None:
+    """Split a bundle at the positions inside of it, or in the middle. Raises `AdminError`."""
     index = check(policies, namespace, bundle)
     boundaries = _boundaries(policies)
     first, last = boundaries[index : index + 2]
-    if len(boundaries) > _MOST or last - first < 2:
+    at = sorted({(first + last) // 2} if positions is None else {*positions})
+    at = [position for position in at if first < position < last]
+    if len(boundaries) + len(at) > _MOST + 1 or (positions is None and not at):
         raise AdminError(412, f"the bundle {bundle} can't be split")
-    middle = (first + last) // 2
-    policies.kept = {**policies.kept, "bundles": [*boundaries[: index + 1], middle, *boundaries[index + 1 :]]}
+    policies.kept = {**policies.kept, "bundles": [*boundaries[: index + 1], *at, *boundaries[index + 1 :]]}
 
 
 def contains(bundle: str, topic: str) -> bool:
@@ -87,6 +93,16 @@ def of_topic(topic: str, boundaries: Sequence[str]) -> str:
     """The bundle with a topic, by its full name, among those between `boundaries`."""
     ranges = (f"{first}_{last}" for first, last in pairwise(boundaries))
     return next(bundle for bundle in ranges if contains(bundle, topic))
+
+
+def boundaries(number: int) -> list[str]:
+    """The boundaries of so many bundles of one size, as Pulsar shows them."""
+    return [_text(each) for each in _of_one_size(number)]
+
+
+def _of_one_size(number: int) -> list[int]:
+    size = (_LAST + 1) // number
+    return [*(index * size for index in range(number)), _LAST]
 
 
 def _boundaries(policies: Policies) -> list[int]:

@@ -95,6 +95,8 @@ _UNDELIVERED = 100_000
 STANDALONE = (
     Admin(method="PUT", path="/tenants/public", body={"allowedClusters": ["standalone"]}),
     Admin(method="PUT", path="/namespaces/public/default"),
+    Admin(method="PUT", path="/tenants/pulsar", body={"allowedClusters": ["standalone"]}),
+    Admin(method="PUT", path="/namespaces/pulsar/system"),
 )
 """What a standalone Pulsar has from its start on. With the setting `namespacesMustExist`, there is nothing else."""
 

@@ -19,7 +19,7 @@ _TEXTS = [
         (r'HTTP \d+ \{\n"servlet":.*\n"message":"(.*)",\n"url":.*\n"status":.*\n\}', r"\1"),
         (r"&quot;", '"'),
         (r"^(Reason: )?Message: ", r"\1"),
-        (r"\n*^Stacktrace:\n(?:(?!Reason: ).*\n?)*", "\n"),
+        (r"\n*^Stacktrace:\n(?:(?!Reason: |-?\d+$).*\n?)*", "\n"),
         (r"^.* reportTooManyInstances\n|^SEVERE: .*\n", ""),
         (r"\\n\\nStacktrace:.*?(?=\"$)", ""),
     )

@@ -660,21 +660,46 @@ def test_the_size_of_what_comes_after_a_position() -> None:
 
 
 @pytest.mark.feature("I5")
-def test_a_subscription_is_not_replicated() -> None:
+def test_a_subscription_may_be_said_to_be_replicated() -> None:
     """4.0.7 shows it by topic, also where there is one cluster."""
     run = Run()
     run.subscribe("s")
     path = "/subscription/s/replicatedSubscriptionStatus"
     assert response(run.admin("GET", path)) == {TOPIC: False}
-    for body, status in ((False, 204), (True, 501)):
-        assert one(run.admin("POST", path, body), AdminResponse).fields.status == status
-    for given, is_told in (("true", True), ("True", True), ("false", False)):  # as of a SUBSCRIBE
-        created = run.admin("PUT", f"/subscription/{given}?replicated={given}")
-        assert one(created, AdminResponse).fields.status == 204
-        assert given in run.topic.subscriptions
-        assert any(isinstance(each, Unsupported) for each in created) == is_told
+    for body in (True, False):
+        assert status(run.admin("POST", path, body)) == 204
+        assert response(run.admin("GET", path)) == {TOPIC: body}
+        assert response(run.admin("GET", "/stats"))["subscriptions"]["s"]["isReplicated"] is body
+    for given, is_replicated in (("true", True), ("True", True), ("false", False)):  # as of a SUBSCRIBE
+        assert status(run.admin("PUT", f"/subscription/{given}?replicated={given}")) == 204
+        assert run.topic.subscriptions[given].replicated is is_replicated
     missing = run.admin("GET", "/subscription/none/replicatedSubscriptionStatus")
     assert one(missing, AdminResponse).fields.status == 404
+
+
+def test_stats_have_what_is_asked_for() -> None:
+    run = Run()
+    run.subscribe("s")
+    run.admin("PUT", "/subscription/new")
+    run.wait(5)
+    published = run.now
+    run.publish(0)
+    run.wait(5)
+    run.publish(1)
+    run.admin("POST", "/subscription/new/skip_all")
+    found = response(run.admin("GET", "/stats"))
+    assert {name: each["backlogSize"] > 0 for name, each in found["subscriptions"].items()} == {
+        "s": True,
+        "new": False,
+    }
+    assert "earliestMsgPublishTimeInBacklogs" not in found
+    found = response(run.admin("GET", "/stats?getEarliestTimeInBacklog=true&subscriptionBacklogSize=false"))
+    assert found["earliestMsgPublishTimeInBacklogs"] == published
+    shown = {
+        name: (each["backlogSize"], each["earliestMsgPublishTimeInBacklog"])
+        for name, each in found["subscriptions"].items()
+    }
+    assert shown == {"s": (-1, published), "new": (-1, -1)}
 
 
 @pytest.mark.parametrize("partitions", [0, 2])

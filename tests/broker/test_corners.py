@@ -457,10 +457,14 @@ def test_a_namespace_has_only_so_many_topics() -> None:
 # -- SUBSCRIBE, GET_LAST_MESSAGE_ID -------------------------------------------------------------------------------
 
 
-def test_there_is_no_other_cluster_to_replicate_a_subscription_to() -> None:
-    effects = Run().subscribe("s", replicate_subscription_state=True)
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_replicated_subscription_does_not_expire(replicated: bool) -> None:
+    run = Run(subscriptionExpirationTimeMinutes=5)
+    effects = run.subscribe("s", replicate_subscription_state=replicated)
     assert one(effects, Success)
-    assert "replicate_subscription_state" in one(effects, Unsupported).cause
+    run.close_consumer("s")
+    run.wait(3600)
+    assert ("s" in run.topic.subscriptions) is replicated
 
 
 # -- acks (docs/rules/cursors.md §3, §5) ------------------------------------------------------------------------------

@@ -113,10 +113,8 @@ def test_a_namespace_exists_once_and_only_if_created(strict: Run) -> None:
         ("GET", "", None), ("GET", "/messageTTL", None), ("POST", "/messageTTL", 3), ("GET", "/topics", None),
         ("PUT", "/unload", None), ("GET", "/permissions", None), ("GET", "/bundles", None),
     ):  # fmt: skip
-        assert reason(strict, method, f"/namespaces/public/n{rest}", body) == (
-            404,
-            "Namespace does not exist",
-        )
+        said = "Namespace not found" if rest == "/unload" else "Namespace does not exist"
+        assert reason(strict, method, f"/namespaces/public/n{rest}", body) == (404, said)
     assert reason(strict, "GET", "/persistent/public/n") == (404, "Namespace does not exist")
     assert reason(strict, "DELETE", "/namespaces/public/n") == (404, "Namespace public/n does not exist.")
     assert call(strict, "GET", "/namespaces/public") == (200, ["public/default"])
@@ -452,6 +450,10 @@ def test_permissions_are_kept_and_shown(strict: Run) -> None:
     assert call(strict, "GET", f"{path}/permissions") == (200, {})
     assert status(strict, "POST", f"{path}/permissions/r", ["produce"]) == 204
     assert call(strict, "GET", f"{path}/permissions") == (200, {"r": ["produce"]})
+    missing = 404, f"Topic {TOPIC} not found"
+    assert reason(strict, "POST", f"{of_topic}/permissions/r%2Fs", ["consume"], TOPIC) == missing
+    assert reason(strict, "GET", f"{of_topic}/permissions", None, TOPIC) == missing
+    assert status(strict, "PUT", of_topic, None, TOPIC) == 204
     assert status(strict, "POST", f"{of_topic}/permissions/r%2Fs", ["consume"], TOPIC) == 204
     assert call(strict, "GET", f"{of_topic}/permissions", None, TOPIC) == (200, {"r/s": ["consume"]})
     shown = call(strict, "GET", path)[1]["auth_policies"]
@@ -517,9 +519,9 @@ def test_a_bundle_is_split_and_topics_belong_to_one(strict: Run) -> None:
     assert call(strict, "GET", f"{path}/bundles")[1]["numBundles"] == 1
     assert status(strict, "PUT", f"{path}/{whole}/unload") == 204
     assert status(strict, "POST", f"{path}/{whole}/clearBacklog/s") == 204
-    assert reason(strict, "PUT", f"{path}/0x00000000_0x7fffffff/unload") == (
-        412, "Failed to find ownership for ServiceUnit:public/default/0x00000000_0x7fffffff",
-    )  # fmt: skip
+    half = "public/default/0x00000000_0x7fffffff"
+    refused = f"Invalid upper boundary for bundle {half}. Expected upper boundary of public/default/{whole}"
+    assert reason(strict, "PUT", f"/namespaces/{half}/unload") == (412, refused)
     assert status(strict, "PUT", f"{path}/{whole}/split") == 204
     assert call(strict, "GET", f"{path}/bundles") == (
         200, {"boundaries": ["0x00000000", "0x7fffffff", "0xffffffff"], "numBundles": 2},
@@ -539,8 +541,67 @@ def test_a_bundle_is_split_and_topics_belong_to_one(strict: Run) -> None:
         200, {"namespace": "public/default", "bundle": other, "topicHashPositions": {}},
     )  # fmt: skip
     assert reason(strict, "GET", f"{path}/{whole}/topicHashPositions") == (
-        412, f"Failed to find ownership for ServiceUnit:public/default/{whole}",
+        412,
+        f"Invalid upper boundary for bundle public/default/{whole}. Expected upper boundary of public/default/{halves[0]}",
     )  # fmt: skip
+    assert reason(strict, "GET", f"{path}/0x00000001_0x00000002/topicHashPositions") == (
+        412, "Cannot find bundle public/default/0x00000001_0x00000002 in the bundles list",
+    )  # fmt: skip
+
+
+def test_a_bundle_is_split_at_positions(strict: Run) -> None:
+    path, whole = "/namespaces/public/default", "0x00000000_0xffffffff"
+    split = f"{path}/{whole}/split?splitAlgorithmName=specified_positions_divide"
+    nothing: list[Any] = [None, []]
+    for body in nothing:
+        assert reason(strict, "PUT", split, body) == (
+            412, "With specified_positions_divide split algorithm, splitBoundaries must not be empty",
+        )  # fmt: skip
+    assert status(strict, "PUT", split, [0, 0x20, 0x10, 0xFFFFFFFF]) == 204
+    assert call(strict, "GET", f"{path}/bundles")[1]["boundaries"] == ["0x00000000", "0x00000010", "0x00000020", "0xffffffff"]  # fmt: skip
+
+
+def test_a_namespace_may_be_said_to_be_migrated(strict: Run) -> None:
+    path = "/namespaces/public/default"
+    for migrated in (True, False):
+        assert status(strict, "POST", f"{path}/migration", migrated) == 204
+        assert call(strict, "GET", path)[1]["migrated"] is migrated
+    assert reason(strict, "POST", "/namespaces/public/none/migration", True) == (
+        404,
+        "Namespace does not exist",
+    )
+
+
+def test_the_namespaces_of_an_anti_affinity_group(strict: Run) -> None:
+    path = "/namespaces/standalone/antiAffinity/g"
+    assert status(strict, "POST", "/namespaces/public/default/antiAffinity", "g") == 204
+    assert call(strict, "GET", f"{path}?tenant=public") == (200, ["public/default"])
+    assert call(strict, "GET", f"{path}?tenant=other") == (200, [])
+    assert call(strict, "GET", "/namespaces/standalone/antiAffinity/h?tenant=public") == (200, [])
+    assert reason(strict, "GET", path) == (400, "Tenant should not be null")
+    assert reason(strict, "GET", "/namespaces/none/antiAffinity/g?tenant=public") == (
+        412,
+        "Cluster none does not exist.",
+    )
+    assert status(strict, "GET", "/namespaces/public/none/antiAffinity") == 204
+    assert reason(strict, "GET", "/namespaces/public/none/persistence/bookieAffinity") == (
+        404,
+        "Namespace not found",
+    )
+    assert reason(strict, "GET", "/namespaces/public/none/replicatorDispatchRate") == (404, "Namespace policies does not exist")  # fmt: skip
+
+
+def test_a_partition_that_is_not_there(strict: Run) -> None:
+    path = "/persistent/public/default"
+    assert status(strict, "PUT", f"{path}/p/partitions", 2, f"{TOPIC[:-1]}p") == 204
+    for name, said in (
+        ("p-partition-2", "Topic partitions were not yet created"),
+        ("q-partition-2", f"Partitioned Topic not found: {TOPIC[:-1]}q-partition-2 has zero partitions"),
+        ("q", f"Topic {TOPIC[:-1]}q not found"),
+    ):
+        assert reason(strict, "GET", f"{path}/{name}/stats", None, f"{TOPIC[:-1]}{name}") == (404, said)
+    created = reason(strict, "PUT", f"{path}/p-partition-2", None, f"{TOPIC[:-1]}p-partition-2")
+    assert "a number smaller than number of partition of partitioned topic p" in created[1]
 
 
 def test_a_namespace_has_a_limited_number_of_bundles(strict: Run) -> None:

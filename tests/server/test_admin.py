@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from schemas.commands import (
     EncryptionKeys,
     KeyValue,
     MessageMetadata,
+    PartitionedMetadata,
     Producer,
     Publish,
     decode_or_refuse,
@@ -33,11 +35,11 @@ from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.producer.message_size import broker_entry_metadata_size
 from streaming.protocol.admin_calls import headers
 from streaming.protocol.frames import MOST_UNCOMPRESSED
-from streaming.server.admin import application, merging
+from streaming.server.admin import application, merging, topics_of_bundles
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
 from streaming.server.admin.application import BESIDE, OWN, _Api
 from streaming.server.clients import Clients
-from streaming.server.embedded import EmbeddedEngine
+from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.engine import StoredEntry
 from streaming.server.server import Address, ListenError, Server, advertisable, bound
 from streaming.traces import RECORDED
@@ -177,7 +179,11 @@ METHODS = ("GET", "PUT", "POST", "DELETE")
 def test_no_call_has_two_rows() -> None:
     rows = [call[:2] for call in CALLS]
     assert [row for row in rows if rows.count(row) > 1] == []
-    overridden = {("GET", "/clusters/{cluster}")}  # the server adds its own addresses
+    bundle = "/namespaces/{tenant}/{namespace}/{bundle}"
+    overridden = {
+        ("GET", "/clusters/{cluster}"),  # the server adds its own addresses
+        ("PUT", f"{bundle}/split"), ("GET", f"{bundle}/topicHashPositions"),  # and all topics
+    }  # fmt: skip
     assert {call[:2] for call in OWN}.intersection(rows) == overridden
 
 
@@ -187,7 +193,10 @@ def test_each_policy_has_a_call() -> None:
     assert fields == {field for field, _ in POLICY_CALLS.values()}
 
 
-REFUSED = [("POST", "/namespaces/{tenant}/{namespace}/resourcegroup/{group}")]
+REFUSED = [
+    ("POST", "/namespaces/{tenant}/{namespace}/resourcegroup/{group}"),
+    ("POST", "/{domain}/{tenant}/{namespace}/{topic}/terminate/partitions"),  # of a topic without them
+]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +244,7 @@ def _filled(path: str) -> str:
         "domain": "persistent", "tenant": "public", "namespace": "n", "topic": "t", "subscription": "s", "time": "0",
         "count": "1", "seconds": "1", "n": "1", "ledger": "1", "entry": "0", "role": "r", "version": "0",
         "bundle": "0x00000000_0xffffffff", "cluster": "c", "failure_domain": "d", "key": "k", "value": "v", "setting": "defaultNumPartitions",
-        "group": "g", "policy": "p", "bookie": "b", "broker": "h",
+        "group": "g", "policy": "p", "bookie": "b", "broker": "h", "allocator": "default",
     }  # fmt: skip
     return path.format(**given_)
 
@@ -425,7 +434,81 @@ def test_what_has_another_broker_or_algorithm_is_refused() -> None:
             )
         ]
 
-    assert on_api(ask, **ONE_BUNDLE) == [409, 204, 404, 200, 412, 204, 404, 204, 501]
+    assert on_api(ask, **ONE_BUNDLE) == [409, 204, 404, 200, 412, 204, 404, 204, 204]
+
+
+def test_bundles_are_split_by_their_topics() -> None:
+    """As 4.0.7 does: not at all with fewer than two topics, and by the load of no bundle."""
+
+    async def ask(api: Api) -> list[Any]:
+        bundle = "/namespaces/public/m/0x80000000_0xffffffff"
+        split = f"{bundle}/split?splitAlgorithmName="
+        await api.call("PUT", "/namespaces/public/m", {"bundles": {"numBundles": 2}})
+        found: list[Any] = []
+        for topic in ("a", "b", "c", "d"):
+            await api.call("PUT", f"/persistent/public/m/{topic}")
+        found.append((await api.call("GET", f"{bundle}/topicHashPositions")).body["topicHashPositions"])
+        only = f"{bundle}/topicHashPositions?topics=persistent://public/m/a&topics=persistent://public/m/b"
+        found.append((await api.call("GET", only)).body["topicHashPositions"])
+        for algorithm, body in (
+            ("flow_or_qps_equally_divide", None), ("specified_positions_divide", None),
+            ("specified_positions_divide", [0xF0000000]), ("topic_count_equally_divide", None),
+        ):  # fmt: skip
+            found.append(await api.status("PUT", f"{split}{algorithm}", body))
+            found.append((await api.call("GET", "/namespaces/public/m/bundles")).body["boundaries"])
+        found.append(await api.status("PUT", "/namespaces/public/m/LARGEST/split"))
+        found.append((await api.call("GET", "/namespaces/public/m/bundles")).body["boundaries"])
+        await api.call("PUT", "/non-persistent/public/m/u")
+        found += [
+            (await api.call("GET", f"/non-persistent/public/m/{first}_{last}")).body
+            for first, last in pairwise(found[-1])
+        ]
+        return found
+
+    hashes, asked, *statuses_and_boundaries = on_api(ask)
+    assert hashes == {"persistent://public/m/a": 0xFE10E173, "persistent://public/m/d": 0x8E7A15FC}
+    assert asked == {"persistent://public/m/a": 0xFE10E173}
+    whole = ["0x00000000", "0x80000000", "0xffffffff"]
+    at_position = ["0x00000000", "0x80000000", "0xf0000000", "0xffffffff"]
+    assert statuses_and_boundaries[:6] == [204, whole, 412, whole, 204, at_position]
+    # the bundle is another one now, and the largest one is split in the middle
+    assert statuses_and_boundaries[6:10] == [
+        412, at_position, 204, ["0x00000000", "0x40000000", "0x80000000", "0xf0000000", "0xffffffff"],
+    ]  # fmt: skip
+    in_bundles = statuses_and_boundaries[10:]
+    assert sorted(name for names in in_bundles for name in names) == ["non-persistent://public/m/u"]
+
+
+def test_bundles_are_split_in_the_middle_of_their_topics() -> None:
+    topics = [f"persistent://public/m/{name}" for name in "abcd"]
+    assert topics_of_bundles.split_at(topics, "topic_count_equally_divide", None) == [
+        (0x6719B0C9 + 0x8E7A15FC) // 2
+    ]
+    assert topics_of_bundles.split_at(topics[:1], "topic_count_equally_divide", None) == []
+
+
+def test_what_isolation_policies_give_to_a_broker() -> None:
+    path = "/clusters/standalone/namespaceIsolationPolicies"
+
+    def policy(primary: str, secondary: str) -> Any:
+        return {"namespaces": ["a/.*"], "primary": [primary], "secondary": [secondary], "auto_failover_policy": {"policy_type": "min_available"}}  # fmt: skip
+
+    async def ask(api: Api) -> list[Answer]:
+        found = [await api.call("GET", f"{path}/brokers"), await api.call("GET", f"{path}/brokers/b:1")]
+        await api.call("POST", f"{path}/p", policy("localhost.*", "b:1"))
+        await api.call("POST", f"{path}/q", policy("[", "x"))
+        return [*found, *[await api.call("GET", f"{path}/brokers{name}") for name in ("", "/b:1", "/c:1")]]
+
+    none, also_none, all_, secondary, other = on_api(ask)
+    for answer in (none, also_none):
+        assert answer[:2] == (
+            404,
+            {"reason": "NamespaceIsolationPolicies for cluster standalone does not exist"},
+        )
+    of_ours = {"brokerName": "localhost:8080", "namespaceRegex": ["a/.*"], "primary": True, "policyName": "p"}
+    assert all_[:2] == (200, [of_ours])
+    assert secondary.body == of_ours | {"brokerName": "b:1", "primary": False}
+    assert other.body == {"brokerName": "c:1", "namespaceRegex": [], "primary": False}
 
 
 def test_topics_of_a_bundle() -> None:
@@ -442,13 +525,20 @@ def test_topics_of_a_bundle() -> None:
 
 
 def test_broker_stats() -> None:
-    """By the names of 4.0.7; what it says of its JVM is refused."""
+    """By the names of 4.0.7. There is no JVM to say anything of."""
 
     async def ask(api: Api) -> dict[str, Answer]:
         await api.publish(3)
         await api.call("PUT", f"{PATH}/subscription/s", {"ledgerId": -1, "entryId": -1})
         await api.call("PUT", "/non-persistent/public/n/u")
-        names = ("topics", "metrics", "load-report", "mbeans", "allocator-stats/default")
+        names = (
+            "topics",
+            "metrics",
+            "load-report",
+            "mbeans",
+            "allocator-stats/default",
+            "allocator-stats/none",
+        )
         return {name: await api.call("GET", f"/broker-stats/{name}") for name in names}
 
     found = on_api(ask, **ONE_BUNDLE)
@@ -467,8 +557,9 @@ def test_broker_stats() -> None:
     assert of_broker["metrics"] == {"brk_active_connections": 0}
     report = found["load-report"].body
     assert (report["numTopics"], report["bundles"]) == (2, ["public/n/0x00000000_0xffffffff"])
-    for name in ("mbeans", "allocator-stats/default"):
-        assert (found[name].status, "JVM" in found[name].reason) == (501, True)
+    assert found["mbeans"][:2] == (200, [])
+    assert found["allocator-stats/default"].body["directArenas"] == []
+    assert found["allocator-stats/none"][:2] == (406, {"reason": "Invalid allocator name : none"})
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -625,6 +716,19 @@ def test_too_many_subscriptions_for_new_partitions(monkeypatch: pytest.MonkeyPat
     assert on_api(ask) == (412, "2 subscriptions on 3 partitions are more than 5: delete some", 2)
 
 
+def test_a_client_with_transactions_is_told_that_there_is_no_coordinator() -> None:
+    """It asks for the coordinators' topic, and says so if that has no partitions. Of a missing namespace it would say that."""
+
+    async def ask() -> list[Any]:
+        async with EmbeddedEngine(begins_with=STANDALONE, settings={"namespacesMustExist": True}) as engine:
+            topic = "persistent://pulsar/system/transaction_coordinator_assign"
+            asked = PartitionedMetadata(connection="c", request_id=1)
+            return [row.effect for row in await engine.submit(topic, asked)]
+
+    (answer,) = asyncio.run(ask())
+    assert (answer.fields.partitions, answer.cause) == (0, None)
+
+
 def test_a_partitioned_topic_sums_its_partitions() -> None:
     async def ask(api: Api) -> tuple[Any, ...]:
         assert await api.status("PUT", f"{PATH}/partitions", 2) == 204
@@ -646,7 +750,14 @@ def test_a_partitioned_topic_sums_its_partitions() -> None:
     assert stats["msgInCounter"] == 5
     assert stats["subscriptions"]["s"]["msgBacklog"] == 5
     assert stats["partitions"][f"{TOPIC}-partition-1"]["msgInCounter"] == 2
-    assert [one["producerName"] for one in stats["publishers"]] == ["p", "p"]
+    of_partition = stats["partitions"][f"{TOPIC}-partition-1"]
+    assert [one["producerName"] for one in of_partition["publishers"]] == ["p"]
+    # quirk: of producers at the same place of the partitions' lists, there is one without a name
+    assert stats["publishers"] == [
+        {"msgRateIn": 0.0, "msgThroughputIn": 0.0, "averageMsgSize": 0.0, "chunkedMessageRate": 0.0,
+         "supportsPartialProducer": False},
+    ]  # fmt: skip
+    assert ("ownerBroker" in stats, "ownerBroker" in of_partition) == (False, True)
     assert internal["partitions"][f"{TOPIC}-partition-0"]["numberOfEntries"] == 3
     assert info["partitions"][f"{TOPIC}-partition-0"]["cursors"]["s"]["markDelete"] == {
         "ledgerId": 1,

@@ -100,7 +100,7 @@ def test_pulsars_units_and_checks(log: Path) -> None:
         code, text = run(*retention, "--size", size, "--time", time)
         assert (code, "give at least one" in " ".join(text.split())) == (2, True)
     code, text = run(*retention, "--size", "1G", "--time", "0")
-    assert (code, "must be both 0 or both not 0" in text) == (1, True)
+    assert (code, "Invalid retention policy" in text) == (1, True)
     code, text = run("skip", "t", "nobody", 3, "--log", log)
     assert (code, text.startswith("magnetar: 404 ")) == (1, True)
     assert len(added(log)) == 1, "what is refused is not written"

@@ -157,6 +157,7 @@ def shown(ctx: Context, namespace: str) -> dict[str, Any]:
         "bundles": bundles.shown(policies),
         "backlog_quota_map": quota_map(policies.backlogQuota),
         "properties": policies.properties,
+        "migrated": policies.kept.get("migration", False),
     }
     for name, field in _KEPT.items():
         if field in policies.kept:

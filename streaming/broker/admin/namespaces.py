@@ -15,6 +15,7 @@ from streaming.broker.admin.namespace_policies import (
     shown,
 )
 from streaming.broker.admin.permissions import call_permissions
+from streaming.broker.admin.resources import check_cluster
 from streaming.broker.admin.tenants import NO_FORCE
 from streaming.broker.admin_requests import PARTITIONED, answered_from, refuse_as_unsupported, respond
 from streaming.broker.admin_table import NAMESPACE, AdminAnswer, Call, Names, Table, decoded
@@ -28,6 +29,7 @@ from streaming.broker.names import (
     is_transaction_topic,
     partitions_of,
 )
+from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.parameters import flag, query
 from streaming.broker.persistent.admin_operations import clear_backlog, delete_subscription
 from streaming.broker.persistent.lifecycle import policies_changed, unload
@@ -43,6 +45,7 @@ _DOMAINS = ("persistent", "non-persistent")
 _SPLIT_ALGORITHMS = (
     "range_equally_divide", "topic_count_equally_divide", "specified_positions_divide", "flow_or_qps_equally_divide",
 )  # fmt: skip
+_AT_POSITIONS = "specified_positions_divide"
 
 OnTopic = Callable[[Context, PersistentTopic], object]
 """What a call on a namespace does to each of its topics."""
@@ -76,6 +79,23 @@ def _list_namespaces(
     return 200, found
 
 
+def _list_anti_affine(
+    ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
+) -> AdminAnswer:
+    """The names of the tenant's (`?tenant=…`) namespaces that are in an anti-affinity group. `pulsar-admin` calls a tenant a `property`, as
+    Pulsar 1 did."""
+    asked, group = query(command.path), unquote(names["group"])
+    tenant = asked.get("tenant") or asked.get("property")
+    if not tenant:
+        raise AdminError(400, "Tenant should not be null")
+    check_cluster(ctx, names)
+    return 200, sorted(
+        name
+        for name, policies in ctx.namespaces.items()
+        if tenant_of(name) == tenant and policies.kept.get("antiAffinity") == group
+    )
+
+
 def _list_by_mode(
     ctx: Context, command: Admin, names: Names, topics: Iterable[str], deleted: Container[str]
 ) -> AdminAnswer:
@@ -105,12 +125,12 @@ def _list_partitioned(
 def _all_of(
     ctx: Context, names: Names, domains: tuple[str, ...], topics: Iterable[str], deleted: Container[str]
 ) -> set[str]:
-    """The topics of a namespace, and the partitions that nobody has used or deleted."""
+    """The topics of a namespace, and the persistent partitions that nobody has used or deleted."""
     unused = {
         partition
         for name in _partitioned(ctx, names, domains)
         for partition in partitions_of(name, ctx.partitioned[name])
-        if partition not in deleted
+        if partition not in deleted and not is_non_persistent(partition)
     }
     return unused.union(topics_in(_named(names), topics, domains))
 
@@ -177,13 +197,13 @@ def call_namespace(
         if not call:
             respond(ctx, None, command, *_call_whole(ctx, namespace, command, delete))
             return None
-        if not exists(ctx, namespace):
+        if not exists(ctx, namespace) and (command.method, call) != ("GET", "antiAffinity"):
             tenant = (
                 call.startswith("propert")
                 and command.method != "GET"
                 and tenant_of(namespace) not in ctx.tenants
             )
-            raise AdminError(404, f"{'Tenant' if tenant else 'Namespace'} does not exist")
+            raise AdminError(404, "Tenant does not exist" if tenant else _missing(call))
         if (action := _on_each_topic(ctx, namespace, command, call, lambda: touch(namespace))) is not None:
             respond(ctx, None, command, 204)
             return namespace, action
@@ -214,6 +234,20 @@ def call_namespace(
     ctx.policies_changed()
     respond(ctx, None, command, 204)
     return namespace, policies_changed
+
+
+_MISSING = {
+    "unload": "Namespace not found",
+    "split": "Namespace not found",
+    "replicatorDispatchRate": "Namespace policies does not exist",
+    "dispatcherPauseOnAckStatePersistent": "Namespace policies does not exist",
+    "bookieAffinity": "Namespace not found",
+}
+"""The last name in the path of a call → what Pulsar says of a namespace that is not there, if that is not what other calls say."""
+
+
+def _missing(call: str) -> str:
+    return _MISSING.get(call.rpartition("/")[2], "Namespace does not exist")
 
 
 def _keeps(ctx: Context, namespace: str, command: Admin, call: str) -> bool:
@@ -311,7 +345,8 @@ def forget(ctx: Context, namespace: str) -> None:
 
 def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
     """The ranges of hashes by which brokers share topics. There is one broker, so they only name topics: `unload`, `clearBacklog`
-    and `unsubscribe` may follow `/{bundle}`. A split with `?unload=true` unloads the topics."""
+    and `unsubscribe` may follow `/{bundle}`. A split with `?unload=true` unloads the topics. In a log, all algorithms but
+    `specified_positions_divide` split in the middle; `magnetar serve` knows the topics, by which some of them split."""
     policies = ctx.namespaces.get(namespace) or Policies()
     if (command.method, call) == ("GET", "bundles"):
         return 200, bundles.shown(policies)
@@ -327,7 +362,10 @@ def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tup
                 raise AdminError(
                     412, f"Unsupported namespace bundle split algorithm, supported algorithms are [{known}]"
                 )
-            bundles.split(policies, namespace, name)
+            given = None if algorithm != _AT_POSITIONS else convert(command.body, list[int] | None)
+            if algorithm == _AT_POSITIONS and not given:
+                raise AdminError(412, f"With {algorithm} split algorithm, splitBoundaries must not be empty")
+            bundles.split(policies, namespace, name, given)
             ctx.namespaces[namespace] = policies
             return 204, None
         case "GET", "topicHashPositions":
@@ -385,6 +423,16 @@ def _clusters(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[
     return 200, None
 
 
+def _migration(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
+    """Say whether the namespace is migrated. Only one of a migrated cluster would be."""
+    if (command.method, call) != ("POST", "migration"):
+        return None
+    policies = ctx.namespaces.get(namespace) or Policies()
+    policies.kept = {**policies.kept, "migration": convert(command.body, bool)}
+    ctx.namespaces[namespace] = policies
+    return 204, None
+
+
 def _resource_group(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
     """The resource group of the namespace: it can have none, since nothing would hold its limits."""
     name, _, group = call.partition("/")
@@ -422,6 +470,8 @@ def _subscription_permissions(
         case "POST" | "PUT" if role == "subscription" and last:
             roles = convert(command.body, list[str])
             found = {**found, last: sorted({*found.get(last, []), *roles})}
+        case "DELETE" if last and role not in found:
+            raise AdminError(500, "couldn't find subscription")  # as a call fails that Pulsar did not expect
         case "DELETE" if last:
             found = {**found, role: [each for each in found.get(role, []) if each != last]}
         case _:
@@ -490,6 +540,7 @@ LISTS: Table[Callable[[Context, Admin, Names, Iterable[str], Container[str]], Ad
     "",
     (
         Call("GET", "/namespaces/{tenant}", _list_namespaces),
+        Call("GET", "/namespaces/{cluster}/antiAffinity/{group}", _list_anti_affine),
         Call("GET", f"{NAMESPACE}/topics", _list_by_mode),
         Call("GET", "/{domain}/{tenant}/{namespace}", _list_topics),
         Call("GET", f"/{{domain}}/{{tenant}}/{{namespace}}/{PARTITIONED}", _list_partitioned),
@@ -533,6 +584,7 @@ _BEFORE_POLICIES: Table[Callable[[Context, str, Admin, str], AdminAnswer | None]
         Call("POST", "/replication", _clusters),
         Call("GET", "/allowedClusters", _clusters),
         Call("POST", "/allowedClusters", _clusters),
+        Call("POST", "/migration", _migration),
         Call("GET", "/resourcegroup", _resource_group),
         Call("POST", "/resourcegroup/{group}", _resource_group),
         Call("DELETE", "/resourcegroup", _resource_group),

@@ -145,7 +145,10 @@ def _delete(
     and the answer is 412; each ingress partition decides on its own partitions."""
     if name not in ctx.partitioned:
         if exists:
-            raise AdminError(409, f"{name} is a non-partitioned topic: delete it with DELETE")
+            raise AdminError(
+                409,
+                f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete.",
+            )
         raise AdminError(404, f"Topic {name} not found.")
     if not delete(flag(command.path, "force")):
         raise AdminError(*IN_USE)

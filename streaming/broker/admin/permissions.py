@@ -23,14 +23,14 @@ def call_permissions(ctx: Context, of: str, command: Admin, call: str) -> AdminA
     return handler(ctx, of, command, decoded(names))
 
 
-def call_topic_permissions(ctx: Context, topic: str, command: Admin) -> bool:
-    """Answer a call on the permissions of a topic, whether it exists or not. False, and no answer: the call is about something
-    else."""
-    call = call_of(command)
-    if not CALLS.knows(call):
-        return False
-    answer(ctx, topic, command, lambda: call_permissions(ctx, topic, command, call))
-    return True
+def is_call(command: Admin) -> bool:
+    """Is a call on a topic about its permissions?"""
+    return CALLS.knows(call_of(command))
+
+
+def call_topic_permissions(ctx: Context, topic: str, command: Admin) -> None:
+    """Answer a call on the permissions of a topic."""
+    answer(ctx, topic, command, lambda: call_permissions(ctx, topic, command, call_of(command)))
 
 
 def _get(ctx: Context, of: str, command: Admin, names: Names) -> AdminAnswer:

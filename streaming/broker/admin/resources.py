@@ -16,7 +16,7 @@ from streaming.broker.admin_table import AdminAnswer, Call, Names, Table, decode
 from streaming.broker.context import Context, tenant_of
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER, is_tenant_name
-from streaming.broker.parameters import query
+from streaming.broker.parameters import flag, query
 from streaming.broker.policies.arguments import convert
 
 
@@ -49,8 +49,9 @@ def call_resources(ctx: Context, command: Admin) -> bool:
 
 
 def clusters(ctx: Context) -> list[str]:
-    """The names of all clusters. One that the admin API created takes no part in anything."""
-    return sorted({CLUSTER, *ctx.resources.get("clusters", {})})
+    """The names of all clusters. One that the admin API created takes no part in anything. quirk: one that was said to be migrated stays
+    after it is deleted."""
+    return sorted({CLUSTER, *ctx.resources.get("clusters", {}), *ctx.resources.get("migrations", {})})
 
 
 def is_cluster(ctx: Context, name: str) -> bool:
@@ -163,15 +164,44 @@ def _post_peers(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     return 204, None
 
 
+class ClusterUrl(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Where the clients of a migrated cluster are sent."""
+
+    service_url: str | None = None
+    service_url_tls: str | None = None
+    broker_service_url: str | None = None
+    broker_service_url_tls: str | None = None
+
+
+def _get_migration(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
+    """Whether the cluster is migrated, and where to."""
+    found = ctx.resources.get("migrations", {}).get(names["cluster"])
+    if found is None:
+        raise AdminError(404, "Cluster does not exist")  # quirk: also of one that does
+    return 200, found
+
+
+def _post_migration(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
+    """Say whether the cluster is migrated (`?migrated=true`), and where to. That has no effect, so the broker's own cluster can't be."""
+    migrated = flag(command.path, "migrated")
+    url = msgspec.to_builtins(convert(command.body or {}, ClusterUrl))
+    if migrated and names["cluster"] == CLUSTER:
+        raise AdminError(501, f"the cluster {CLUSTER} can't be migrated: clients would stay here")
+    _of(ctx, "migrations")[names["cluster"]] = {
+        "migrated": migrated,
+        "migratedClusterUrl": url | {"empty": not url},
+    }
+    return 200, None
+
+
 def _get_failure_domains(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
-    """The cluster's failure domains, each with its brokers."""
-    _check_cluster(ctx, names)
+    """The cluster's failure domains, each with its brokers. quirk: a cluster that does not exist has none."""
     return 200, ctx.resources.get(f"failureDomains/{names['cluster']}", {})
 
 
 def _get_failure_domain(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """The brokers of a failure domain."""
-    _check_cluster(ctx, names)
+    check_cluster(ctx, names)
     cluster, domain = names["cluster"], names["failure_domain"]
     found = ctx.resources.get(f"failureDomains/{cluster}", {}).get(domain)
     if found is None:
@@ -181,20 +211,20 @@ def _get_failure_domain(ctx: Context, command: Admin, names: Names) -> AdminAnsw
 
 def _post_failure_domain(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """Set the brokers of a failure domain. A broker is in one domain at most."""
-    _check_cluster(ctx, names)
+    check_cluster(ctx, names)
     domains, name = _of(ctx, f"failureDomains/{names['cluster']}"), names["failure_domain"]
     brokers = convert(command.body, dict[str, list[str]]).get("brokers", [])
     given = set(brokers)
     for other, found in domains.items():
         if other != name and (both := sorted(given.intersection(found["brokers"]))):
-            raise AdminError(409, f"{both} already exists in {other}")
+            raise AdminError(409, f"[{', '.join(both)}] already exists in {other}")
     domains[name] = {"brokers": brokers}
     return 204, None
 
 
 def _delete_failure_domain(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """Delete a failure domain."""
-    _check_cluster(ctx, names)
+    check_cluster(ctx, names)
     cluster, domain = names["cluster"], names["failure_domain"]
     reason = f"Domain-name {domain} or cluster {cluster} does not exist"
     _pop(ctx, f"failureDomains/{cluster}", domain, 404, reason)
@@ -217,7 +247,7 @@ def _isolation_policies(ctx: Context, names: Names) -> dict[str, Any]:
 
 def _get_isolation_policy(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """A namespace isolation policy."""
-    _check_cluster(ctx, names)
+    check_cluster(ctx, names)
     found = _isolation_policies(ctx, names).get(names["policy"])
     if found is None:
         raise AdminError(
@@ -228,7 +258,7 @@ def _get_isolation_policy(ctx: Context, command: Admin, names: Names) -> AdminAn
 
 def _post_isolation_policy(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """Set a namespace isolation policy."""
-    _check_cluster(ctx, names)
+    check_cluster(ctx, names)
     policy = convert(command.body, dict[str, Any])
     if not policy.get("namespaces") or not policy.get("primary") or not policy.get("auto_failover_policy"):
         raise AdminError(400, "namespaces, primary and auto_failover_policy are required")
@@ -238,12 +268,13 @@ def _post_isolation_policy(ctx: Context, command: Admin, names: Names) -> AdminA
 
 def _delete_isolation_policy(ctx: Context, command: Admin, names: Names) -> AdminAnswer:
     """Delete a namespace isolation policy."""
-    _check_cluster(ctx, names)
+    check_cluster(ctx, names)
     _isolation_policies(ctx, names).pop(names["policy"], None)
     return 204, None
 
 
-def _check_cluster(ctx: Context, names: Names) -> None:
+def check_cluster(ctx: Context, names: Names) -> None:
+    """Raises `AdminError` if there is no such cluster."""
     if not is_cluster(ctx, names["cluster"]):
         raise AdminError(412, f"Cluster {names['cluster']} does not exist.")
 
@@ -366,6 +397,8 @@ CALLS: Table[Callable[[Context, Admin, Names], AdminAnswer]] = Table(
         Call("DELETE", _CLUSTER, _delete_cluster),
         Call("GET", f"{_CLUSTER}/peers", _get_peers),
         Call("POST", f"{_CLUSTER}/peers", _post_peers),
+        Call("GET", f"{_CLUSTER}/migrate", _get_migration),
+        Call("POST", f"{_CLUSTER}/migrate", _post_migration),
         Call("GET", f"{_CLUSTER}/failureDomains", _get_failure_domains),
         Call("GET", f"{_CLUSTER}/failureDomains/{{failure_domain}}", _get_failure_domain),
         Call("POST", f"{_CLUSTER}/failureDomains/{{failure_domain}}", _post_failure_domain),

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import msgspec
 
 from schemas.commands import Admin
+from streaming.broker.admin.resources import clusters
 from streaming.broker.admin_requests import answer
 from streaming.broker.admin_table import AdminAnswer, Call, Names, Table
 from streaming.broker.context import Context, TenantInfo, tenant_of
 from streaming.broker.errors import AdminError
-from streaming.broker.names import CLUSTER, is_tenant_name
+from streaming.broker.names import is_tenant_name
 from streaming.broker.parameters import flag
 from streaming.broker.policies.arguments import convert
 
@@ -55,7 +56,7 @@ def _create(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace)
     name = names["tenant"]
     if not is_tenant_name(name):
         raise AdminError(412, "Tenant name is not valid")
-    info = _info(command)
+    info = _info(ctx, command)
     if name in ctx.tenants:
         raise AdminError(409, "Tenant already exist")
     ctx.tenants[name] = info
@@ -64,7 +65,7 @@ def _create(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace)
 
 def _update(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -> AdminAnswer:
     """Replace the tenant's roles and clusters by those in the body."""
-    name, info = names["tenant"], _info(command)
+    name, info = names["tenant"], _info(ctx, command)
     if name not in ctx.tenants:
         raise AdminError(404, f"Tenant {name} not found")
     ctx.tenants[name] = info
@@ -90,13 +91,13 @@ def _delete(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace)
     return 204, None
 
 
-def _info(command: Admin) -> TenantInfo:
+def _info(ctx: Context, command: Admin) -> TenantInfo:
     if command.body is None:
         raise AdminError(412, "TenantInfo is null")
     info: TenantInfo = convert(command.body, TenantInfo)
     if not any(cluster.strip() for cluster in info.allowedClusters):
         raise AdminError(412, "Clusters cannot be empty or blank")
-    if set(info.allowedClusters) != {CLUSTER}:
+    if not {*info.allowedClusters}.issubset(clusters(ctx)):
         raise AdminError(412, "Clusters do not exist")
     return info
 

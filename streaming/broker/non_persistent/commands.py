@@ -205,6 +205,7 @@ def _handle_fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> 
 
 
 _SUBSCRIPTION = re.compile(r"/subscription/[^/]+")
+_REPLICATED = "/replicatedSubscriptionStatus"
 _OF_SUBSCRIPTION = re.compile(r"/subscription/(?P<name>[^/]+)/(?P<call>properties|resetcursor/[^/]+)")
 
 
@@ -231,7 +232,7 @@ def _call_subscription(
     """The properties of a subscription, or its reset to a time, which moves nothing. Raises `AdminError`."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
-        raise AdminError(404, f"Subscription {name} not found")
+        raise AdminError(404, f"Subscription {name} not found for topic {topic.name}")
     if (command.method, call) == ("GET", "properties"):
         return 200, subscription.properties
     if (command.method, call) == ("PUT", "properties"):
@@ -252,6 +253,10 @@ def _answer(ctx: Context, topic: NonPersistentTopic, command: c.Admin, call: str
             raise AdminError(
                 400, "Create subscription on non-persistent topic can only be done through client"
             )
+        case "GET", _ if call.endswith(_REPLICATED):
+            raise AdminError(405, "Cannot get replicated subscriptions on non-persistent topics")
+        case "POST", _ if call.endswith(_REPLICATED):
+            raise AdminError(405, "Cannot enable/disable replicated subscriptions on non-persistent topics")
         case "DELETE", "/truncate":
             raise AdminError(412, "unsupport truncate")
         case "PUT", "":
@@ -274,7 +279,7 @@ def _answer(ctx: Context, topic: NonPersistentTopic, command: c.Admin, call: str
 def _delete_subscription(ctx: Context, topic: NonPersistentTopic, name: str, path: str) -> None:
     subscription = topic.subscriptions.get(name)
     if subscription is None:
-        raise AdminError(404, f"Subscription {name} not found")
+        raise AdminError(404, f"Subscription {name} not found for topic {topic.name}")
     if subscription.consumers and not flag(path, "force"):
         raise AdminError(412, "Subscription has active connected consumers")
     consumers.remove(ctx, topic, subscription, "by an administrator")

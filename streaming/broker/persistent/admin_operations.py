@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from schemas.commands import Admin
-from schemas.effects import CursorMoved, Expired, TopicEvent, Unsupported
+from schemas.effects import CursorMoved, Expired, TopicEvent
 from schemas.units import Int32, Int64
 from streaming.broker.admin_requests import answer_from, call_of
 from streaming.broker.admin_table import NUMBERS, TOPIC, AdminAnswer, Call, Names, Table
@@ -76,7 +76,7 @@ class MessageIdBody(msgspec.Struct):
 def _subscription(topic: PersistentTopic, name: str) -> PersistentSubscription:
     found = topic.subscriptions.get(name)
     if found is None or found.awaits_its_reader:
-        raise AdminError(404, f"Subscription {name} not found")
+        raise AdminError(404, f"Subscription {name} not found for topic {topic.name}")
     return found
 
 
@@ -95,8 +95,7 @@ def _create_subscription(ctx: Context, topic: PersistentTopic, command: Admin, n
     body = MessageIdBody.read(command.body)
     target = body.position
     subscription = _create(ctx, topic, names["subscription"], earliest=False, properties=body.properties)
-    if flag(command.path, "replicated"):
-        ctx.emit(Unsupported(topic.name, command.connection, f"replicated: {_REPLICATED}"))
+    subscription.replicated = flag(command.path, "replicated")
     # Pulsar always resets a new cursor. At Latest this only shows if the last ledger with an entry was trimmed.
     if target < LATEST or topic.ledger.last_confirmed.ledger not in topic.ledger.ledgers:
         seeking.reset(ctx, topic, subscription, target, "created at a message id")
@@ -195,8 +194,15 @@ def _expire_older(ctx: Context, topic: PersistentTopic, seconds: int, names: lis
     """Expire the entries of each subscription. The call is refused if one of them is left alone."""
     refused = message_expiry.expire_older(ctx, topic, names, seconds, f"older than {seconds} s (admin)")
     if refused:
-        raise AdminError(409, f"Expire message by timestamp not issued: {refused[0]} has almost caught up")
+        raise AdminError(409, _NOT_EXPIRED.format(topic=topic.name, subscription=refused[0]))
     return 204, None
+
+
+_NOT_EXPIRED = (
+    "Expire message by timestamp not issued on topic {topic} for subscription {subscription} due to ongoing message expiration not "
+    "finished or subscription almost catch  up. If it's performed on a partitioned topic operation might succeeded on other "
+    "partitions, please check stats of individual partition."
+)
 
 
 def _expire_to_position(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
@@ -358,20 +364,14 @@ def _put_subscription_properties(
     return 204, None
 
 
-_REPLICATED = "replicated subscriptions are not supported"
-
-
 def _replicated(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
-    """Whether the subscription is replicated to other clusters: there are none."""
-    _subscription(topic, names["subscription"])
-    return 200, {topic.name: False}
+    """Whether the subscription is said to be replicated to other clusters, of which there are none."""
+    return 200, {topic.name: _subscription(topic, names["subscription"]).replicated}
 
 
 def _set_replicated(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
-    """Switch replication of the subscription off."""
-    _subscription(topic, names["subscription"])
-    if convert(command.body, bool):
-        raise AdminError(501, _REPLICATED)
+    """Say whether the subscription is replicated. One that is does not expire."""
+    _subscription(topic, names["subscription"]).replicated = convert(command.body, bool)
     return 204, None
 
 
@@ -383,13 +383,23 @@ def _analyze_backlog(ctx: Context, topic: PersistentTopic, command: Admin, names
 
 
 def _stats(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
-    """The statistics of the topic."""
-    return 200, stats.stats_with_rates(topic, ctx)
+    """The statistics of the topic. `?getEarliestTimeInBacklog=true`: with the publish times of the oldest messages in backlogs.
+    `?subscriptionBacklogSize=false`: without the sizes of backlogs, −1."""
+    found = stats.stats_with_rates(topic, ctx)
+    if flag(command.path, "getEarliestTimeInBacklog"):
+        stats.add_earliest_times(ctx, topic, found)
+    if not flag(command.path, "subscriptionBacklogSize", default=True):
+        for each in found["subscriptions"].values():
+            each["backlogSize"] = -1
+    return 200, found
 
 
 def _internal_stats(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The statistics of the topic's ledgers and cursors."""
-    return 200, internal_stats(topic.ledger, topic.cursors)
+    found = internal_stats(topic.ledger, topic.cursors)
+    for name, cursor in found["cursors"].items():
+        cursor["active"] = name in topic.subscriptions and bool(topic.subscriptions[name].consumers)
+    return 200, found
 
 
 def _subscriptions(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
@@ -486,7 +496,8 @@ CALLS: Table[Callable[[Context, PersistentTopic, Admin, Names], AdminAnswer]] = 
         Call("POST", "/subscription/{subscription}/replicatedSubscriptionStatus", _set_replicated, "each"),
         Call("POST", "/subscription/{subscription}/analyzeBacklog", _analyze_backlog, "one",
              "Analyze backlog on a partitioned topic is not allowed, please try do it on specific topic partition"),
-        Call("PUT", "/backlogSize", _backlog_size, "one"),
+        Call("PUT", "/backlogSize", _backlog_size, "one",
+             "calculate backlog size is not allowed for partitioned-topic"),
         Call("POST", "/terminate", _terminate, "one",
              "Termination of a partitioned topic is not allowed"),
         Call("POST", "/trim", _trim, "each"),

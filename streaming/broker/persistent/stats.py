@@ -47,7 +47,23 @@ def stats_with_rates(topic: PersistentTopic, ctx: Context) -> dict[str, Any]:
         subscription["msgInReplay"] = _in_replay(own)
         subscription |= dict(zip(SUBSCRIPTION_TIMES, _times(own), strict=True))
         subscription |= stats.details(own.filtered, own.properties)
+        subscription["isReplicated"] = own.replicated
     return found
+
+
+def add_earliest_times(ctx: Context, topic: PersistentTopic, shown: dict[str, Any]) -> None:
+    """The publish time (ms) of the oldest message in each backlog, −1 without one, and the oldest of them all."""
+    times = {name: _earliest_time(ctx, topic, name) for name in shown["subscriptions"]}
+    for name, time in times.items():
+        shown["subscriptions"][name]["earliestMsgPublishTimeInBacklog"] = time
+    shown["earliestMsgPublishTimeInBacklogs"] = min((time for time in times.values() if time > 0), default=0)
+
+
+def _earliest_time(ctx: Context, topic: PersistentTopic, subscription: str) -> int:
+    position = topic.ledger.next_valid(topic.cursors[subscription].mark_delete)
+    if position > topic.ledger.last_confirmed:
+        return -1
+    return ctx.entries.get(topic.name, position).metadata.publish_time
 
 
 def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:

@@ -2,7 +2,7 @@
 docs/rules/subscriptions.md §1–§4)."""
 
 from schemas.commands import IntRange, Subscribe
-from schemas.effects import Error, SubscriptionEvent, Success, Unsupported
+from schemas.effects import Error, SubscriptionEvent, Success
 from streaming.broker.context import Context
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import BrokerError
@@ -121,11 +121,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     subscription.last_active = ctx.clock
     topic.add_handle(ctx, topic.consumer_handles, consumer.handle, name)
     topic.consumers_changed()
-    if command.replicate_subscription_state:
-        cause = (
-            "replicate_subscription_state: there is no other cluster, so the subscription is not replicated"
-        )
-        ctx.emit(Unsupported(topic.name, command.connection, cause))
+    subscription.replicated |= command.replicate_subscription_state
     dispatcher.add_consumer(topic.context_of(ctx, subscription), consumer)
     topic.check_backlogged(ctx)
     ctx.emit(Success(topic.name, command.connection, command.request_id))

@@ -23,7 +23,7 @@ class PersistentSubscription(Subscription):
     to remember, None if none ever limited this dispatcher. `caught_up`: whether no dispatch rate limits it, if such rates are
     only for those that lag behind (mirrors `ManagedCursor.isActive`). `refused`: whether the first consumer of a reader was refused
     (refusedConsumerLeavesSubscription). `read_batch`: how many entries the next read may return, since one failed; 0:
-    dispatcherMaxReadBatchSize.
+    dispatcherMaxReadBatchSize. `replicated`: said to be, which spares it from the expiry of unused subscriptions. There is one cluster.
     """
 
     dispatcher: AnyDispatcher | None = None
@@ -31,6 +31,7 @@ class PersistentSubscription(Subscription):
     caught_up: bool = False
     refused: bool = False
     read_batch: int = 0
+    replicated: bool = False
 
     def forget_dispatcher(self) -> None:
         """See `Subscription.forget_dispatcher`."""

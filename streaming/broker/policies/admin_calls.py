@@ -33,6 +33,7 @@ from streaming.broker.policies.hierarchy import (
     SubscribeRate,
     broker_level,
     default_quota,
+    effective,
 )
 from streaming.broker.policies.kept import KEPT, get_kept, set_kept
 
@@ -286,7 +287,7 @@ _OBJECTS_OF_NAMESPACE = ("deduplicationSnapshotInterval",)
 """Policies that a call without a value removes. Of other types, or at the other level, it is refused."""
 
 _NOT_NEGATIVE = {
-    "messageTTL": "Invalid value for message TTL",
+    "messageTTL": "Invalid value for message TTL, message TTL must >= 0",
     "subscriptionExpirationTime": "Invalid value for subscription expiration time",
     "deduplicationSnapshotInterval": "interval must be greater than or equal to 0",
     **{
@@ -317,7 +318,11 @@ def check_retention(retention: RetentionPolicies) -> None:
     """Refuse a retention that limits one of time and size, and turns the other off. Raises `AdminError`."""
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
     if time < -1 or size < -1 or (time == 0) != (size == 0):
-        raise AdminError(400, "retention time and size must be both 0 or both not 0, and at least -1")
+        raise AdminError(
+            400,
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the limits has a non-zero "
+            "value. Use the value of -1 instead of 0 to ignore a specific limit. To disable retention both limits must be set to 0.",
+        )
 
 
 _MOST_BOOKIES: Int32 = 5
@@ -346,6 +351,8 @@ class LowerLevels(NamedTuple):
     def find(self, policies: Policies, field: str, command: Admin) -> Any:
         """The value of a policy of the topic's `policies`. With `?applied=true`, that of the first level that sets it, for
         the policies for which Pulsar has this parameter."""
+        if field == "schemaCompatibilityStrategy" and is_applied(command):
+            return effective(field, policies, self.namespace, self.config).value
         value = getattr(policies, field)
         broker = getattr(broker_level(self.config), field)
         if value not in (None, {}) or broker is None or not is_applied(command):
@@ -373,7 +380,8 @@ class RetentionCheck(msgspec.Struct, frozen=True):
         elif retention is None:
             retention = self.namespace.retention
         if retention is not None:
-            _check_quota(quota, retention)
+            reason = f"Backlog Quota exceeds configured retention quota for {self._level}. {_INCREASE}"
+            _check_quota(quota, retention, reason)
 
     def retention(self, policies: Policies, retention: RetentionPolicies) -> None:
         """Check a new retention."""
@@ -381,13 +389,23 @@ class RetentionCheck(msgspec.Struct, frozen=True):
         if self.namespace is None and not quotas:
             return
         for type_ in QUOTA_TYPES if self.namespace is not None else QUOTA_TYPES[:1]:
-            _check_quota(quotas.get(type_, self.default), retention)
+            reason = f"Retention Quota must exceed configured backlog quota for {self._level}."
+            if self.namespace is not None:
+                reason = f"{reason} {_INCREASE}"
+            _check_quota(quotas.get(type_, self.default), retention, reason)
+
+    @property
+    def _level(self) -> str:
+        return "namespace" if self.namespace is None else "topic"
 
 
-def _check_quota(quota: BacklogQuota, retention: RetentionPolicies) -> None:
+_INCREASE = "Please increase retention quota and retry"
+
+
+def _check_quota(quota: BacklogQuota, retention: RetentionPolicies, reason: str) -> None:
     time, size = retention.retentionTimeInMinutes, retention.retentionSizeInMB
     if (size > 0 and quota.limitSize >= size * 1024 * 1024) or (time > 0 and quota.limitTime >= time * 60):
-        raise AdminError(412, "Backlog Quota exceeds configured retention quota for namespace")
+        raise AdminError(412, reason)
 
 
 # -- the table ----------------------------------------------------------------------------------------------------

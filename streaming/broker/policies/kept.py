@@ -58,7 +58,7 @@ KEPT: dict[str, KeptPolicy] = {
     "subscriptionAuthMode": KeptPolicy(str, (200, "None")),
     AUTO_UPDATE: KeptPolicy(str, (204, None), has_effect=True),
     "entryFilters": KeptPolicy(EntryFilters),
-    "shadowTopics": KeptPolicy(list[str], unset_of_topic=(200, [])),
+    "shadowTopics": KeptPolicy(list[str] | None, unset_of_topic=(200, [])),
 }
 """Path below the namespace or topic → policy."""
 
@@ -208,6 +208,8 @@ def _check(name: str, value: Any, *, of_topic: bool) -> None:
                 if not entry_filters.known(each):
                     raise AdminError(400, f"Entry filter '{each}' not found")
             raise AdminError(501, NO_ENTRY_FILTERS)
+        case "shadowTopics" if not value:
+            raise AdminError(412, "Cannot specify empty shadow topics, please use remove command instead.")
         case "shadowTopics":
             raise AdminError(501, "shadow topics are not supported")
 

@@ -18,7 +18,6 @@ that is answered with 501."""
 
 _NO_WORKER = 409, "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
 _NO_PACKAGES = 503, "Package Management Service is not enabled in the broker."
-_NO_JVM = 501, "This broker runs without a JVM: it has no MBeans and no allocators."
 _NO_TRANSACTIONS = 503, "This Broker is not configured with transactionCoordinatorEnabled=true."
 
 ABSENT: dict[str, tuple[int, str]] = {
@@ -28,8 +27,6 @@ ABSENT: dict[str, tuple[int, str]] = {
         for name in ("functions", "sources", "sinks", "source", "sink", "worker", "worker-stats")
         for rest in ("", "/{rest:path}")
     },
-    "/admin/v2/broker-stats/mbeans": _NO_JVM,
-    "/admin/v2/broker-stats/allocator-stats/{allocator}": _NO_JVM,
     "/admin/v3/packages/{rest:path}": _NO_PACKAGES,
     "/admin/v3/transactions/{rest:path}": _NO_TRANSACTIONS,
 }

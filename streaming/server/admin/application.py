@@ -29,7 +29,7 @@ from schemas.undecodable import UNDECODABLE
 from streaming.broker import bundles
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.admin_requests import topic_of, topic_path
-from streaming.broker.admin_table import NUMBERS, TOPIC, Call, check_numbers, decoded
+from streaming.broker.admin_table import NAMESPACE, NUMBERS, TOPIC, Call, check_numbers, decoded
 from streaming.broker.config import PROFILE_OF, RELEASES
 from streaming.broker.context import namespace_of
 from streaming.broker.errors import AdminError
@@ -37,7 +37,7 @@ from streaming.broker.names import CLUSTER, partition_index, partition_of
 from streaming.broker.parameters import flag
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
-from streaming.server.admin import broker_stats, merging, rest_producer
+from streaming.server.admin import broker_stats, isolation, merging, rest_producer, topics_of_bundles
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
 from streaming.server.admin.turns import MOST
 from streaming.server.clients import Clients
@@ -239,7 +239,7 @@ class _Api:
     async def _terminate_partitions(self, request: Request) -> Response:
         found = await self._of_partitions(request, "POST", "/terminate")
         if isinstance(found, Response):
-            return found
+            return _reason(405, _NOT_PARTITIONED)
         return _json(200, {partition.rpartition("-")[2]: each for partition, each in found.items()})
 
     async def _of_partitions(
@@ -251,7 +251,9 @@ class _Api:
             partitions = await self._engine.partitions(topic)
             if not partitions:
                 return _reason(404, f"Partitioned Topic {topic} not found")
-            answers = await self._on_each(Admin(method=method, path=_topic_path(request) + call), partitions)
+            asked = "?" + command.path.partition("?")[2]
+            path = _topic_path(request) + call + (asked if len(asked) > 1 else "")
+            answers = await self._on_each(Admin(method=method, path=path), partitions)
         return {
             partition: answer.fields.response
             for partition, answer in answers
@@ -474,15 +476,76 @@ class _Api:
             200, {f"{name}/{bundle}": owned for name in names for bundle in await self._bundles(name)}
         )
 
+    async def _isolation(self, request: Request) -> Response:
+        cluster, asked = request.path_params["cluster"], request.path_params.get("broker")
+        path = f"/clusters/{cluster}/namespaceIsolationPolicies"
+        answer = merging.first_failure(await self._call(None, Admin(method="GET", path=path)))
+        if answer.fields.status != 200:
+            return await self._response(answer)
+        policies: Any = answer.fields.response
+        if asked is None:
+            return _json(200, [isolation.of_broker(self._broker, policies)])
+        return _json(200, isolation.of_broker(unquote(asked), policies))
+
     async def _bundles(self, namespace: str) -> list[str]:
         """The bundles of a namespace that exists."""
         return [f"{first}_{last}" for first, last in pairwise(await self._boundaries(namespace))]
+
+    async def _topics_in_bundle(self, request: Request) -> Response:
+        """The non-persistent topics in a bundle."""
+        found = await self._in_bundle(_namespace(request), request.path_params["bundle"])
+        if isinstance(found, Response):
+            return found
+        return _json(200, [topic for topic in found if not topic.startswith("persistent://")])
+
+    async def _hash_positions(self, request: Request) -> Response:
+        namespace, bundle = _namespace(request), request.path_params["bundle"]
+        found = await self._in_bundle(namespace, bundle)
+        if isinstance(found, Response):
+            return found
+        persistent = (topic for topic in found if topic.startswith("persistent://"))
+        positions = topics_of_bundles.positions(persistent, request.query_params.getlist("topics"))
+        return _json(200, {"namespace": namespace, "bundle": bundle, "topicHashPositions": positions})
+
+    async def _split(self, request: Request) -> Response:
+        """Split a bundle where its topics say, or in the middle: that is for the broker."""
+        call = next(each for each in CALLS if each.path == _SPLIT)
+        namespace, bundle = _namespace(request), request.path_params["bundle"]
+        algorithm = request.query_params.get("splitAlgorithmName", "")
+        async with self._command(call.method, request) as command:
+            if bundle == topics_of_bundles.LARGEST:
+                topics = await self._engine.topics(namespace)
+                bundle = topics_of_bundles.largest(topics, await self._boundaries(namespace))
+                command = msgspec.structs.replace(
+                    command, path=command.path.replace(f"/{request.path_params['bundle']}/", f"/{bundle}/")
+                )
+            if algorithm not in _BY_TOPICS or (algorithm == _BY_TOPICS[0] and not command.body):
+                return await self._answer_to(call, None, command)
+            found = await self._in_bundle(namespace, bundle)
+            if isinstance(found, Response):
+                return found
+            at = topics_of_bundles.split_at(found, algorithm, command.body)
+            if not at:  # quirk: that it was not split is no error
+                return Response(status_code=204)
+            path = command.path.replace(algorithm, _BY_TOPICS[0])
+            return await self._answer_to(call, None, msgspec.structs.replace(command, path=path, body=at))
+
+    async def _in_bundle(self, namespace: str, bundle: str) -> list[str] | Response:
+        """The topics in a bundle, or the answer that says that the namespace does not have it."""
+        path = f"/namespaces/{_quoted(namespace)}/{bundle}/topicHashPositions"
+        answer = merging.first_failure(await self._call(None, Admin(method="GET", path=path)))
+        if answer.fields.status != 200:
+            return await self._response(answer)
+        return [each for each in await self._engine.topics(namespace) if bundles.contains(bundle, each)]
 
     async def _boundaries(self, namespace: str) -> list[str]:
         path = f"/namespaces/{_quoted(namespace)}/bundles"
         answer = merging.first_failure(await self._call(None, Admin(method="GET", path=path)))
         found: Any = answer.fields.response
-        return found["boundaries"] if answer.fields.status == 200 else bundles.WHOLE.split("_")
+        if answer.fields.status != 200:
+            return bundles.boundaries(int((await self._settings())["defaultNumberOfNamespaceBundles"]))
+        boundaries: list[str] = found["boundaries"]
+        return boundaries
 
     async def _namespaces(self) -> list[str]:
         tenants = await self._found("/tenants")
@@ -516,6 +579,15 @@ class _Api:
             stats, owned, self._service_url(), self._admin_url, await self._release()
         )
         return _json(200, report)
+
+    async def _mbeans(self, request: Request) -> Response:
+        return _json(200, [])
+
+    async def _allocator(self, request: Request) -> Response:
+        name = unquote(request.path_params["allocator"])
+        if name not in broker_stats.ALLOCATORS:
+            return _reason(406, f"Invalid allocator name : {name}")
+        return _json(200, broker_stats.ALLOCATOR)
 
     async def _settings(self) -> dict[str, str]:
         """The settings in force."""
@@ -551,8 +623,9 @@ class _Api:
         return _json(200, {**found, "nativeUrl": url, "brokerUrlSsl": ""})
 
     async def _lookup_bundle(self, request: Request) -> Response:
-        if (refused := await self._refuse_lookup(request)) is not None:
-            return refused
+        """quirk: the namespace may be one that does not exist."""
+        if request.path_params["domain"] not in _DOMAINS:
+            return await self._lookup(request)
         topic = _topic(request)
         bundle = bundles.of_topic(topic, await self._boundaries(namespace_of(topic)))
         return Response(bundle, media_type="text/plain")
@@ -572,6 +645,15 @@ class _Api:
         )
 
 
+_NOT_PARTITIONED = "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate commands"
+
+_BUNDLE = f"{NAMESPACE}/{{bundle}}"
+_SPLIT = f"{_BUNDLE}/split"
+_BY_TOPICS = ("specified_positions_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide")
+"""The algorithms that look at the topics of the bundle they split."""
+
+_ISOLATION = "/clusters/{cluster}/namespaceIsolationPolicies"
+
 OWN: tuple[Call[OwnHandler], ...] = (
     Call("GET", "/clusters/{cluster}", _Api._cluster),
     Call("GET", "/brokers", _Api._brokers),
@@ -583,9 +665,16 @@ OWN: tuple[Call[OwnHandler], ...] = (
     Call("GET", "/brokers/internal-configuration", _Api._internal),
     Call("GET", "/brokers/{cluster}/{broker}/ownedNamespaces", _Api._owned),
     Call("GET", "/brokers/backlog-quota-check", _Api._check_quotas),
+    Call("GET", f"{_ISOLATION}/brokers", _Api._isolation),
+    Call("GET", f"{_ISOLATION}/brokers/{{broker}}", _Api._isolation),
     Call("GET", "/broker-stats/topics", _Api._broker_topics),
     Call("GET", "/broker-stats/metrics", _Api._broker_metrics),
     Call("GET", "/broker-stats/load-report", _Api._load_report),
+    Call("GET", "/broker-stats/mbeans", _Api._mbeans),
+    Call("GET", "/broker-stats/allocator-stats/{allocator}", _Api._allocator),
+    Call("PUT", _SPLIT, _Api._split),
+    Call("GET", f"{_BUNDLE}/topicHashPositions", _Api._hash_positions),
+    Call("GET", "/non-persistent/{tenant}/{namespace}/{bundle}", _Api._topics_in_bundle),
     Call("GET", f"{TOPIC}/internal-info", _Api._internal_info, "each"),
     Call("GET", f"{TOPIC}/partitioned-stats", _Api._partitioned_stats),
     Call("GET", f"{TOPIC}/partitioned-internalStats", _Api._partitioned_internal_stats),
@@ -642,13 +731,23 @@ def _in_mounts(routes: Iterable[HttpRoute]) -> list[BaseRoute]:
 
 def _literal_first(calls: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Methods and paths in an order in which a path with a name goes before one with a parameter at that place."""
-    return sorted(calls, key=lambda call: [(part.startswith("{"), part) for part in call[1].split("/")])
+
+    def key(call: tuple[str, str]) -> list[tuple[bool, str]]:
+        path = call[1].replace("/non-persistent/", "/{domain}/")
+        return [(part.startswith("{"), part) for part in path.split("/")]
+
+    return sorted(calls, key=key)
 
 
 def _quoted(namespace: str) -> str:
     """A namespace in a path: that of one with a cluster has two parts, too."""
     tenant, _, name = namespace.partition("/")
     return f"{tenant}/{quote(name, safe='')}"
+
+
+def _namespace(request: Request) -> str:
+    """The namespace in the path of a call."""
+    return unquote("{tenant}/{namespace}".format(**request.path_params))
 
 
 def _topic(request: Request) -> str:
@@ -674,7 +773,8 @@ def _of_version_2(path: str) -> str:
         if not path.startswith(root):
             continue
         kind, *parts = path.removeprefix(root).split("/")
-        if kind in ("clusters", "brokers", "broker-stats") or (kind == "namespaces" and len(parts) == 1):
+        of_cluster = kind == "namespaces" and (len(parts) == 1 or parts[1] == "antiAffinity")
+        if kind in ("clusters", "brokers", "broker-stats") or of_cluster:
             return f"{today}{'/'.join([kind, *parts])}"
         if kind == "properties":
             return f"{today}{'/'.join(['tenants', *parts])}"

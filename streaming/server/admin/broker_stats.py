@@ -97,5 +97,14 @@ def load_report(
     }
 
 
+ALLOCATORS = ("default", "ml-cache")
+
+ALLOCATOR: Json = {
+    "numDirectArenas": 0, "numHeapArenas": 0, "numThreadLocalCaches": 0, "normalCacheSize": 0, "smallCacheSize": 0,
+    "usedDirectMemory": 0, "usedHeapMemory": 0, "directArenas": [], "heapArenas": [],
+}  # fmt: skip
+"""What is known of an allocator: without a JVM, it has nothing."""
+
+
 def _sum(stats: list[Json], field: str) -> float:
     return float(sum(each[field] for each in stats))

@@ -1,7 +1,8 @@
 """One answer from those of several partitions, and the fields of statistics that are the same for every topic here."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -37,32 +38,56 @@ def _with(answer: AdminResponse, response: Any) -> AdminResponse:
 
 
 _OLDEST, _OLDEST_NAME = "oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"
-_SAME = ("backlogQuotaLimitSize", "backlogQuotaLimitTime")
+_OF_FIRST = ("backlogQuotaLimitSize", "backlogQuotaLimitTime")
+_EARLIEST = ("earliestMsgPublishTimeInBacklog", "earliestMsgPublishTimeInBacklogs")
+_NOT_OF_ALL = frozenset(
+    {"deduplicationStatus", "ownerBroker", "activeConsumerName", "accessMode", "producerName", "address", "clientVersion", "connectedSince", "metadata",
+     "keyHashRanges", "keyHashRangeArrays"}
+)  # fmt: skip
+"""Fields that Pulsar does not show of all partitions of a topic."""
 
 
 def sum_of(parts: Sequence[Json]) -> Json:
-    """Statistics of partitions as those of one topic: numbers are summed, lists joined, and objects merged by name.
+    """Statistics of partitions as those of one topic: numbers are summed, and objects merged by name.
 
-    quirk: times are 0. Quotas are each partition's, and of the oldest messages the oldest one counts.
+    quirk: times are 0. Quotas are each partition's, and of the oldest messages the oldest one counts. The average size of messages is the
+    average of the partitions'. Producers and consumers are those at the same place of the partitions' lists.
     """
-    merged: Json = {}
-    for part in parts:
-        if _OLDEST in part and part[_OLDEST] > merged.get(_OLDEST, -1):
-            merged |= {name: part[name] for name in (_OLDEST, _OLDEST_NAME) if name in part}
-        for name, value in part.items():
-            if name.endswith("Timestamp"):
-                merged[name] = 0
-            elif name in (_OLDEST_NAME, _OLDEST, *_SAME):
-                merged.setdefault(name, value)
-            elif name not in merged:
-                merged[name] = sum_of([value]) if isinstance(value, dict) else value
-            elif isinstance(value, dict):
-                merged[name] = sum_of([merged[name], value])
-            elif isinstance(value, list):
-                merged[name] = [*merged[name], *value]
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                merged[name] += value
+    names = dict.fromkeys(name for part in parts for name in part if name not in _NOT_OF_ALL)
+    merged = {name: _sum(name, [part[name] for part in parts if name in part]) for name in names}
+    if _OLDEST in names:
+        merged.pop(_OLDEST_NAME, None)
+        oldest = max(parts, key=lambda part: part.get(_OLDEST, 0))
+        merged |= {name: oldest[name] for name in (_OLDEST, _OLDEST_NAME) if name in oldest}
+        merged[_OLDEST] = max(merged[_OLDEST], 0)
     return merged
+
+
+def _sum(name: str, values: Sequence[Any]) -> Any:
+    first = values[0]
+    if name.endswith("Timestamp") or name in ("producerId", "avgMessagesPerEntry"):
+        return 0  # of no partition's producer or consumer
+    if name in ("isReplicated", "replicated"):
+        return False
+    if name in ("lastAckedTime", "lastConsumedTime"):
+        return _time(0)
+    if isinstance(first, dict):
+        return sum_of(values)
+    if name in ("publishers", "consumers"):
+        return [sum_of([each for each in place if each is not None]) for place in zip_longest(*values)]
+    if isinstance(first, list):
+        return [each for value in values for each in value]
+    if name in _EARLIEST:
+        return reduce(_earlier, values, 0)
+    if name == "averageMsgSize":
+        return sum(values) / len(values)
+    if name in _OF_FIRST or isinstance(first, bool) or not isinstance(first, int | float):
+        return first
+    return sum(values)
+
+
+def _earlier(one: int, other: int) -> int:
+    return min(one, other) if one and other else max(one, other)
 
 
 def internal_info(stats: Any) -> Json:

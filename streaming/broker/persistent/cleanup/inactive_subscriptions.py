@@ -71,7 +71,7 @@ def _expires_after(ctx: Context, topic: PersistentTopic, subscription: Persisten
     """For how many minutes a subscription may be without consumers, 0 or less: for ever."""
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
     if subscription.durable:
-        return 0 if topic.follows_source(ctx) else minutes
+        return 0 if subscription.replicated or topic.follows_source(ctx) else minutes
     return min(minutes, READER_COMES_BACK) if minutes > 0 else READER_COMES_BACK
 
 
