@@ -24,10 +24,10 @@ _TEXTS = [
         (r"\\n\\nStacktrace:.*?(?=\"$)", ""),
     )
 ]
+_RATE = re.compile(r".*([rR]ate|Throughput|averageMsgSize).*")
 _NUMBERS = [
     (re.compile(pattern), text)
     for pattern, text in (
-        (r".*([rR]ate|Throughput|averageMsgSize).*", "RATE"),
         (r".*(Timestamp|TimeStamp|Time|Times|InBacklogs?|Since|AgeSeconds)", "TIME"),
         (r"(\w*[lL]edgerId|currentLedgerEntries|currentLedgerSize|cursorLedger\w*)", "LEDGER"),
         (r"(connectedSince|producerId|uptime|entriesAddedCounter)", "NUMBER"),
@@ -70,6 +70,8 @@ def _alike(name: str, value: Any, without: frozenset[str]) -> Any:
         return sorted((_alike("", each, without) for each in value), key=json.dumps)
     if isinstance(value, str):
         return _text_alike(value).strip()
+    if isinstance(value, int | float) and _RATE.fullmatch(name):
+        return "RATE"
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return next((other for pattern, other in _NUMBERS if pattern.fullmatch(name)), value)
     return value

@@ -807,6 +807,26 @@ def test_admin_calls(method: str, call: str, status: int) -> None:
     assert ("s" in run.here.subscriptions) == ("force" not in call)
 
 
+@pytest.mark.parametrize(
+    ("method", "call", "words"),
+    [
+        ("GET", "/lastMessageId", "GetLastMessageId on a non-persistent topic is"),
+        (
+            "POST",
+            "/all_subscription/expireMessages/5",
+            "Expire messages for all subscriptions on a non-persistent topic is",
+        ),
+        ("GET", "/subscription/s/position/1", "Peek messages on a non-persistent topic is"),
+        ("POST", "/trim", "Trim on a non-persistent topic is"),
+        ("POST", "/subscription/s/skip_all", "POST /subscription/s/skip_all on a non-persistent topic is"),
+    ],
+)
+def test_what_is_refused_is_named_as_by_pulsar(method: str, call: str, words: str) -> None:
+    run = producing()
+    answer = one(run.admin(method, call, topic=NAME), AdminResponse).fields
+    assert (answer.status, answer.response) == (405, {"reason": f"{words} not allowed"})
+
+
 @pytest.mark.parametrize(("profile", "gets"), [("2.10", True), ("4.0", True), ("4.2", False), ("5.0", False)])
 def test_the_permits_of_a_consumer_that_left_stay_in_the_total(profile: Any, gets: bool) -> None:
     """A batch leaves a consumer at −9. Another one has 20 permits, which make up for that, also when it has left up to 4.0."""

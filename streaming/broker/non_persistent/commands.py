@@ -205,6 +205,20 @@ def _handle_fault(ctx: Context, topic: NonPersistentTopic, command: c.Fault) -> 
 
 
 _SUBSCRIPTION = re.compile(r"/subscription/[^/]+")
+_NOT_ALLOWED = tuple(
+    (re.compile(form), words)
+    for form, words in (
+        (r"/lastMessageId", "GetLastMessageId"),
+        (r"/subscription/[^/]+/expireMessages/.*", "Expire messages"),
+        (r"/all_subscription/expireMessages/.*", "Expire messages for all subscriptions"),
+        (r"/subscription/[^/]+/position/.*", "Peek messages"),
+        (r"/examinemessage", "Examine messages"),
+        (r"/messageid/.*", "Get message ID by timestamp"),
+        (r"/trim", "Trim"),
+    )
+)
+"""What Pulsar calls the calls that it refuses."""
+
 _REPLICATED = "/replicatedSubscriptionStatus"
 _OF_SUBSCRIPTION = re.compile(r"/subscription/(?P<name>[^/]+)/(?P<call>properties|resetcursor/[^/]+)")
 
@@ -272,7 +286,10 @@ def _answer(ctx: Context, topic: NonPersistentTopic, command: c.Admin, call: str
         case "DELETE", _ if call.startswith("/subscription/"):
             _delete_subscription(ctx, topic, unquote(call.removeprefix("/subscription/")), command.path)
         case _:
-            raise AdminError(405, f"{command.method} {call} on a non-persistent topic is not allowed")
+            words = next((words for form, words in _NOT_ALLOWED if form.fullmatch(call)), None)
+            raise AdminError(
+                405, f"{words or f'{command.method} {call}'} on a non-persistent topic is not allowed"
+            )
     return 204, None
 
 

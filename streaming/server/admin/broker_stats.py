@@ -97,13 +97,18 @@ def load_report(
     }
 
 
+def mbeans(connections: int) -> list[Json]:
+    """What is known of the process. There is no JVM, so this is all; tools expect an MBean."""
+    return [{"metrics": {"connections": connections}, "dimensions": {"MBean": "magnetar:type=Server"}}]
+
+
 ALLOCATORS = ("default", "ml-cache")
 
 ALLOCATOR: Json = {
-    "numDirectArenas": 0, "numHeapArenas": 0, "numThreadLocalCaches": 0, "normalCacheSize": 0, "smallCacheSize": 0,
+    "numDirectArenas": 0, "numHeapArenas": 0, "numThreadLocalCaches": 0, "normalCacheSize": 64, "smallCacheSize": 256,
     "usedDirectMemory": 0, "usedHeapMemory": 0, "directArenas": [], "heapArenas": [],
 }  # fmt: skip
-"""What is known of an allocator: without a JVM, it has nothing."""
+"""What there is of an allocator: Netty's sizes of caches. Without a JVM, it has nothing."""
 
 
 def _sum(stats: list[Json], field: str) -> float:
