@@ -342,3 +342,21 @@ def test_policies_that_last_are_part_of_the_state() -> None:
     run.do(lasting("messageTTL", 7))
     again = Broker.decode(run.broker.encode(), NoEntries())
     assert again.lasting == run.broker.lasting != {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("messageTTL", "Invalid value for message TTL"),
+        ("maxConsumers", "maxConsumers must be 0 or more"),
+        ("maxConsumersPerSubscription", "Invalid value for maxConsumersPerSubscription"),
+        ("maxUnackedMessagesOnConsumer", "maxUnackedNum must be 0 or more"),
+        ("maxUnackedMessagesOnSubscription", "maxUnackedNum must be 0 or more"),
+        ("deduplicationSnapshotInterval", "interval must be 0 or more"),
+    ],
+)
+def test_a_topic_refuses_negative_numbers_in_words_of_its_own(policy: str, said: str) -> None:
+    run = Run()
+    run.create_producer()
+    answer = one(run.admin("POST", f"/{policy}", -1), AdminResponse).fields
+    assert (answer.status, answer.response) == (412, {"reason": said})

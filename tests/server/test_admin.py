@@ -322,8 +322,6 @@ def test_the_version_is_one_of_the_profile(profile: str) -> None:
     version = on_api(lambda api: api.call("GET", "/brokers/version"), profile=profile).body.decode()
     assert profile_of(version) == PROFILE_OF["2.10" if profile == "2.x" else profile]
     assert stand_in(version) is None
-    report = on_api(lambda api: api.call("GET", "/broker-stats/load-report"), profile=profile).body
-    assert report["brokerVersionString"] == version
 
 
 def test_the_settings() -> None:
@@ -555,8 +553,7 @@ def test_broker_stats() -> None:
     assert of_namespace["metrics"]["brk_msg_backlog"] == 3
     assert of_namespace["metrics"]["brk_no_of_subscriptions"] == 1
     assert of_broker["metrics"] == {"brk_active_connections": 0}
-    report = found["load-report"].body
-    assert (report["numTopics"], report["bundles"]) == (2, ["public/n/0x00000000_0xffffffff"])
+    assert found["load-report"].status == 204
     assert [each["dimensions"] for each in found["mbeans"].body] == [{"MBean": "magnetar:type=Server"}]
     assert found["allocator-stats/default"].body["directArenas"] == []
     assert found["allocator-stats/none"][:2] == (406, {"reason": "Invalid allocator name : none"})

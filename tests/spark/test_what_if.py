@@ -202,7 +202,7 @@ def test_a_mistake_is_found_by_the_settings_that_the_log_itself_has() -> None:
     config = {"command": "BROKER_CONFIG", "settings": {"allowAutoTopicCreation": False, SIZE: 1}}
     log = partition_log(log_of((0, None, config), (1, TOPIC, {"producer": "p", "sequence_id": 1})), 2)
     larger = admin("/persistent/public/default/t/maxMessageSize", 2)
-    assert "must not be greater than that of the broker" in problems((TOPIC, larger), log=log)[0]
+    assert "must be smaller than that in the broker-level" in problems((TOPIC, larger), log=log)[0]
     under(log, (TOPIC, OF_TOPIC))  # it holds as soon as anything creates the topic
 
 

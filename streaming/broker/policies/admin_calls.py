@@ -244,12 +244,11 @@ def set_policy(
     if field == "inactiveTopicPolicies":
         body = with_known_mode(body)
     value = convert(body, type_)
-    if isinstance(value, int) and value < 0 and (reason := _NOT_NEGATIVE.get(field)) is not None:
+    reasons = _NOT_NEGATIVE if lower is None else _NOT_NEGATIVE | _NOT_NEGATIVE_OF_TOPIC
+    if isinstance(value, int) and value < 0 and (reason := reasons.get(field)) is not None:
         raise AdminError(412, reason.format(name=name))
     if field == "maxMessageSize" and value > config.maxMessageSize:
-        raise AdminError(
-            412, f"maxMessageSize must not be greater than that of the broker, {config.maxMessageSize}"
-        )
+        raise AdminError(412, _MESSAGE_SIZE)
     if isinstance(value, RetentionPolicies):
         check_retention(value)
         check.retention(policies, value)
@@ -295,6 +294,18 @@ _NOT_NEGATIVE = {
     },
 }
 """Policies that must not be negative, with the reason that a negative one is refused with."""
+
+_MESSAGE_SIZE = "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that in the broker-level"
+
+_NOT_NEGATIVE_OF_TOPIC = {
+    "messageTTL": "Invalid value for message TTL",
+    "maxConsumersPerSubscription": "Invalid value for maxConsumersPerSubscription",
+    "maxUnackedMessagesPerConsumer": "maxUnackedNum must be 0 or more",
+    "maxUnackedMessagesPerSubscription": "maxUnackedNum must be 0 or more",
+    "maxMessageSize": _MESSAGE_SIZE,
+    "deduplicationSnapshotInterval": "interval must be 0 or more",
+}
+"""The same for a topic, where that differs."""
 
 
 def with_limit_size(body: Any) -> Any:

@@ -580,14 +580,8 @@ class _Api:
         return _json(200, broker_stats.metrics(await self._topics_stats(), self._clients.connections))
 
     async def _load_report(self, request: Request) -> Response:
-        owned = [
-            f"{name}/{bundle}" for name in await self._namespaces() for bundle in await self._bundles(name)
-        ]
-        stats = await self._topics_stats()
-        report = broker_stats.load_report(
-            stats, owned, self._service_url(), self._admin_url, await self._release()
-        )
-        return _json(200, report)
+        """A standalone broker has no load manager."""
+        return Response(status_code=204)
 
     async def _mbeans(self, request: Request) -> Response:
         return _json(200, broker_stats.mbeans(self._clients.connections))

@@ -72,31 +72,6 @@ def _of_namespace(topics: list[Json]) -> Json:
     }
 
 
-def load_report(
-    stats: Mapping[str, Json], owned: list[str], service_url: str, admin_url: str, version: str
-) -> Json:
-    """The broker's load as its load manager sees it, without what the machine uses. `owned`: its bundles."""
-    found = list(stats.values())
-    subscriptions = [each for topic in found for each in topic["subscriptions"].values()]
-    return {
-        "webServiceUrl": admin_url,
-        "pulsarServiceUrl": service_url,
-        "persistentTopicsEnabled": True,
-        "nonPersistentTopicsEnabled": True,
-        "msgThroughputIn": _sum(found, "msgThroughputIn"),
-        "msgThroughputOut": _sum(found, "msgThroughputOut"),
-        "msgRateIn": _sum(found, "msgRateIn"),
-        "msgRateOut": _sum(found, "msgRateOut"),
-        "brokerVersionString": version,
-        "loadReportType": "LocalBrokerData",
-        "numTopics": len(found),
-        "numBundles": len(owned),
-        "numConsumers": sum(len(each["consumers"]) for each in subscriptions),
-        "numProducers": sum(len(topic["publishers"]) for topic in found),
-        "bundles": owned,
-    }
-
-
 def mbeans(connections: int) -> list[Json]:
     """What is known of the process. There is no JVM, so this is all; tools expect an MBean."""
     return [{"metrics": {"connections": connections}, "dimensions": {"MBean": "magnetar:type=Server"}}]
@@ -109,7 +84,3 @@ ALLOCATOR: Json = {
     "usedDirectMemory": 0, "usedHeapMemory": 0, "directArenas": [], "heapArenas": [],
 }  # fmt: skip
 """What there is of an allocator: Netty's sizes of caches. Without a JVM, it has nothing."""
-
-
-def _sum(stats: list[Json], field: str) -> float:
-    return float(sum(each[field] for each in stats))
