@@ -20,7 +20,7 @@ _TEXTS = [
         (r"&quot;", '"'),
         (r"^(Reason: )?Message: ", r"\1"),
         (r"\n*^Stacktrace:\n(?:(?!Reason: |-?\d+$).*\n?)*", "\n"),
-        (r"^.* reportTooManyInstances\n|^SEVERE: .*\n", ""),
+        (r"^.* io\.netty\.util\.HashedWheelTimer.*\n(SEVERE|WARNING): .*\n(java\..*\n(\tat .*\n)*)?", ""),
         (r"\\n\\nStacktrace:.*?(?=\"$)", ""),
     )
 ]
