@@ -182,7 +182,7 @@ OF_TOPIC = admin("/persistent/public/default/t/messageTTL", 7)
         ((None, admin(TTL, 2**31)), "Expected `int` <= 2147483647"),
         ((None, admin(QUOTA, {"limitSize": 1, "limitBytes": 2})), "unknown field `limitBytes`"),
         ((None, admin(f"{QUOTA}?backlogQuotaType=size", {"limitSize": 1})), "unknown backlogQuotaType size"),
-        ((None, admin(f"{NAMESPACE}/retention", {"retentionSizeInMB": 1})), "must be both 0 or both not 0"),
+        ((None, admin(f"{NAMESPACE}/retention", {"retentionSizeInMB": 1})), "Setting a single time or size limit to 0 is invalid"),
         ((None, {"command": "BROKER_CONFIG"}), "gives neither a profile nor settings"),
         ((None, {"command": "BROKER_CONFIG", "profile": "3.x"}), "Invalid enum value '3.x'"),
         ((None, {"command": "BROKER_CONFIG", "settings": {"maxMesageSize": 1}}), "(perhaps maxMessageSize)"),
