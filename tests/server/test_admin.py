@@ -483,6 +483,9 @@ def test_bundles_are_split_in_the_middle_of_their_topics() -> None:
         (0x6719B0C9 + 0x8E7A15FC) // 2
     ]
     assert topics_of_bundles.split_at(topics[:1], "topic_count_equally_divide", None) == []
+    assert topics_of_bundles.are_positions([1, 2])
+    odd: list[Any] = [None, 5, [], {}, "1", ["1"], [1, None], [True], {"1": 2}]
+    assert not any(map(topics_of_bundles.are_positions, odd))
 
 
 def test_what_isolation_policies_give_to_a_broker() -> None:

@@ -63,7 +63,7 @@ def _earliest_time(ctx: Context, topic: PersistentTopic, subscription: str) -> i
     position = topic.ledger.next_valid(topic.cursors[subscription].mark_delete)
     if position > topic.ledger.last_confirmed:
         return -1
-    return ctx.entries.get(topic.name, position).metadata.publish_time
+    return ctx.entries.get(topic.name, position).timestamp
 
 
 def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:

@@ -528,7 +528,9 @@ class _Api:
                 command = msgspec.structs.replace(
                     command, path=command.path.replace(f"/{request.path_params['bundle']}/", f"/{bundle}/")
                 )
-            if algorithm not in _BY_TOPICS or (algorithm == _BY_TOPICS[0] and not command.body):
+            if algorithm not in _BY_TOPICS or (
+                algorithm == _BY_TOPICS[0] and not topics_of_bundles.are_positions(command.body)
+            ):
                 return await self._answer_to(call, None, command)
             found = await self._in_bundle(namespace, bundle)
             if isinstance(found, Response):

@@ -24,12 +24,17 @@ def largest(topics: Sequence[str], boundaries: Sequence[str]) -> str:
     return max(found, key=lambda bundle: sum(bundles.contains(bundle, topic) for topic in topics))
 
 
+def are_positions(given: Any) -> bool:
+    """Is it a list of positions at which to split a bundle?"""
+    return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
+
+
 def split_at(topics: Iterable[str], algorithm: str, given: Any) -> list[int]:
     """Where an algorithm splits a bundle with these topics; nowhere if it has fewer than two. `given`: the positions that the call has."""
     hashes = sorted(positions(topics).values())
     if len(hashes) < 2 or algorithm == "flow_or_qps_equally_divide":  # no bundle has the load for that one
         return []
     if algorithm == "specified_positions_divide":
-        return sorted(each for each in given if isinstance(each, int))
+        return sorted(given)
     middle = max(len(hashes) // 2 - 1, 0)
     return [(hashes[middle] + hashes[middle + 1]) // 2]
