@@ -212,6 +212,7 @@ class PersistentTopics(Topics[PersistentTopic]):
         topic = self._steady.get(name)  # type: ignore[arg-type]
         if topic is None:
             return False
+        self._ctx.at_work = name  # type: ignore[assignment]
         if isinstance(command, Publish):
             return topic.publish(command)
         if isinstance(command, Ack):

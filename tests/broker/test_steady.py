@@ -367,6 +367,14 @@ def test_a_steady_step_is_only_faster(seed: int, odd: float, watched: bool) -> N
     carried_out(seed, odd, 150, watched=watched)
 
 
+def test_the_topic_of_a_steady_step_is_at_work() -> None:
+    """So that a failure names it, and not the topic of the record before."""
+    broker = Broker(0, NoEntries())
+    for number, topic in enumerate([TOPIC] * 3 + [OTHER, TOPIC]):
+        feed(broker, number, START, topic, to_json(Publish(producer="p", sequence_id=number)))
+        assert broker.at_work == topic
+
+
 def test_much_of_what_happens_is_a_steady_step() -> None:
     steps = [carried_out(seed, 0.02, 300, watched=False) for seed in range(20)]
     assert sum(steps) > 0.15 * 300 * len(steps), steps
