@@ -167,7 +167,7 @@ def of_storage(seen: Observed, truth: Retention, quotas: Quotas) -> None:
 def of_producers(seen: Observed, broker: Broker, name: str) -> None:
     truth, ours = broker.producing(name), explain_producers(seen)
     closing = any(each.state in ("closing", "unconfirmed") for each in truth.producers)
-    is_seen = truth.owner in (None, *(each.name for each in truth.producers))
+    is_seen = truth.owner in (None, *(each.name for each in truth.producers if each.state != "gone"))
     if broker.topic(name).fenced or closing or not is_seen:
         return  # stats don't show it
     assert (truth.owner, truth.epoch, truth.waiting) == (ours.owner, ours.epoch, ours.waiting), (truth, ours)
