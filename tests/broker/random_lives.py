@@ -155,7 +155,6 @@ SETTINGS: dict[str, list[Any]] = {
     "passedBatchesAreForgotten": [True],
     "backlogSizeOfMissingLedgerIsAll": [True],
     "opensLedgerOfTerminated": [False],
-    "closesPendingAcksOfLeaving": [False],
     "keySharedRemembersHashes": [True],
     "ackOfAnyEntryLowersUnacked": [True],
     "keepsChunksTogether": [False],
@@ -1068,7 +1067,7 @@ THEMES: dict[str, Theme] = {
     ),
     "deduplication": Theme(
         {L.create_producer: 10, L.close_producer: 6, L.send: 40, L.fault: 3, L.check: 8, L.restart: 1}, topics=("a",),
-        repeats=0.4, chunks=0.3, settings={"brokerDeduplicationEnabled": [True, True, True, False]},
+        repeats=0.4, chunks=0.3, settings={"brokerDeduplicationEnabled": [True, True, True, False], "closesPendingAcksOfLeaving": [True, False]},
     ),
     "batch acks": Theme(
         {L.send: 35, L.ack: 30, L.publish: 3}, topics=("a",), batches=0.9,

@@ -47,7 +47,7 @@ def test_everything_happens() -> None:
     """All kinds of rows but those of ticks that the trigger clock adds. The life that is not recorded has records that are refused, which are
     rare."""
     left = {*KINDS.values()}
-    for theme, seed in [("policies", 20), *sorted(NAMES, key=lambda name: name[1])]:  # of each theme first
+    for theme, seed in [("policies", 15), *sorted(NAMES, key=lambda name: name[1])]:  # of each theme first
         life = live(theme, seed)
         left -= {KINDS[type(row.effect)] for out in life.rows for row in out}
         if left == {"TICK"}:

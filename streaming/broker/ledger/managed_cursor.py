@@ -418,8 +418,11 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if counts_anew:
             self.consumed = ledger.entries_added - self.live(ledger, mark_delete, ledger.last_confirmed)
 
-    def left(self, ledger: ManagedLedger, before: Position, acked: AckHoles, consumed: int) -> int:
+    def left(
+        self, ledger: ManagedLedger, before: Position, acked: AckHoles, consumed: int, holes: AckHoles | None
+    ) -> int:
         """How many entries left the backlog in a move or a reset; negative: how many came back. The others: what the cursor had then.
+        `holes`: a copy of what it had acked, if it was behind deleted ledgers, in which some of that may be.
 
         It counts entries that the ledgers have, which Pulsar's counters may not do. What comes back behind a reset forward is left out.
         """
@@ -428,7 +431,8 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             self.acked is acked
         ):  # a move, whose change of the counter is right but for what `count` gets wrong
             counted = ledger.count(before, after, include_start=False, include_end=True)
-            return self.consumed - consumed + ledger.stored(before, after) - counted
+            gone = 0 if holes is None else holes.count(before, min(after, ledger.first_position()))
+            return self.consumed - consumed + gone + ledger.stored(before, after) - counted
         begin = ledger.first_position()  # a cursor may be behind what was deleted
         before, after = max(before, begin), max(after, begin)
         if before < after:

@@ -320,6 +320,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         """
         ledger = self.ledger
         before, acked, consumed = cursor.mark_delete, cursor.acked, cursor.consumed
+        holes = acked.copy() if acked.ledgers and before < ledger.first_position() else None
         backlog = cursor.backlog(ledger) if reason.expires else 0
         if ctx.acks is not None:
             unacked = cursor.backlog(ledger, precise=True)
@@ -327,7 +328,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
         former = change_cursor(ctx, ctx.policies_of(self), cursor, operation, *args, **kwargs)
         if cursor.batches and ctx.config.passedBatchesAreForgotten:
             cursor.forget_batches(ledger, before, last=False)
-        entries = cursor.left(ledger, before, acked, consumed)
+        entries = cursor.left(ledger, before, acked, consumed, holes)
         kind = reason.kind
         ctx.emit(
             kind(self.name, cursor.name, *before, *cursor.mark_delete, entries, reason.cause, reason.policy)
