@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.commands import Admin, GetSchema, Lookup, PartitionedMetadata, Subscribe
+from schemas.commands import Admin, GetSchema, Lookup, PartitionedMetadata, Publish, Subscribe, to_json
 from schemas.effects import (
     AdminResponse,
     CloseProducer,
@@ -20,9 +20,12 @@ from schemas.effects import (
     Unsupported,
 )
 from streaming.broker import bundles
+from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
-from tests.broker.kit import TOPIC, Run, of, one
+from streaming.broker.errors import AdminError
+from streaming.broker.policies.hierarchy import Policies
+from tests.broker.kit import TOPIC, Run, feed, of, one
 
 pytestmark = pytest.mark.feature("I5")
 
@@ -905,3 +908,35 @@ def test_how_a_bundle_is_split(strict: Run) -> None:
     path = f"/namespaces/public/n/{bundles.WHOLE}/split?splitAlgorithmName="
     assert reason(strict, "PUT", f"{path}x")[0] == 412
     assert status(strict, "PUT", f"{path}topic_count_equally_divide") == 204
+
+
+def test_too_many_bundles() -> None:
+    with pytest.raises(AdminError, match="at most 1,024 bundles are supported"):
+        bundles.create_with(Policies(), bundles.boundaries(1025))
+
+
+def test_without_a_time_nothing_is_checked() -> None:
+    broker = Broker(0, NoEntries())
+    feed(broker, 0, 0, TOPIC, to_json(Publish(producer="p", sequence_id=0)))
+    assert broker.changed_settings == []
+    assert broker.retention(TOPIC).unchecked == "no record has a time yet"
+
+
+def test_bundles_of_one_size() -> None:
+    assert bundles.boundaries(4) == ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"]
+
+
+def test_passwords_stay_out_of_policies() -> None:
+    policies = {"message_ttl_in_seconds": 5, "topicPolicies": {"a": "b"}}
+    assert without_secrets(policies) == {
+        key: each for key, each in policies.items() if key in without_secrets(policies)
+    }
+    assert "message_ttl_in_seconds" in without_secrets(policies)
+    assert without_secrets(None) is None
+    assert without_secrets("text") == "text"
+
+
+def test_the_properties_of_a_namespace_whose_tenant_is_missing(strict: Run) -> None:
+    path = "/namespaces/nobody/here/properties"
+    assert reason(strict, "PUT", path, {"a": "b"}) == (404, "Tenant does not exist")
+    assert reason(strict, "GET", path) == (404, "Namespace does not exist")

@@ -20,6 +20,7 @@ from schemas.commands import (
     GetLastMessageId,
     MessageIdData,
     MessageMetadata,
+    Mirror,
     Publish,
     RedeliverUnacknowledgedMessages,
     Seek,
@@ -986,3 +987,18 @@ def test_acks_of_a_part_of_a_batch_count_with_index_acks(index_acks: bool, acked
     run.ack("a", (0, 0), cumulative=True, topic=NAME)  # ignored
     run.wait(60)
     assert run.stats_with_rates()["subscriptions"]["a"]["messageAckRate"] == acked / 60
+
+
+@pytest.mark.feature("I2")
+def test_subscriptions_that_store_nothing_are_not_replicated() -> None:
+    run = producing()
+    run.subscribe("a", "Shared")
+    path = "/subscription/a/replicatedSubscriptionStatus"
+    assert [run.call("GET", path), run.call("POST", path, True)] == [405, 405]
+
+
+@pytest.mark.feature("I2")
+def test_what_a_source_stores_is_not_copied_where_nothing_is_stored() -> None:
+    run = producing()
+    shown = Mirror(ledger_id=1, connection="m")
+    assert one(run.do(shown), Unsupported).cause == "MIRROR of a non-persistent topic"

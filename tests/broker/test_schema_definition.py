@@ -138,6 +138,8 @@ def test_a_native_schema_of_protobuf_has_all_files() -> None:
     assert not is_valid("ProtobufNative", native(descriptors("p"), None))
     assert not is_valid("ProtobufNative", native(descriptors("p", imports=["missing.proto"]), "p.M"))
     whole = base64.b64decode(descriptors("p"))
+    number = b"\x10\x05"  # what else a later version may have in it
+    assert is_valid("ProtobufNative", native(base64.b64encode(number + whole).decode(), "p.M"))
     assert not any(
         is_valid("ProtobufNative", native(base64.b64encode(whole[:end]).decode(), "p.M"))
         for end in range(len(whole))
