@@ -2,6 +2,8 @@
 in words."""
 
 import shlex
+from collections.abc import Collection
+from itertools import islice
 from traceback import format_exception
 
 
@@ -33,6 +35,12 @@ def counted(number: int, noun: str, verb: str = "") -> str:
     if verb:
         verb = f" {verb}" if not one else f" {verb}s"
     return f"{number:,} {noun}{verb}"
+
+
+def some_of(names: Collection[str], most: int) -> str:
+    """The first names, `most` at most, and how many more there are: a, b and 3 more."""
+    more = len(names) - most
+    return ", ".join(islice(names, most)) + (f" and {more:,} more" if more > 0 else "")
 
 
 def traceback_text(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from schemas.printable import some_of
+
 WHAT_IT_MEANS = (
     "The number, sizes and times of the entries are right to the mirror's interval, but none whose producer is magnetar-mirror is a "
     "message of the cluster."
@@ -14,6 +16,4 @@ def sampled_note(topics: Sequence[str]) -> list[str]:
     """At most one sentence about the topics of an answer that are sampled, see `streaming.broker.persistent.topic.PersistentTopic.is_sampled`."""
     if not topics:
         return []
-    more = f" and {len(topics) - _NAMED:,} more" if len(topics) > _NAMED else ""
-    names = ", ".join(topics[:_NAMED]) + more
-    return [f"Sampled: {names}. {WHAT_IT_MEANS}"]
+    return [f"Sampled: {some_of(topics, _NAMED)}. {WHAT_IT_MEANS}"]

@@ -29,6 +29,7 @@ from schemas.effects import (
 from schemas.entries import EntryReader
 from schemas.keys import NOT_UTF8
 from schemas.metrics import PartitionMetrics
+from schemas.printable import some_of
 from schemas.units import LATEST_TIME
 from streaming.broker import admin_requests, bundles, lookup
 from streaming.broker.admin import (
@@ -95,6 +96,9 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
+
+_MOST_NAMES = 10
+"""An answer names so many subscriptions at most."""
 
 _MOST_ROUNDS = 1000
 """An answer looks so many rounds ahead that may have an effect, and turn out to have none."""
@@ -884,7 +888,7 @@ class Broker:
             self._expire_next(name, waiting)
             if waiting:
                 found.unknown.append(
-                    f"what expires next for {inactivity.listed(waiting)}: nothing in the next {_MOST_ROUNDS:,} checks that may expire "
+                    f"what expires next for {some_of(waiting, _MOST_NAMES)}: nothing in the next {_MOST_ROUNDS:,} checks that may expire "
                     "something"
                 )
         return found
@@ -959,27 +963,23 @@ class Broker:
 
     def _forget_next(self, name: str, waiting: dict[str, AbsentProducer]) -> None:
         """Note which check forgets each producer that waits."""
+        left: dict[str, AbsentProducer] = dict(waiting)
         for _ in range(_MOST_ROUNDS):
-            if not waiting or name not in self._state.topics:
+            due = [at for each in waiting if each in left and (at := left[each].due) is not None]
+            if not due:
                 return
-            here = producer_purge.explain(self._ctx, self.topic(name)).producers
-            due = {each.producer: each.due for each in here if each.due is not None}
-            if not waiting.keys() & due.keys():
-                return
-            at = self._persistent.next_round(
-                "inactiveProducers", min(due[each] for each in waiting if each in due)
-            )
+            at = self._persistent.next_round("inactiveProducers", min(due))
             self._rows_until(at)
-            if name in self._state.topics:
-                left = {
-                    each.producer: each
-                    for each in producer_purge.explain(self._ctx, self.topic(name)).producers
-                }
-                for producer, each in list(waiting.items()):
-                    if producer not in left or (
-                        left[producer].sequence_id is None and each.sequence_id is not None
-                    ):
-                        waiting.pop(producer).forgotten_at = at
+            if name not in self._state.topics:
+                return
+            left = {
+                each.producer: each for each in producer_purge.explain(self._ctx, self.topic(name)).producers
+            }
+            for producer, each in list(waiting.items()):
+                if producer not in left or (
+                    left[producer].sequence_id is None and each.sequence_id is not None
+                ):
+                    waiting.pop(producer).forgotten_at = at
 
     def producing(self, name: str) -> Producing:
         """Who produces on a persistent topic, and what a new producer gets. Raises `KeyError`.

@@ -15,6 +15,9 @@ from streaming.broker.policies.hierarchy import Policies
 WHOLE = "0x00000000_0xffffffff"
 """The one bundle of a namespace that nobody has split."""
 
+AT_POSITIONS = "specified_positions_divide"
+"""The algorithm that splits a bundle where the call says."""
+
 _LAST = 0xFFFFFFFF
 _MOST = 1024
 _BOUNDARY = re.compile(r"0x[0-9a-fA-F]{1,8}")

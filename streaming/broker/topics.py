@@ -179,9 +179,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         """Whether topics were deleted because nobody used them. The broker, which counts topics, resets it."""
         self._rounds = Rounds(ctx.config, state.origin)
         self._awake: dict[str, PersistentTopic] = {}  # something has happened since their last round
-        self._steady: dict[
-            str, SteadyTopic | None
-        ] = {}  # None: it may be one if the next publish goes well, too
+        # None: it may be one if the next publish goes well, too
+        self._steady: dict[str, SteadyTopic | None] = {}
         self._put_off: dict[str, int] = {}  # topics that rounds leave out, and the first such round (ms)
         self._passed: int | None = None  # rounds up to this time are over (ms); None: up to the clock
         self._running = ""  # the topic on which a round runs; it is over for topics before that one
@@ -548,7 +547,7 @@ class PersistentTopics(Topics[PersistentTopic]):
             # quirk: expiry has to read entries first, so quotas judge the producer by the backlog before it (recorded)
             self._wake(name, expires=False)
         topic = self.touch(name)
-        HANDLERS[type(command)](self._ctx, topic, command)
+        HANDLERS[kind](self._ctx, topic, command)
         self.check_effects(topic)
         if loads:
             lifecycle.expire_when_loaded(self._ctx, topic)

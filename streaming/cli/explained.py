@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from schemas.printable import counted
+from schemas.printable import counted, some_of
 from schemas.units import moment
 from streaming.answers.sampled import sampled_note
 
@@ -144,8 +144,7 @@ def _is_inactive(verdict: Verdict) -> bool:
 
 def _deciders(verdicts: Sequence[Verdict], most: int = 3) -> str:
     names = [*dict.fromkeys(map(_name, verdicts))]
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return some_of(names, most)
 
 
 def _name(verdict: Verdict) -> str:
@@ -407,9 +406,8 @@ def _changes(changes: Sequence[RecoveredId]) -> str:
     """What a load changes."""
     if not changes:
         return "forgets nothing that is stored"
-    shown = [f"{each.producer} ({_id(each.before)} → {_id(each.after)})" for each in changes[:_SHOWN]]
-    more = f" and {len(changes) - _SHOWN:,} more" if len(changes) > _SHOWN else ""
-    return f"changes the last sequence ids of {', '.join(shown)}{more}"
+    ids = [f"{each.producer} ({_id(each.before)} → {_id(each.after)})" for each in changes]
+    return f"changes the last sequence ids of {some_of(ids, _SHOWN)}"
 
 
 def _id(sequence_id: int | None) -> str:

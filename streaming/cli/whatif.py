@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from schemas.printable import counted
+from schemas.printable import counted, some_of
 from streaming.cli.console import console, new_table, progress, say, say_json
 from streaming.cli.errors import expected_errors
 from streaming.cli.options import (
@@ -402,12 +401,12 @@ def rules(found: WhatIf) -> list[str]:
             f"  {rule.notices}",
             f"  {meanings[rule.setting]}",
             f"  Shown by: {rule.shown_by}.",
-            f"  {_messages(rule)}, on {_some([short_name(on.topic) or 'calls about no topic' for on in rule.topics])}.",
+            f"  {_messages(rule)}, on {some_of([short_name(on.topic) or 'calls about no topic' for on in rule.topics], _NAMED)}.",
         ]
         if rule.figures:
-            texts.append(f"  Other figures: {_some(rule.figures)}.")
+            texts.append(f"  Other figures: {some_of(rule.figures, _NAMED)}.")
         if rule.stats:
-            texts.append(f"  Other stats of the admin API: {_some(rule.stats)}.")
+            texts.append(f"  Other stats of the admin API: {some_of(rule.stats, _NAMED)}.")
         if (on := rule.first_seen) is not None:
             texts.append(
                 f"  First seen by a client at {clock_text(on.open_loop_from or 0)}: {on.open_loop_baseline} -> {on.open_loop_proposed}."
@@ -425,8 +424,3 @@ def _messages(rule: RuleMet) -> str:
         return "No message is affected"
     changes = ", ".join(f"{count:,} {change}" for change, count in rule.differences.items())
     return f"{counted(rule.messages, 'message')} {'is' if rule.messages == 1 else 'are'} affected ({changes})"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

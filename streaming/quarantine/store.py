@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.effects import SET_ASIDE, TOPIC_SET_ASIDE, Quarantined
+from schemas.printable import some_of
 from schemas.records import Coordinates
 from schemas.undecodable import UNDECODABLE
 from schemas.units import moment
@@ -349,6 +350,4 @@ def iso(milliseconds: int) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    every = list(names)
-    more = len(every) - _NAMED
-    return ", ".join(every[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return some_of(list(names), _NAMED)

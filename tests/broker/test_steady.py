@@ -53,13 +53,6 @@ def stepwise(broker: Broker) -> Broker:
     return broker
 
 
-def in_full(broker: Broker, *record: Any) -> list[Row]:
-    """The rows of a record, of which each new entry is searched for."""
-    with mock.patch.object(Dispatcher, "sends_at_once", False):
-        feed(broker, *record)
-    return broker.take()
-
-
 class Both:
     """A broker with steady steps, and one without. `watched`: somebody watches the acks."""
 
@@ -79,19 +72,13 @@ class Both:
         """The rows of a record, which are the same from both."""
         self.offset += 1
         feed(self.quick, self.offset, *record)
-        assert self.quick.take_acks() == self._acks_of(record)
+        with mock.patch.object(Dispatcher, "sends_at_once", False):  # it searches for each new entry
+            feed(self.full, self.offset, *record)
+        assert self.quick.take_acks() == self.full.take_acks(), f"record {self.offset}"
         rows = self.quick.take()
-        assert rows == self._rows, f"record {self.offset}"
+        assert rows == self.full.take(), f"record {self.offset}"
         self.store.add([row.effect for row in rows])
         return rows
-
-    def _acks_of(self, record: tuple[Any, ...]) -> list[Any]:
-        self._rows: list[Row] = []
-        with mock.patch.object(Dispatcher, "sends_at_once", False):
-            feed(self.full, self.offset, *record)
-        acks = self.full.take_acks()
-        self._rows = self.full.take()
-        return acks
 
     def cut(self) -> None:
         """The states are equal, and both go on from theirs."""
@@ -104,12 +91,10 @@ class Both:
 @pytest.mark.parametrize(("theme", "seed"), NAMES[2::4])
 def test_in_random_lives(theme: str, seed: int) -> None:
     log, expected, *_ = live(theme, seed)
-    quick, full = Broker(0, NoEntries()), stepwise(Broker(0, NoEntries()))
-    for offset, record in enumerate(log):
-        assert in_full(full, offset, *record) == expected[offset]
-        feed(quick, offset, *record)
-        assert quick.take() == expected[offset]
-    assert quick.encode() == full.encode()
+    both = Both()
+    for record, rows in zip(log, expected, strict=True):
+        assert both.feed(*record) == rows
+    both.cut()
 
 
 # -- traffic: clients that mostly publish and acknowledge ---------------------------------------------------------------

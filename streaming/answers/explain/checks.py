@@ -23,10 +23,9 @@ def explain_inactivity(folders: Folders, topic: str) -> tuple[InactiveTopic, Ina
 
     Decodes the topic, and what changes until then. Raises `NotFound`.
     """
-    return (
-        folders.copy_of_broker(topic).inactivity(topic),
-        folders.copy_of_broker(topic).inactive_subscriptions(topic),
-    )
+    broker = folders.copy_of_broker(topic)
+    subscriptions = broker.inactive_subscriptions(topic)  # first, as it lets no time pass
+    return broker.inactivity(topic), subscriptions
 
 
 def explain_deduplication(folders: Folders, topic: str) -> tuple[DeduplicationSnapshots, AbsentProducers]:
@@ -34,7 +33,6 @@ def explain_deduplication(folders: Folders, topic: str) -> tuple[DeduplicationSn
 
     Decodes the topic, what changes until then, and the entries after the last snapshot. Raises `NotFound`.
     """
-    return (
-        folders.copy_of_broker(topic).deduplication(topic),
-        folders.copy_of_broker(topic).absent_producers(topic),
-    )
+    broker = folders.copy_of_broker(topic)
+    snapshots = broker.deduplication(topic)  # first, as it lets no time pass
+    return snapshots, broker.absent_producers(topic)

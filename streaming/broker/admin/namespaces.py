@@ -43,9 +43,8 @@ _NAMESPACE = re.compile(r"/namespaces/(?P<namespace>[^/]+/[^/?]+)(?:/(?P<policy>
 
 _DOMAINS = ("persistent", "non-persistent")
 _SPLIT_ALGORITHMS = (
-    "range_equally_divide", "topic_count_equally_divide", "specified_positions_divide", "flow_or_qps_equally_divide",
+    "range_equally_divide", "topic_count_equally_divide", bundles.AT_POSITIONS, "flow_or_qps_equally_divide",
 )  # fmt: skip
-_AT_POSITIONS = "specified_positions_divide"
 
 OnTopic = Callable[[Context, PersistentTopic], object]
 """What a call on a namespace does to each of its topics."""
@@ -362,8 +361,8 @@ def _bundle_call(ctx: Context, namespace: str, command: Admin, call: str) -> tup
                 raise AdminError(
                     412, f"Unsupported namespace bundle split algorithm, supported algorithms are [{known}]"
                 )
-            given = None if algorithm != _AT_POSITIONS else convert(command.body, list[int] | None)
-            if algorithm == _AT_POSITIONS and not given:
+            given = None if algorithm != bundles.AT_POSITIONS else convert(command.body, list[int] | None)
+            if algorithm == bundles.AT_POSITIONS and not given:
                 raise AdminError(412, f"With {algorithm} split algorithm, splitBoundaries must not be empty")
             bundles.split(policies, namespace, name, given)
             ctx.namespaces[namespace] = policies

@@ -146,7 +146,7 @@ def send(
         else:
             ctx.emit_large(message, _WORD_BYTES * len(ack_set))
     consumer.permits -= sum(charged)
-    consumer.sent(total, len(charged), size, ctx.clock)
+    consumer.sent(total, len(found), size, ctx.clock)
     subscription.messages_out += total
     subscription.bytes_out += size
     subscription.dispatched += len(found)

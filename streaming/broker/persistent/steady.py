@@ -21,6 +21,7 @@ from schemas.commands import Ack, MessageMetadata, Publish, Send
 from schemas.effects import AckResponse, SendReceipt
 from schemas.entries import Entry
 from streaming.broker.context import Context
+from streaming.broker.ledger.cursor_writes import begin_write, end_write
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.publish.publish_run import plain_until
@@ -236,18 +237,13 @@ class SteadyTopic:
         dispatcher = subscription.dispatcher
         assert dispatcher is not None  # the first consumer created it
         backlog = 0 if ctx.acks is None else cursor.backlog(ledger, precise=True)
-        permits = cursor.permits_at(now, self._policies.persistence.managedLedgerMaxMarkDeleteRate)
-        saved = cursor.snapshot() if permits < 1 and cursor.persisted is None else cursor.persisted
-        key = cursor.key
+        write = begin_write(ctx, self._policies, cursor)
         subscription.last_active = consumer.last_ack = now
         owner = dispatcher.acknowledged(sub, consumer, position)
         cursor.acknowledge_whole(ledger, position)
         if cursor.acked.ledgers:
             cursor.collapse(ledger, before)
-        if permits < 1:
-            cursor.persisted = saved
-        else:
-            cursor.written(now, permits)
+        former = end_write(ctx, cursor, write)
         subscription.acked += 1
         moved = cursor.mark_delete != before
         if moved:
@@ -257,8 +253,8 @@ class SteadyTopic:
         if request is not None:
             ctx.emit(AckResponse(topic.name, consumer.connection, request, consumer.consumer_id, None, None))
         dispatcher.after_acks(sub, [] if owner is None else [owner], mark_delete_moved=moved)
-        if permits >= 1 and cursor.mark_delete.ledger != key.ledger:
-            free_ledgers(ctx, topic, cursor, key)
+        if former is not None:
+            free_ledgers(ctx, topic, cursor, former)
         return True
 
 

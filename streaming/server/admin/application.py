@@ -529,7 +529,7 @@ class _Api:
                     command, path=command.path.replace(f"/{request.path_params['bundle']}/", f"/{bundle}/")
                 )
             if algorithm not in _BY_TOPICS or (
-                algorithm == _BY_TOPICS[0] and not topics_of_bundles.are_positions(command.body)
+                algorithm == bundles.AT_POSITIONS and not topics_of_bundles.are_positions(command.body)
             ):
                 return await self._answer_to(call, None, command)
             found = await self._in_bundle(namespace, bundle)
@@ -538,7 +538,7 @@ class _Api:
             at = topics_of_bundles.split_at(found, algorithm, command.body)
             if not at:  # quirk: that it was not split is no error
                 return Response(status_code=204)
-            path = command.path.replace(algorithm, _BY_TOPICS[0])
+            path = command.path.replace(algorithm, bundles.AT_POSITIONS)
             return await self._answer_to(call, None, msgspec.structs.replace(command, path=path, body=at))
 
     async def _in_bundle(self, namespace: str, bundle: str) -> list[str] | Response:
@@ -654,7 +654,7 @@ _NOT_PARTITIONED = "Termination of a non-partitioned topic is not allowed using 
 
 _BUNDLE = f"{NAMESPACE}/{{bundle}}"
 _SPLIT = f"{_BUNDLE}/split"
-_BY_TOPICS = ("specified_positions_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide")
+_BY_TOPICS = (bundles.AT_POSITIONS, "topic_count_equally_divide", "flow_or_qps_equally_divide")
 """The algorithms that look at the topics of the bundle they split."""
 
 _ISOLATION = "/clusters/{cluster}/namespaceIsolationPolicies"

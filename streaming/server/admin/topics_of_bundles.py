@@ -34,7 +34,7 @@ def split_at(topics: Iterable[str], algorithm: str, given: Any) -> list[int]:
     hashes = sorted(positions(topics).values())
     if len(hashes) < 2 or algorithm == "flow_or_qps_equally_divide":  # no bundle has the load for that one
         return []
-    if algorithm == "specified_positions_divide":
+    if algorithm == bundles.AT_POSITIONS:
         return sorted(given)
     middle = max(len(hashes) // 2 - 1, 0)
     return [(hashes[middle] + hashes[middle + 1]) // 2]

@@ -2,11 +2,11 @@
 `streaming.broker.topic.inactive_topics`; and why a topic is not deleted, or when it is.
 """
 
-from collections.abc import Collection
 from typing import Literal
 
 import msgspec
 
+from schemas.printable import some_of
 from streaming.broker.context import NEVER, Context
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import InactiveTopicPolicies
@@ -139,20 +139,13 @@ _WHY: dict[InactivityState, str] = {
 def _users(topic: PersistentTopic, found: InactiveTopicPolicies) -> str:
     """Who uses a topic that is in use."""
     if has_local_producers(topic.producers.values()):
-        return f"it has producers: {listed(topic.producers)}"
+        return f"it has producers: {some_of(topic.producers, _MOST_NAMES)}"
     if topic.producers:
         return "a replicator is connected"
     if found.inactiveTopicDeleteMode == "delete_when_no_subscriptions":
-        return f"it has subscriptions: {listed(topic.subscriptions)}"
+        return f"it has subscriptions: {some_of(topic.subscriptions, _MOST_NAMES)}"
     behind = [name for name in topic.subscriptions if topic.cursors[name].backlog(topic.ledger) > 0]
-    return f"subscriptions have a backlog: {listed(behind)}"
-
-
-def listed(names: Collection[str]) -> str:
-    """Some names, and how many more there are."""
-    shown = [*names][:_MOST_NAMES]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+    return f"subscriptions have a backlog: {some_of(behind, _MOST_NAMES)}"
 
 
 _MOST_NAMES = 10
