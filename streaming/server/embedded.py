@@ -52,7 +52,7 @@ from streaming.quality.gate import judge, judge_each
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock, HeldClock
 from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, DataFolder
-from streaming.server.engine import Deliver, EngineStopped, Greeting, StoredEntry
+from streaming.server.engine import Deliver, EngineStopped, Greeting, StoredEntry, tell_failure
 from streaming.server.entries import RecentEntries
 from streaming.server.fair_queue import FairQueue, TakenTurn
 from streaming.server.progress import Say
@@ -594,8 +594,7 @@ class EmbeddedEngine:
         self._give_up(EngineStopped(str(error)), pending)
         if self._data is not None and isinstance(error, OSError):  # clients need not know where it is
             name_full(error, self._data)
-        if not self.failed.done():
-            self.failed.set_exception(error)
+        tell_failure(self.failed, error)
 
     def _give_up(self, why: EngineStopped, pending: Sequence[_Pending] = ()) -> None:
         """Nobody gets an answer any more."""

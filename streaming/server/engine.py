@@ -22,6 +22,17 @@ class NoAnswer(RuntimeError):
     """Whatever folds the commands has not answered one for a long time. The text says what to check."""
 
 
+def tell_failure(failed: "asyncio.Future[NoReturn]", error: BaseException) -> None:
+    """Have `Engine.failed` say why the engine stopped, if it doesn't yet.
+
+    Commands in flight and later ones raise it, so a caller that awaits those alone has been told. Without a look
+    at the error here, asyncio would log it once more, as never retrieved, whenever the engine is collected.
+    """
+    if not failed.done():
+        failed.set_exception(error)
+        failed.exception()
+
+
 class StoredEntry(NamedTuple):
     """An entry as a topic stores it: `size` in bytes with headers and metadata, `broker_timestamp` in ms."""
 

@@ -102,7 +102,7 @@ from streaming.protocol.plain import LONGEST_TOPIC
 from streaming.quality.gate import judge
 from streaming.runtime.clock import RealClock
 from streaming.server.clock import Clock
-from streaming.server.engine import Deliver, EngineStopped, Greeting, NoAnswer, StoredEntry
+from streaming.server.engine import Deliver, EngineStopped, Greeting, NoAnswer, StoredEntry, tell_failure
 from streaming.server.responses import Response, ResponseReader
 
 log = logging.getLogger(__name__)
@@ -571,8 +571,7 @@ class QueryEngine:
         self._stopped = str(error)
         for call in self._calls.values():
             call.fail(EngineStopped(str(error)))
-        if not self.failed.done():
-            self.failed.set_exception(error)
+        tell_failure(self.failed, error)
 
 
 def _is_used(stats: dict[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """The embedded engine's data folder: what was answered is there after a restart, however the process ended."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -478,8 +479,13 @@ def test_only_the_end_of_a_line_is_missing(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("how", ["moved", "moved, and another is there", "removed"])
-def test_a_folder_that_goes_away_stops_the_engine_and_no_other(tmp_path: Path, how: str) -> None:
-    """What a server writes by path would be in the folder of whoever uses the path now."""
+def test_a_folder_that_goes_away_stops_the_engine_and_no_other(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a server writes by path would be in the folder of whoever uses the path now.
+
+    Who was told by a call is not told again by asyncio when the engine is collected.
+    """
     folder = tmp_path / "data"
     folder.mkdir()
 
@@ -509,7 +515,11 @@ def test_a_folder_that_goes_away_stops_the_engine_and_no_other(tmp_path: Path, h
         if not how.endswith("there"):
             await engine.__aexit__(None, None, None)
 
+    gc.collect()
+    caplog.clear()
     asyncio.run(main())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
     if how.endswith("there"):
         assert run(folder, stats)["numberOfEntries"] == 2
     if how != "removed":

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import http.client
 import logging
 import socket
@@ -36,6 +37,12 @@ from streaming.ui.application import application as page
 from tests.server.test_limits import COMMANDS, TOPIC, Wire, opened, rest, run
 
 NOW = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_left_over() -> None:
+    """What earlier tests in this process left to be collected is logged before these begin."""
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
