@@ -47,19 +47,30 @@ def advise_command(
             help="How many ingress partitions to search in parallel. The default is the number of cores.",
         ),
     ] = None,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Fold the log only once. The TTL and quotas are exact for plain traffic, but nothing confirms them.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Find the smallest TTL, backlog quotas and retention that lose nothing that was consumed, and what smaller values lose."""
     from sinks.outputs import filling
     from streaming.answers.advise.needs import advise, to_json, write
     from streaming.answers.advise.report import report
-    from streaming.answers.advise.search import POLICY_NAMES
+    from streaming.answers.advise.search import ESTIMATED, POLICY_NAMES
     from streaming.log.table import LogError
 
+    chosen = [name for name in POLICY_NAMES if not policy or name in policy]
+    if estimate and not set(chosen) & set(ESTIMATED):
+        raise typer.BadParameter(
+            f"there are estimates of {', '.join(ESTIMATED)} only", param_hint="--estimate"
+        )
     with expected_errors(LogError, FileNotFoundError), progress() as bar:
         bar.add_task("folding", total=None)
-        chosen = [name for name in POLICY_NAMES if not policy or name in policy]
-        found = advise(log, policies=chosen, partitions=partitions, processes=processes)
+        found = advise(log, policies=chosen, partitions=partitions, processes=processes, estimate=estimate)
         if out is not None:
             with filling(out):
                 write(found, out)
@@ -132,6 +143,7 @@ def curves_table(found: Advice) -> Table | None:
 
 def notes(found: Advice) -> list[str]:
     """The window, and what the answer does not know."""
+    from streaming.answers.advise.report import ESTIMATES, has_estimates
     from streaming.answers.quarantined import quarantine_note
     from streaming.answers.sampled import sampled_note
     from streaming.answers.whatif.page import clock_text, window_text
@@ -141,6 +153,7 @@ def notes(found: Advice) -> list[str]:
         f"\n{window_text(found.records, found.begin, found.end)}; {folded}; clients as recorded.",
         *quarantine_note(found.quarantined),
         *sampled_note(found.sampled),
+        *([ESTIMATES] if has_estimates(found) else []),
     ]
     for each in found.needs:
         if each.level == "topic" and each.unknown and each.exact_until is not None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -18,9 +19,10 @@ from schemas.commands import Ack, decode
 from schemas.effects import Message, SendReceipt
 from schemas.records import RECORD
 from streaming.answers.advise.needs import CURVES, NEEDS, Advice, Need, advise, curves, needs, to_json
-from streaming.answers.advise.report import by_owner, consumed, report
-from streaming.answers.advise.search import POLICY_NAMES, ROUNDS, TOGETHER, PolicyName
+from streaming.answers.advise.report import ESTIMATES, by_owner, consumed, report, value_text
+from streaming.answers.advise.search import ESTIMATED, POLICY_NAMES, ROUNDS, TOGETHER, PolicyName
 from streaming.answers.history.log_fold import KeptEntries
+from streaming.answers.whatif import settling, side_by_side
 from streaming.broker.broker import Broker
 from streaming.broker.position import Position
 from streaming.cli.advise import notes
@@ -280,6 +282,41 @@ def test_the_values_lose_nothing_and_one_unit_less_loses_something(
     hold(log, found)
 
 
+@settings(max_examples=examples(25), deadline=None)
+@given(ACTIONS, st.tuples(*[st.sampled_from(["Shared", "Exclusive", "Failover"])] * 2))
+def test_it_makes_no_difference_when_messages_are_settled(
+    actions: list[tuple[str, int, int]], types: tuple[str, str]
+) -> None:
+    log = table(list(lives(actions, types)))
+    at_once, at_the_end = (advised(log, at_least) for at_least in (1, 1 << 60))
+    assert at_once == at_the_end
+
+
+def advised(log: pa.Table, at_least: int, pieces: int = 60) -> Advice:
+    """`at_least`: so many messages are settled at a time."""
+    with (
+        mock.patch.object(settling, "AT_LEAST", at_least),
+        mock.patch.object(side_by_side, "PIECES", pieces),
+    ):
+        return advise(log, partitions=1)
+
+
+@pytest.mark.parametrize("count", [200, 800])
+def test_what_is_kept_does_not_grow_with_the_log(count: int) -> None:
+    kept: list[int] = []
+    settle = settling.Settling.settle
+
+    def note(self: settling.Settling, runs: side_by_side.Runs, judge: settling.JudgeSettled) -> None:
+        settle(self, runs, judge)
+        kept.extend(len(each) - each.first for each in runs.messages.values())
+
+    log = table(plain_traffic(count))
+    with mock.patch.object(settling.Settling, "settle", note):
+        found = advised(log, 8, count)
+    assert max(kept) < 64
+    assert found == advised(log, 1 << 60, count)
+
+
 # ---- logs written by hand
 
 
@@ -312,6 +349,14 @@ def tick(second: int) -> Record:
     return second * 1000, None, {"command": "TICK"}
 
 
+def plain_traffic(count: int) -> list[Record]:
+    """A message each second, acked 25 s later."""
+    records = [begin(), *subscribe(0)]
+    for number in range(count):
+        records += [publish(number, number), ack(number + 25, number)]
+    return [*sorted(records, key=lambda each: each[0]), tick(count + 1000)]
+
+
 FIVE = [
     begin(),
     *subscribe(0),
@@ -342,14 +387,34 @@ def test_the_age_at_the_last_check_before_an_ack_is_the_ttl() -> None:
 
 def test_the_first_estimates_are_exact_for_plain_traffic() -> None:
     """One fold of the log, and then one round for each policy: at most `TOGETHER` values."""
-    records = [begin(), *subscribe(0)]
-    for number in range(60):
-        records += [publish(number, number), ack(number + 25, number)]
-    records = sorted(records, key=lambda each: each[0])
+    log = table(plain_traffic(60))
     for name in ("messageTTL", "limitSize", "retentionSizeInMB"):
-        found = advise(table([*records, tick(1000)]), policies=[name], partitions=1)
+        found = advise(log, policies=[name], partitions=1)
         assert found.folds <= 1 + (TOGETHER + 1)
-        hold(table([*records, tick(1000)]), found)
+        hold(log, found)
+
+
+def test_an_estimate_takes_one_fold() -> None:
+    log = table(plain_traffic(60))
+    found, confirmed = advise(log, partitions=1, estimate=True), advise(log, partitions=1)
+    assert (found.folds, found.curves) == (1, [])
+    estimates = {
+        (each.level, each.name, each.subscription, each.policy): each.smallest for each in found.needs
+    }
+    assert {policy for *_, policy in estimates} == set(ESTIMATED)
+    values = {
+        (each.level, each.name, each.subscription, each.policy): each.smallest for each in confirmed.needs
+    }
+    assert estimates == {of: value for of, value in values.items() if of[3] in ESTIMATED}
+    assert notes(found)[-1] == ESTIMATES
+    assert ESTIMATES in report(found)
+    assert value_text(need(found, "messageTTL")) == "≈ 25 s"
+
+
+def test_retention_has_no_estimate() -> None:
+    done = CliRunner().invoke(app, ["advise", "log.jsonl", "--estimate", "--policy", "retentionSizeInMB"])
+    assert done.exit_code == 2
+    assert "there are estimates of messageTTL, limitSize, limitTime only" in done.output.replace("\n", " ")
 
 
 def test_a_quota_that_no_check_looks_at_is_folded_once() -> None:

@@ -57,9 +57,9 @@ def test_a_move_counts_what_leaves_the_backlog(
 
     def judged(self: OfSubscription, by: Move, clock: int, rule: int, written: WrittenEntries, count: int) -> None:  # fmt: skip
         self.settle(written)
-        before = self.waiting(count)
+        before = self.waiting(0, count)
         move(self, by, clock, rule, written, count)
-        after = self.waiting(count)
+        after = self.waiting(0, count)
         stored = written.positions_of(np.arange(count))[0] >= 0
         left, back = int((before & ~after & stored).sum()), int((after & ~before & stored).sum())
         assert by.entries == (left if by.after > by.before else -back), by

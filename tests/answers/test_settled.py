@@ -6,7 +6,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from streaming.answers.whatif import compare, differences, side_by_side
+from streaming.answers.whatif import compare, differences, settling, side_by_side
 from streaming.answers.whatif.answer import WhatIf
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.observed import OfTopic
@@ -37,7 +37,7 @@ def answer(log: Any, at_least: int, pieces: int = 60, **asked: Any) -> tuple[Wha
             kept.extend(len(each) - each.first for each in runs.messages.values())
 
     with (
-        mock.patch.object(differences, "_SETTLED", at_least),
+        mock.patch.object(settling, "AT_LEAST", at_least),
         mock.patch.object(compare, "Comparison", Forgetting),
         mock.patch.object(side_by_side, "PIECES", pieces),
     ):

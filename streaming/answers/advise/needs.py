@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from schemas.arguments import checked
@@ -35,9 +34,13 @@ from streaming.answers.quarantined import in_all
 from streaming.broker.context import namespace_of
 from streaming.broker.names import PARTITION, whole_of
 from streaming.jobs.replay import load
+from streaming.log.partition import by_partition
 
 IN_PROCESS = 20_000
 """A log with fewer records is folded in this process."""
+
+AN_ESTIMATE = "an estimate"
+"""The text of a value that no fold confirms."""
 
 AdviceLevel = Literal["subscription", "topic", "partitioned topic", "namespace"]
 """For what a value holds. Pulsar sets these policies on topics, partitioned topics and namespaces; what subscriptions need shows
@@ -122,24 +125,28 @@ def advise(
     policies: Sequence[PolicyName] = POLICY_NAMES,
     partitions: int | None = None,
     processes: int | None = None,
+    estimate: bool = False,
 ) -> Advice:
     """What the topics of `log` need at least.
 
     Args:
-        log: as for `replay`. It has to fit into memory.
+        log: as for `replay`. It need not fit into memory.
         policies: only these.
         partitions: as for `replay`.
         processes: search so many ingress partitions at a time; by default as many as there are cores.
+        estimate: fold the log once only. The values are exact for plain traffic, but no fold confirms them; none for retention.
 
     Each policy is tried by itself; all else is as in the log. Raises `LogError` or `FileNotFoundError`.
     """
     loaded = load(log, partitions=partitions)
-    records = loaded.records
-    work = [
-        (records.filter(pc.equal(records["partition"], partition)), partition, policies)
-        for partition in sorted(records["partition"].unique().to_pylist())
-    ]
-    parts = list(_search_all(work, processes, len(records)))
+    parts = list(
+        _search_all(
+            [*by_partition(loaded.records).items()],
+            processes,
+            len(loaded.records),
+            lambda own, partition: search(own, partition, policies, estimate=estimate),
+        )
+    )
     found = [each for part in parts for each in part.topics]
     return Advice(
         log=str(log) if isinstance(log, str | Path) else "a table",
@@ -157,15 +164,17 @@ def advise(
     )  # fmt: skip
 
 
-_Work = tuple[pa.Table, int, Sequence[PolicyName]]
-
-
-def _search_all(work: list[_Work], processes: int | None, total: int) -> Iterator[PartitionSearch]:
+def _search_all(
+    work: list[tuple[int, pa.Table]],
+    processes: int | None,
+    total: int,
+    search_one: Callable[[pa.Table, int], PartitionSearch],
+) -> Iterator[PartitionSearch]:
     workers = min(processes or os.cpu_count() or 1, len(work))
     if workers < 2 or (processes is None and total < IN_PROCESS):
-        yield from (search(*each) for each in work)
+        yield from (search_one(own, partition) for partition, own in work)
         return
-    yield from forked(lambda each: search(*each), work, workers)
+    yield from forked(lambda each: search_one(each[1], each[0]), work, workers)
 
 
 # ---- what a topic, a partitioned topic and a namespace need
@@ -202,6 +211,8 @@ def _of_subscription(each: Requirement) -> Need:
 def _said(each: Requirement) -> str:
     if not each.consumed:
         return "nothing was consumed"
+    if each.estimated:
+        return AN_ESTIMATE
     if each.smallest is None:
         return "the broker refuses the value" if each.refused else "every value loses something"
     if each.loses is None:

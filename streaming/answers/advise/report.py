@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
-from streaming.answers.advise.needs import Advice, Curve, Need
+from streaming.answers.advise.needs import AN_ESTIMATE, Advice, Curve, Need
 from streaming.answers.advise.search import POLICY_NAMES, UNITS, Point, PolicyName
 from streaming.answers.quarantined import quarantine_note
 from streaming.answers.sampled import sampled_note
@@ -20,6 +20,7 @@ _MEANING = (
     "Each value loses nothing of what was consumed, and one unit less loses something. “any”: the least value loses nothing, "
     "either. “unknown”: nothing was consumed. “none”: each value loses something."
 )
+ESTIMATES = "≈: an estimate from one fold of the log. It is exact for plain traffic; without --estimate, more folds confirm the values."
 _CURVES = (
     "Consumed messages that a value loses, against the largest storage of the topic, or against the value if that storage is the same "
     "for all. Each point is a value that was tried."
@@ -38,7 +39,14 @@ def value_text(need: Need) -> str:
     """A smallest value in words."""
     if need.smallest is None:
         return "unknown" if not need.consumed else "none"
+    if need.text == AN_ESTIMATE:
+        return f"≈ {need.smallest:,} {need.unit}"
     return "any" if need.loses is None else f"{need.smallest:,} {need.unit}"
+
+
+def has_estimates(found: Advice) -> bool:
+    """Whether no fold confirms the values."""
+    return any(each.text == AN_ESTIMATE for each in found.needs)
 
 
 def by_owner(found: Sequence[Need]) -> Iterator[tuple[Need, dict[PolicyName, Need]]]:
@@ -74,7 +82,7 @@ def report(found: Advice) -> str:
             f'<h1>The smallest policies: {escape(found.log)}</h1><p class="soft">{window}</p>',
             *(f'<p class="soft">{escape(each)}</p>' for each in quarantine_note(found.quarantined)),
             *(f'<p class="soft">{escape(each)}</p>' for each in sampled_note(found.sampled)),
-            f"<p>{_MEANING}</p>",
+            f"<p>{ESTIMATES if has_estimates(found) else _MEANING}</p>",
             "<h2>What is needed</h2>",
             _needs(found.needs),
             "<h2>Loss against storage</h2>",

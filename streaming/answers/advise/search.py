@@ -1,13 +1,15 @@
 """The smallest policy value that loses nothing: a search by folding one ingress partition under several values side by side.
 
 What a value takes depends on what it took before, so nothing but a fold tells. All topics of the partition are searched at the
-same time: each fold tries one value for every topic. The first values come from estimates on one fold of the log as it is. For
-plain traffic these are exact, so that one round of folds confirms them.
+same time: each fold tries one value for every topic. The first values come from estimates on one fold of the log as it is
+(`streaming.answers.advise.traffic`). For plain traffic these are exact, so that one round of folds confirms them.
+
+Each fold reads the log in pieces, and messages are judged as soon as they are settled. So memory does not grow with the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -15,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.commands import Admin
+from streaming.answers.advise.traffic import SubscriptionTraffic, TopicTraffic
 from streaming.answers.quarantined import QuarantineKey
-from streaming.answers.whatif.observed import STORED, Ints, OfSubscription, OfTopic, OpenLoop, moment, time_of
-from streaming.answers.whatif.side_by_side import Folded, fold_side_by_side
+from streaming.answers.whatif.observed import Ints, Observer, OfSubscription, OfTopic, moment
+from streaming.answers.whatif.settling import Settling
+from streaming.answers.whatif.side_by_side import Folded, Runs, fold_side_by_side
 from streaming.broker.admin_requests import topic_path
-from streaming.broker.config import ServiceConfiguration
-from streaming.broker.ledger.managed_ledger import MEGABYTE, consumed_size
-from streaming.broker.periodic_checks import CHECKS
+from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.cleanup.backlog_quota import EVICTION_TARGET
 from streaming.broker.policies.hierarchy import BacklogQuota, Policies, RetentionPolicies
 from streaming.log.pins import PartitionPins, PolicyCommand, of_baseline, pins
@@ -35,6 +37,9 @@ UNITS: dict[PolicyName, str] = {
     "messageTTL": "s", "limitSize": "B", "limitTime": "s", "retentionTimeInMinutes": "min", "retentionSizeInMB": "MB",
 }  # fmt: skip
 
+ESTIMATED: tuple[PolicyName, ...] = ("messageTTL", "limitSize", "limitTime")
+"""Of these, one fold of the log gives an estimate."""
+
 TOGETHER = 7
 """A round folds the log under so many values, and as it is."""
 
@@ -42,7 +47,6 @@ ROUNDS = 12
 """A policy is searched in so many rounds at most, whatever the log."""
 
 _GREATEST = dict.fromkeys(POLICY_NAMES, 2**31 - 1) | {"limitSize": 2**62}
-_NEVER = np.iinfo(np.int64).max
 _CURVE = (1 / 2, 3 / 4, 1 / 4, 1 / 16)
 """Shares of the first estimate that are tried as well, to show what smaller values lose."""
 
@@ -66,7 +70,7 @@ class Requirement(msgspec.Struct):
 
     `loses`: the largest value that was tried and loses something, one unit less than `smallest` unless the search ended
     before; `lost`: so many messages. None: none of the values lose anything. `consumed`, `waiting`: messages that are acked, and that are
-    still in the backlog at the end. `unknown`, `exact_until` (ms): see `Point`, with `smallest`.
+    still in the backlog at the end. `unknown`, `exact_until` (ms): see `Point`, with `smallest`. `estimated`: nothing was tried.
     """
 
     topic: str
@@ -80,6 +84,7 @@ class Requirement(msgspec.Struct):
     unknown: int
     exact_until: int | None
     refused: bool
+    estimated: bool = False
 
 
 class TopicSearch(NamedTuple):
@@ -103,42 +108,151 @@ class PartitionSearch(NamedTuple):
 
 
 def search(
-    records: pa.Table, partition: int, policies: Sequence[PolicyName] = POLICY_NAMES
+    records: pa.Table,
+    partition: int,
+    policies: Sequence[PolicyName] = POLICY_NAMES,
+    *,
+    estimate: bool = False,
 ) -> PartitionSearch:
     """Search the `records` (columns `schemas.records.RECORD`) of an ingress partition for the smallest values of `policies`.
 
-    It folds them once, and then at most `ROUNDS` × (`TOGETHER` + 1) times for each policy.
+    It folds them once, and then at most `ROUNDS` × (`TOGETHER` + 1) times for each policy. `estimate`: once only, for the policies
+    in `ESTIMATED`.
     """
     baseline = of_baseline(records).get(partition)
-    base = fold_side_by_side(records, partition, [], baseline=baseline)
-    found, folds = [], 1
+    traffic = _Traffic(records["timestamp"][0].as_py() if len(records) else 0)
+    base = _fold(records, partition, [], baseline, traffic.add)
+    found: list[TopicSearch] = []
+    folds = 1
     for policy in policies:
-        searched, more = _search(records, partition, base, policy, baseline)
+        if estimate:
+            found += _estimates(traffic.topics, base, policy) if policy in ESTIMATED else []
+            continue
+        searched, more = _search(records, partition, traffic.topics, base, policy, baseline)
         found += searched
         folds += more
     return PartitionSearch(found, folds, base.first, base.last, base.sampled, base.observers[0].quarantined)
 
 
+def _estimates(
+    traffic: Mapping[str, TopicTraffic], base: Folded, policy: PolicyName
+) -> Iterator[TopicSearch]:
+    for topic, of in sorted(traffic.items()):
+        found = _Search(topic, _RULES[policy], base, of)
+        yield TopicSearch(topic, policy, found.estimates(), [])
+
+
+_Judge = Callable[[Runs, str, int, bool], object]
+"""Called with the runs, a topic, the number of the first message that is not to be judged yet, and whether the log has ended."""
+
+
+def _fold(
+    records: pa.Table, partition: int, sets: Sequence[PartitionPins], baseline: PartitionPins | None, judge: _Judge
+) -> Folded:  # fmt: skip
+    """Fold the records as they are, and under each set. Each message is judged once."""
+    settling = Settling()
+
+    def settle(runs: Runs) -> None:
+        settling.settle(runs, lambda runs, topic, stop: judge(runs, topic, stop, False))
+
+    folded = fold_side_by_side(records, partition, sets, baseline=baseline, settle=settle)
+    for topic, of in sorted(folded.observers[0].topics.items()):
+        judge(folded, topic, len(of.messages), True)
+    return folded
+
+
+class _Traffic:
+    """What the log's own fold tells of each topic. `first`: the time (ms) of the first record."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self.topics: dict[str, TopicTraffic] = {}
+
+    def add(self, runs: Runs, topic: str, stop: int, last: bool) -> None:
+        observer = runs.observers[0]
+        of = observer.known(topic)
+        if not len(of.messages):
+            return
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = TopicTraffic(self._first)
+        found.add(of, stop, observer.broker.config, last=last)
+
+
+class _Losses(NamedTuple):
+    """How many messages a subscription loses, and of how many it is unknown."""
+
+    lost: int = 0
+    unknown: int = 0
+
+
+class _RoundLosses:
+    """What the subscriptions lose under the values of a round. `asked`: how many values are tried for a topic, and its subscriptions."""
+
+    def __init__(self, rule: _Rule, asked: Mapping[str, tuple[int, Collection[str]]]) -> None:
+        self._rule, self._asked = rule, asked
+        self._found: dict[tuple[int, str, str], _Losses] = {}
+
+    def add(self, runs: Runs, topic: str, stop: int, last: bool) -> None:
+        """Judge the messages of a topic before `stop` that have not been."""
+        count, names = self._asked.get(topic, (0, ()))
+        for run in range(1, count + 1):
+            for name in names:
+                more, before = _judged(self._rule, runs, run, topic, name, stop), self._of(run, topic, name)
+                self._found[run, topic, name] = _Losses(
+                    before.lost + more.lost, before.unknown + more.unknown
+                )
+
+    def of(self, run: int, topic: str) -> dict[str, _Losses]:
+        """By subscription, what a set does."""
+        _, names = self._asked[topic]
+        return {name: self._of(run, topic, name) for name in names}
+
+    def _of(self, run: int, topic: str, name: str) -> _Losses:
+        return self._found.get((run, topic, name), _Losses())
+
+
 def _search(
-    records: pa.Table, partition: int, base: Folded, policy: PolicyName, baseline: PartitionPins | None
-) -> tuple[list[TopicSearch], int]:
+    records: pa.Table, partition: int, traffic: Mapping[str, TopicTraffic], base: Folded, policy: PolicyName,
+    baseline: PartitionPins | None,
+) -> tuple[list[TopicSearch], int]:  # fmt: skip
     rule = _RULES[policy]
-    searches = [
-        _Search(topic, rule, base, of) for topic, of in sorted(base.observers[0].topics.items()) if len(of.messages)
-    ]  # fmt: skip
+    searches = {topic: _Search(topic, rule, base, of) for topic, of in sorted(traffic.items())}
     folds = 0
     for _ in range(ROUNDS):
-        values = {each.topic: wanted for each in searches if (wanted := each.wanted())}
+        values = {topic: wanted for topic, each in searches.items() if (wanted := each.wanted())}
         if not values:
             break
         count = max(map(len, values.values()))
         each_set = [_pins(records, partition, rule, values, place) for place in range(count)]
-        folded = fold_side_by_side(records, partition, each_set, baseline=baseline)
+        losses = _RoundLosses(
+            rule, {topic: (len(each), searches[topic].names) for topic, each in values.items()}
+        )
+        folded = _fold(records, partition, each_set, baseline, losses.add)
         folds += count + 1
-        for each in searches:
-            for place, value in enumerate(values.get(each.topic, ())):
-                each.note(value, folded, place + 1)
-    return [each.result() for each in searches], folds
+        for topic, wanted in values.items():
+            for run, value in enumerate(wanted, 1):
+                searches[topic].note(value, folded, run, losses.of(run, topic))
+    return [each.result() for each in searches.values()], folds
+
+
+def _judged(rule: _Rule, runs: Runs, run: int, topic: str, name: str, stop: int) -> _Losses:
+    """What a set does to those of the messages before `stop` that have not been judged."""
+    before, after = runs.observers[0].known(topic), runs.observers[run].known(topic)
+    first = before.messages.first
+    own, other = before.subscriptions.get(name), after.subscriptions.get(name) or OfSubscription(stop)
+    if own is None:  # it comes later
+        return _Losses()
+    consumed = rule.consumed(own, first, stop)
+    lost = consumed > rule.consumed(other, first, stop)
+    moments = own.acked
+    if rule.of_retention:
+        lost &= _trimmed(runs.observers[run], topic, after, first, stop)
+        moments = own.delivered
+    unknown = 0
+    if (opened := runs.open_loop[run].get(topic)) is not None:
+        unknown = int(((consumed > 0) & (moments.between(first, stop) > moment(opened.clock))).sum())
+    return _Losses(int(lost.sum()), unknown)
 
 
 def _pins(records: pa.Table, partition: int, rule: _Rule, values: dict[str, list[int]], place: int) -> Any:
@@ -159,22 +273,23 @@ def _command(topic: str, rule: _Rule, value: int) -> Admin:
 class _Search:
     """One topic and policy: what was tried, and what to try next."""
 
-    def __init__(self, topic: str, rule: _Rule, base: Folded, of: OfTopic) -> None:
+    def __init__(self, topic: str, rule: _Rule, base: Folded, traffic: TopicTraffic) -> None:
         self.topic, self._rule = topic, rule
         self._points: dict[int, Point] = {}
         self._tried: dict[str, dict[int, tuple[int, int, int | None]]] = {}
-        self._greatest = min(rule.greatest(base, of), _GREATEST[rule.name])
+        self._greatest = min(rule.greatest(base.last, traffic), _GREATEST[rule.name])
         self._guesses: dict[str, int] = {}
         self._counts: dict[str, tuple[int, int]] = {}
-        traffic = _Traffic(of)
-        config = base.observers[0].broker.config
-        for name, mine in sorted(of.subscriptions.items()):
-            consumed = rule.consumed(mine, len(of.messages))
-            self._counts[name] = int((consumed > 0).sum()), _waiting(of, mine)
+        for name, mine in sorted(traffic.subscriptions.items()):
+            self._counts[name] = mine.read if rule.of_retention else mine.acked, mine.waiting
             if self._counts[name][0]:
                 self._tried[name] = {}
-                guess = rule.guess(traffic, mine, config, base.first)
-                self._guesses[name] = min(max(guess, rule.least), self._greatest)
+                self._guesses[name] = min(max(rule.guess(mine), rule.least), self._greatest)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The subscriptions that consumed something."""
+        return self._tried
 
     def wanted(self) -> list[int]:
         """The values to try next, at most `TOGETHER`. None: everything is known."""
@@ -217,41 +332,31 @@ class _Search:
         done = low >= self._greatest if high is None else high == low + 1
         return None if done else (low, high)
 
-    def note(self, value: int, folded: Folded, run: int) -> None:
+    def note(self, value: int, folded: Folded, run: int, losses: Mapping[str, _Losses]) -> None:
         """Note what a value does."""
-        before, after = folded.observers[0].of(self.topic), folded.observers[run].of(self.topic)
-        opened = folded.open_loop[run].get(self.topic)
+        after, opened = folded.observers[run].of(self.topic), folded.open_loop[run].get(self.topic)
         refused = not _in_force(folded, run, self.topic, self._rule, value)
-        lost_, unknown_ = 0, 0
         for name, tried in self._tried.items():
-            lost, unknown = self._judged(name, before, after, folded, run, opened)
+            lost, unknown = losses[name]
             tried[value] = max(lost, refused), unknown, None if opened is None else opened.clock
-            lost_ += lost
-            unknown_ += unknown
-        self._points[value] = Point(value, lost_, unknown_, after.storage, after.peak_storage, refused)
-
-    def _judged(
-        self, name: str, before: OfTopic, after: OfTopic, folded: Folded, run: int, opened: OpenLoop | None
-    ) -> tuple[int, int]:
-        """How many messages a subscription loses, and of how many it is unknown."""
-        count = len(before.messages)
-        own, other = before.subscriptions[name], after.subscriptions.get(name) or OfSubscription(count)
-        consumed = self._rule.consumed(own, count)
-        lost = consumed > self._rule.consumed(other, count)
-        moments = own.acked
-        if self._rule.of_retention:
-            lost &= _trimmed(folded, run, self.topic, after, count)
-            moments = own.delivered
-        unknown = 0
-        if opened is not None:
-            unknown = int(((consumed > 0) & (moments.up_to(count) > moment(opened.clock))).sum())
-        return int(lost.sum()), unknown
+        lost, unknown = map(sum, zip(*losses.values(), strict=True))
+        self._points[value] = Point(value, lost, unknown, after.storage, after.peak_storage, refused)
 
     def result(self) -> TopicSearch:
         """What was found."""
         points = [self._points[value] for value in sorted(self._points)]
         found = [self._requirement(name, *counts) for name, counts in self._counts.items()]
         return TopicSearch(self.topic, self._rule.name, found, points)
+
+    def estimates(self) -> list[Requirement]:
+        """What one fold of the log tells."""
+        return [
+            Requirement(
+                topic=self.topic, subscription=name, policy=self._rule.name, smallest=self._guesses.get(name), loses=None, lost=0,
+                consumed=consumed, waiting=waiting, unknown=0, exact_until=None, refused=False, estimated=True,
+            )
+            for name, (consumed, waiting) in self._counts.items()
+        ]  # fmt: skip
 
     def _requirement(self, name: str, consumed: int, waiting: int) -> Requirement:
         tried = self._tried.get(name, {})
@@ -277,144 +382,51 @@ def _between(low: int, high: int, count: int) -> Iterator[int]:
         yield from (low + (high - low) * step // (count + 1) for step in range(1, count + 1))
 
 
-def _waiting(of: OfTopic, mine: OfSubscription) -> int:
-    """The stored messages that a subscription has neither acked nor lost at the end."""
-    count = len(of.messages)
-    return int(((of.answer.up_to(count) == STORED) & mine.waiting(count)).sum())
-
-
 def _in_force(folded: Folded, run: int, topic: str, rule: _Rule, value: int) -> bool:
     """Whether the broker takes the policy."""
     found = folded.observers[run].broker.lasting.get(topic)
     return found is not None and rule.is_set(found, value)
 
 
-def _trimmed(folded: Folded, run: int, topic: str, of: OfTopic, count: int) -> np.ndarray[Any, Any]:
-    """The messages whose ledgers are gone at the end of a run."""
-    ledgers, _ = of.written.positions_of(np.arange(count))
+def _trimmed(observer: Observer, topic: str, of: OfTopic, first: int, stop: int) -> np.ndarray[Any, Any]:
+    """The messages `first`..`stop` − 1 whose ledgers are gone."""
+    ledgers, _ = of.written.positions_of(np.arange(first, stop))
     try:
-        ledger = folded.observers[run].broker.topic(topic).ledger
+        ledger = observer.broker.topic(topic).ledger
     except KeyError:
         return ledgers >= 0
     found: np.ndarray[Any, Any] = (ledgers >= 0) & ~np.isin(ledgers, [*ledger.ledgers, ledger.current])
     return found
 
 
-# ---- the policies, and the first estimates
+# ---- the policies
 
 
-class _Traffic:
-    """The stored messages of a topic, by place: the record's clock, the publish time (ms), the ledger, and the sum of sizes before."""
-
-    def __init__(self, of: OfTopic) -> None:
-        messages, count = of.messages, len(of.messages)
-        ledgers, _ = of.written.positions_of(np.arange(count))
-        self.numbers = np.flatnonzero(ledgers >= 0)
-        self.ledgers = ledgers[self.numbers]
-        self.clock = np.maximum.accumulate(messages.clock.between(0, count)[self.numbers])
-        self.time = of.times()[self.numbers]
-        self.sizes = np.concatenate(([0], np.cumsum(of.sizes()[self.numbers])))
-        self.starts = np.searchsorted(self.ledgers, self.ledgers)
-        """The place of the first message of each message's ledger."""
-        self.stops = np.searchsorted(self.ledgers, self.ledgers, side="right")
-
-    def released(self, of: OfSubscription, *, in_order: bool) -> Ints:
-        """When each message was acked or taken (ms). `in_order`: when it and all before were."""
-        count = int(self.numbers[-1]) + 1 if len(self.numbers) else 0
-        acked, passed = of.acked.up_to(count)[self.numbers], of.passed.up_to(count)[self.numbers]
-        found: Ints = np.where(acked > 0, time_of(acked), np.where(passed > 0, time_of(passed), _NEVER))
-        found[self.numbers <= of.start] = 0
-        return np.maximum.accumulate(found) if in_order else found
+def _acks(of: OfSubscription, first: int, stop: int) -> Ints:
+    return of.consumptions(first, stop)
 
 
-def _last_round(times: Ints, first: int, interval: int) -> Ints:
-    """The last round of a check up to each time (ms)."""
-    return first + (times - first) // interval * interval
+def _reads(of: OfSubscription, first: int, stop: int) -> Ints:
+    return of.deliveries.between(first, stop).astype(np.int64)
 
 
-def _seconds(ages: Ints) -> int:
-    """The greatest of some ages (ms), in whole seconds, rounded up."""
-    return int(-(-ages.max() // 1000)) if len(ages) else 0
-
-
-def _guess_ttl(traffic: _Traffic, of: OfSubscription, config: ServiceConfiguration, first: int) -> int:
-    """The age of the oldest message that was still unacked at a check and acked later."""
-    interval = int(CHECKS["messageExpiry"].interval(config))
-    released = traffic.released(of, in_order=False)
-    acked = (released < _NEVER) & (released > 0)
-    if not interval or not acked.any():
-        return 0
-    check = _last_round(released[acked], first, interval)
-    seen = check > traffic.clock[acked]
-    return _seconds((check - traffic.time[acked])[seen])
-
-
-def _guess_time(traffic: _Traffic, of: OfSubscription, config: ServiceConfiguration, first: int) -> int:
-    """The greatest age of the oldest unacked message at a check; if not precise, since its ledger closed."""
-    interval = int(CHECKS["backlogQuota"].interval(config))
-    if not interval or not len(traffic.numbers):
-        return 0
-    released = traffic.released(of, in_order=True)
-    before = np.concatenate(([0], released[:-1]))
-    front = (released > before) & (released < _NEVER)
-    check = _last_round(released[front], first, interval)
-    since, stored = traffic.time[front], traffic.clock[front]
-    if not config.preciseTimeBasedBacklogQuotaCheck:
-        last = traffic.stops[front] - 1
-        closed = traffic.clock[last]
-        following = last + 1 < len(traffic.clock)
-        since = np.where(following, closed, _NEVER)
-        stored = since
-    seen = (check > stored) & (check > before[front])
-    return _seconds((check - since)[seen])
-
-
-def _guess_size(traffic: _Traffic, of: OfSubscription, config: ServiceConfiguration, first: int) -> int:
-    """One more than the subscription's largest backlog at a check, as the broker estimates it."""
-    interval = int(CHECKS["backlogQuota"].interval(config))
-    if not interval or not len(traffic.numbers):
-        return 0
-    released = traffic.released(of, in_order=True)
-    checks = np.unique(_last_round(traffic.clock, first, interval) + interval)
-    stored, passed = np.searchsorted(traffic.clock, checks), np.searchsorted(released, checks)
-    most = 0
-    sizes = traffic.sizes
-    for end, done in zip(stored.tolist(), np.minimum(passed, stored).tolist(), strict=True):
-        size = int(sizes[end])
-        if done:
-            start, stop = int(traffic.starts[done - 1]), min(int(traffic.stops[done - 1]), end)
-            own = int(sizes[stop] - sizes[start])
-            size -= int(sizes[start]) + consumed_size(own, stop - start, done - 1 - start)
-        most = max(most, size)
-    return most + 1
-
-
-def _acks(of: OfSubscription, count: int) -> Ints:
-    return of.consumptions(count)
-
-
-def _reads(of: OfSubscription, count: int) -> Ints:
-    return of.deliveries.up_to(count).astype(np.int64)
-
-
-def _span(base: Folded, of: OfTopic) -> int:
-    """An age (ms) that no message reaches within the log."""
-    times: list[int] = [base.first, *of.messages.publish_time, *of.times().tolist()]
-    return base.last - min(times) + 1000
+def _longest(last: int, traffic: TopicTraffic) -> int:
+    """An age (s) that no message reaches within the log."""
+    return (last - traffic.oldest + 1000) // 1000
 
 
 class _Rule(NamedTuple):
     """How a policy is set, and what a good first estimate of it is. `least`: the smallest value that is not another policy.
-    `greatest`: with it, the policy takes nothing."""
+    `greatest`: with it, the policy takes nothing; it gets the time (ms) of the log's end."""
 
     name: PolicyName
     call: str
     least: int
     body: Callable[[int], Any]
-    greatest: Callable[[Folded, OfTopic], int]
-    guess: Callable[[_Traffic, OfSubscription, ServiceConfiguration, int], int]
+    greatest: Callable[[int, TopicTraffic], int]
+    guess: Callable[[SubscriptionTraffic], int]
     is_set: Callable[[Policies, int], bool]
-    consumed: Callable[[OfSubscription, int], Ints] = _acks
+    consumed: Callable[[OfSubscription, int, int], Ints] = _acks
     of_retention: bool = False
 
 
@@ -429,35 +441,36 @@ def _retention(**limit: int) -> RetentionPolicies:
     return RetentionPolicies(**{"retentionTimeInMinutes": -1, "retentionSizeInMB": -1} | limit)
 
 
-def _stored_bytes(base: Folded, of: OfTopic) -> int:
-    return int(of.sizes().sum())
+def _seconds(age: int) -> int:
+    """An age (ms) in whole seconds, rounded up."""
+    return -(-age // 1000)
 
 
 _RULES: dict[PolicyName, _Rule] = {
     each.name: each
     for each in (
         _Rule(
-            "messageTTL", "messageTTL", 1, lambda value: value, lambda base, of: _span(base, of) // 1000, _guess_ttl,
+            "messageTTL", "messageTTL", 1, lambda value: value, _longest, lambda of: _seconds(of.ttl),
             lambda policies, value: policies.messageTTL == value,
         ),
         _Rule(
             "limitSize", "backlogQuota?backlogQuotaType=destination_storage", 0, lambda value: _eviction(limitSize=value),
-            lambda base, of: _stored_bytes(base, of) + 1, _guess_size,
+            lambda last, of: of.size + 1, lambda of: of.size,
             lambda policies, value: policies.backlogQuota.get("destination_storage") == _eviction(limitSize=value),
         ),
         _Rule(
             "limitTime", "backlogQuota?backlogQuotaType=message_age", 1, lambda value: _eviction(limitTime=value),
-            lambda base, of: _span(base, of) // 1000, _guess_time,
+            _longest, lambda of: _seconds(of.age),
             lambda policies, value: policies.backlogQuota.get("message_age") == _eviction(limitTime=value),
         ),
         _Rule(
             "retentionTimeInMinutes", "retention", 0, lambda value: _retention(retentionTimeInMinutes=value),
-            lambda base, of: (base.last - base.first) // 60_000 + 1, lambda *_: 0,
+            lambda last, of: (last - of.first) // 60_000 + 1, lambda of: 0,
             lambda policies, value: policies.retention == _retention(retentionTimeInMinutes=value), _reads, True,
         ),
         _Rule(
             "retentionSizeInMB", "retention", 0, lambda value: _retention(retentionSizeInMB=value),
-            lambda base, of: _stored_bytes(base, of) // MEGABYTE + 1, lambda *_: 0,
+            lambda last, of: of.size // MEGABYTE + 1, lambda of: 0,
             lambda policies, value: policies.retention == _retention(retentionSizeInMB=value), _reads, True,
         ),
     )

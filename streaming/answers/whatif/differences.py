@@ -4,10 +4,8 @@ The problem
     Under other policies, each message may be acked, lost or refused where it was not, for each subscription. A log has millions of them.
 
 The idea
-    Nothing changes any more for a message that no run has: each has deleted its ledger, or never stored it. No cursor goes back to it, and
-    whatever comes later is of other messages. So a comparison need not wait for the end of the log: piece by piece, it counts what is
-    settled, keeps the differences, and lets the runs forget the messages (`Comparison.settle`). What is left at the end it compares then.
-    Both give the same rows.
+    A comparison need not wait for the end of the log: piece by piece, it counts what is settled (see `streaming.answers.whatif.settling`),
+    keeps the differences, and lets the runs forget the messages. What is left at the end it compares then. Both give the same rows.
 """
 
 from __future__ import annotations
@@ -43,6 +41,7 @@ from streaming.answers.whatif.observed import (
     time_of,
 )
 from streaming.answers.whatif.series import TimeSeries
+from streaming.answers.whatif.settling import Settling
 from streaming.answers.whatif.side_by_side import Folded, Runs, numbers_in
 from streaming.answers.whatif.texts import numbered
 
@@ -97,38 +96,20 @@ class Comparison:
         self._differences = DifferenceTable(names, file, None if before is None else before.texts)
         self._answers: dict[tuple[int, str], Ints] = {}
         self._counts: dict[tuple[int, str, str], Counter[str]] = {}
-        self._tries: dict[str, int] = {}
+        self._settling = Settling(None if before is None else before.tries)
         if before is not None:
             self._answers = {(run, topic): np.array(counts) for run, topic, counts in before.answers}
             self._counts = {(run, topic, name): Counter(counts) for run, topic, name, counts in before.counts}
-            self._tries = before.tries
 
     def keep(self) -> bytes:
         """What is needed to go on, with other rows."""
         answers = [(*of, answered.tolist()) for of, answered in self._answers.items()]
         counts = [(*of, dict(counts)) for of, counts in self._counts.items()]
-        return msgspec.msgpack.encode(_Kept(self._differences.texts, answers, counts, self._tries))
+        return msgspec.msgpack.encode(_Kept(self._differences.texts, answers, counts, self._settling.tries))
 
     def settle(self, runs: Runs) -> None:
-        """A piece is folded: compare what is settled of the topics of which that is half, at least. So no message is copied often."""
-        everything = [*runs.observers, *runs.beside]
-        for topic in {topic for each in everything for topic in each.touched}:
-            messages = runs.messages[topic]
-            first = messages.first
-            least = max(_SETTLED, (len(messages) - first) // 2, self._tries.get(topic, 0))
-            if len(messages) - first < least or not all(topic in each.topics for each in everything):
-                continue
-            tried = stop = min(each.settled(topic) for each in everything)
-            if tried - first < least:
-                continue
-            for each in everything:
-                stop = each.known(topic).waiting(first, stop)
-            self._tries[topic] = 0 if stop == tried else 2 * (tried - first)
-            if stop > first:
-                self.compare(runs, topic, stop)
-                for each in everything:
-                    each.known(topic).forget(stop)
-                messages.forget(stop)
+        """A piece is folded: compare what is settled."""
+        self._settling.settle(runs, self.compare)
 
     def forget(self, runs: Runs, topic: str, subscription: str | None) -> None:
         """Nobody asks any more what became of a subscription that is deleted in all runs, or (None) of a topic that is."""
@@ -142,7 +123,7 @@ class Comparison:
         for each in everything:
             each.topics.pop(topic, None)
         runs.messages.pop(topic, None)
-        self._tries.pop(topic, None)
+        self._settling.tries.pop(topic, None)
         self._answers = {of: counts for of, counts in self._answers.items() if of[1] != topic}
         self._counts = {of: counts for of, counts in self._counts.items() if of[1] != topic}
 
@@ -213,10 +194,6 @@ def rearranged(kept: bytes, runs: Sequence[int]) -> bytes:
         if run == number
     ]
     return msgspec.msgpack.encode(before._replace(answers=answers, counts=counts))
-
-
-_SETTLED = 256
-"""So many messages of a topic are compared at a time, at least, if they are not the last."""
 
 
 def _is_over(mine: OfSubscription | None, first: int) -> bool:

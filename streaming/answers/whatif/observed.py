@@ -479,10 +479,10 @@ class OfSubscription:
             self._parted.append((self._done + 1, count, value))
         self._done = count - 1
 
-    def waiting(self, count: int) -> np.ndarray[Any, Any]:
-        """Which of the topic's publishes are in its backlog, if they were stored."""
-        found = self.open(0, count)
-        found &= np.arange(count) > self.start
+    def waiting(self, first: int, stop: int) -> np.ndarray[Any, Any]:
+        """Which of the publishes `first`..`stop` − 1 are in its backlog, if they were stored."""
+        found = self.open(first, stop)
+        found &= np.arange(first, stop) > self.start
         return found & (not self.gone)
 
     def back_to(self, number: int) -> None:
@@ -496,10 +496,10 @@ class OfSubscription:
         kept = {each.number for at in ack.positions if (each := written.at(at)) is not None}
         self.revive(written.last_number_up_to(mark_delete), kept)
 
-    def consumptions(self, count: int) -> Ints:
-        """How often each message was acked: again after the cursor went back."""
-        found: Ints = self._former.up_to(count).astype(np.int64)
-        found += self.acked.up_to(count) > 0
+    def consumptions(self, first: int, stop: int) -> Ints:
+        """How often each of the messages `first`..`stop` − 1 was acked: again after the cursor went back."""
+        found: Ints = self._former.between(first, stop).astype(np.int64)
+        found += self.acked.between(first, stop) > 0
         return found
 
     def revive(self, number: int, kept: set[int] = frozenset()) -> None:  # type: ignore[assignment]
