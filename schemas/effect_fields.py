@@ -117,6 +117,13 @@ class TopicEventFields(Fields, frozen=True):
     """The names of the producers that lost their access to another with ExclusiveWithFencing."""
 
 
+class PublishThrottledFields(Fields, frozen=True):
+    """How long a connection is not read."""
+
+    until: int
+    """When the broker reads it again (ms since the epoch), unless others use up the rate until then."""
+
+
 class MirrorDriftFields(Fields, frozen=True):
     """How else a subscription differs."""
 

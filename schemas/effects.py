@@ -415,12 +415,25 @@ class Unsupported(NamedTuple):
     """What is not supported."""
 
 
+class PublishThrottled(NamedTuple):
+    """A message exceeded a publish rate. A broker then reads no more from its connection for a while, and `magnetar serve` carries out no
+    more of its commands. In a log, nothing is delayed: another row follows when the rate is exceeded again after that."""
+
+    topic: str
+    connection: str
+    """The producer's connection; empty: the message is in the short form, or came through REST. The row is not an answer."""
+    producer_name: str
+    cause: str
+    """Whose rate was exceeded."""
+    fields: f.PublishThrottledFields
+
+
 Effect = (
     SendReceipt | SendError | ProducerSuccess | Success | Error | CloseProducer | CloseConsumer | CloseConnection
     | Message | AckResponse | ActiveConsumerChange | ReachedEndOfTopic | GetLastMessageIdResponse | PartitionedMetadataResponse
     | LookupResponse | GetSchemaResponse | GetOrCreateSchemaResponse | AdminResponse | CursorMoved
     | Expired | Evicted | LedgerClosed | LedgerDeleted | TopicEvent | SubscriptionEvent | MirrorDrift | Tick | Quarantined
-    | Unsupported
+    | Unsupported | PublishThrottled
 )  # fmt: skip
 
 KINDS: dict[type[Effect], str] = {
@@ -429,7 +442,9 @@ KINDS: dict[type[Effect], str] = {
 """Each kind's name in the output: SendReceipt is SEND_RECEIPT."""
 
 RESPONSES = frozenset(
-    kind for effect, kind in KINDS.items() if "connection" in effect._fields and effect is not Unsupported
+    kind
+    for effect, kind in KINDS.items()
+    if "connection" in effect._fields and effect not in (Unsupported, PublishThrottled)
 )
 """The kinds that go to a client's connection."""
 

@@ -42,7 +42,7 @@ from streaming.broker.admin import (
 )
 from streaming.broker.admin_table import TOPIC, Call, Table
 from streaming.broker.config import PROFILE_OF, RELEASES, BadSetting, ServiceConfiguration, configuration
-from streaming.broker.context import NEVER, Acked, Context, namespace_of
+from streaming.broker.context import NEVER, Acked, Context, Throttled, namespace_of
 from streaming.broker.deleted_topics import DeletedTopics
 from streaming.broker.entries import NoEntries
 from streaming.broker.errors import LogOrderError
@@ -266,6 +266,20 @@ class Broker:
     def watch_acks(self) -> None:
         """Note from now on what is acked, for `take_acks`."""
         self._ctx.acks = []
+
+    def watch_throttled(self) -> list[Throttled]:
+        """From now on, the connections that begin to exceed a publish rate are in the list. Whoever has dealt with them clears it."""
+        self._ctx.throttled = []
+        return self._ctx.throttled
+
+    def throttled_until(self, topic: str, connection: str, now: int) -> int:
+        """Until when (ms) a server reads no more from a connection because of what it published to a topic, as it looks at `now` (ms). 0:
+        it reads again."""
+        try:
+            found = self.topic(topic)
+        except KeyError:
+            return 0
+        return rate_limits.throttled_until(self._ctx, found, connection, now)
 
     def take_acks(self) -> list[Acked]:
         """What was acked since the last call, in order. Call it before each `take`."""

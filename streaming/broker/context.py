@@ -60,6 +60,14 @@ class RateLimits(msgspec.Struct, array_like=True):
     publish: PublishRateLimiter | None = None
 
 
+class Throttled(NamedTuple):
+    """A message to `topic` exceeded a publish rate, so its connection is not to be read `until` then (ms), or longer."""
+
+    topic: str
+    connection: str
+    until: int
+
+
 ROWS = 1 << 14
 ROW_BYTES = 1 << 11
 """When so many effects wait, they are handed on, so that a record with a million of them doesn't need memory for all. An effect
@@ -126,6 +134,7 @@ class Context:
         "schemas",
         "spent_at",
         "tenants",
+        "throttled",
         "timers",
         "unloaded",
         "until",
@@ -163,6 +172,7 @@ class Context:
         self.lost: list[str] = []
         self.parted: dict[tuple[str, str], None] = {}
         self.acks: list[Acked] | None = None
+        self.throttled: list[Throttled] | None = None
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
         self.policies_epoch = 0  # rises when a policy or the configuration changes

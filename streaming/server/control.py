@@ -117,7 +117,7 @@ class Control:
                 raise BadCall("advance: time can't go back")
             if before + call.advance > LATEST_TIME:
                 raise BadCall("advance: the clock ends in the year 5138")
-            self._clock.move_to(before + call.advance)
+            await self._move_to(before + call.advance)
         elif call.advance_to_next is not None:
             due = self._engine.next_due()
             if due > min(LATEST_TIME, before + call.advance_to_next):
@@ -129,6 +129,14 @@ class Control:
         await self._engine.tick()
         now = self._clock.now()
         return MovedAnswer(now, now - before)
+
+    async def _move_to(self, time: int) -> None:
+        """Move the clock. On the way, what publish rates hold back is carried out when its time comes."""
+        while (due := self._engine.resumes_at) < time:
+            self._clock.move_to(due)
+            self._server.release()
+            await self._engine.tick()
+        self._clock.move_to(time)
 
     # -- faults
 

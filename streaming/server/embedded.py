@@ -40,6 +40,7 @@ from sinks.lock import exclusive
 from sinks.outputs import name_full
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
+from streaming.broker.context import NEVER, Throttled
 from streaming.broker.errors import StateVersionError
 from streaming.broker.rates.rate import seconds_of_interval
 from streaming.fold.live import LiveFold
@@ -147,6 +148,10 @@ class EmbeddedEngine:
         self._judge = judge_each if test_double else judge
         self._deliver: Deliver = _nobody
         self._waiting = _Commands()
+        self._paused: dict[str, int] = {}
+        """Until when (ms) nothing is carried out that a connection sends, and because of which topics."""
+        self._paused_by: dict[str, set[str]] = {}
+        self._throttled: list[Throttled] = []
         self._offset = -1
         self._connections = 0
         self._life = 0
@@ -190,6 +195,7 @@ class EmbeddedEngine:
                 except _BAD_DATA as error:
                     raise BadData(f"{self._data}: {error}") from error
             self._resources = stack.pop_all()
+        self._throttled = self._fold.broker.watch_throttled()
         self.greeting: asyncio.Future[Greeting] = self._loop.create_future()
         self._life = self._offset + 1
         self.clock.go_on(self._fold.broker.clock)
@@ -257,7 +263,10 @@ class EmbeddedEngine:
         delivered = None if done is None else lambda _: done()
         key = connection
         if value.startswith(_LOST):
-            for each in self._waiting.drop(connection, _is_flow):  # nobody would get what they bring
+            unwanted = _is_flow  # nobody would get what they bring
+            if self._release(connection):
+                unwanted = _is_command  # a broker never reads what it had not read by then
+            for each in self._waiting.drop(connection, unwanted):
                 if each.delivered is not None:
                     each.delivered(len(each.values))
             if connection not in self._waiting:
@@ -341,7 +350,15 @@ class EmbeddedEngine:
     def next_due(self) -> int:
         """The time (ms) at which the broker next does something by itself. `streaming.broker.context.NEVER`: not at all."""
         self._round()
-        return self._fold.broker.next_due()
+        return self._next_due()
+
+    def _next_due(self) -> int:
+        return min(self._fold.broker.next_due(), self.resumes_at)
+
+    @property
+    def resumes_at(self) -> int:
+        """When commands are next carried out that a publish rate holds back (ms). `streaming.broker.context.NEVER`: there are none."""
+        return min(self._paused.values(), default=NEVER)
 
     async def tick(self) -> None:
         """Do what is due by now."""
@@ -366,8 +383,11 @@ class EmbeddedEngine:
         self.clock.set_back(snapshot.now)
         if self._log is not None:
             self._log.cut(snapshot.length)
+        for connection in [*self._paused]:
+            self._release(connection)
         self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
         self._fold = self._new_fold(snapshot.state)
+        self._throttled = self._fold.broker.watch_throttled()
         self._lists.clear()
         for connection in self._fold.broker.connections:
             self.post(connection, None, to_json(ConnectionLost(connection=connection)))
@@ -409,6 +429,7 @@ class EmbeddedEngine:
 
     def _round(self, seconds: float = inf) -> None:
         """Fold what waits, until so many seconds are over."""
+        self._release_due()
         now = time.monotonic()
         until = now + seconds
         while self._waiting and now < until:
@@ -445,7 +466,7 @@ class EmbeddedEngine:
                 return True
             done.append(folded)
             times.append(time.monotonic())
-            return times[-1] < until
+            return times[-1] < until and not self._throttled
 
         began = time.thread_time()
         try:
@@ -457,6 +478,7 @@ class EmbeddedEngine:
         folded = done[-1]
         if values:
             self._most = round(min(max(folded * _ROUND_SECONDS / (took + 1e-9), 1), RECORDS_PER_ROUND))
+        self._pause()
         logged = time.monotonic()
         self._log_all(records if folded == len(values) else records.piece(0, folded))
         self._offset += folded
@@ -488,6 +510,38 @@ class EmbeddedEngine:
                 self._log.finish(self._entries)
                 if self._log.is_due():
                     self._log.checkpoint(self._fold, self._entries)
+
+    # -- publish rates
+
+    def _pause(self) -> None:
+        """Hold back what connections send that exceed a publish rate. A client may publish to several topics."""
+        for each in self._throttled:
+            if not each.connection.startswith(f"{self._life}."):
+                continue  # a log's own, or nobody's, as of messages through REST
+            self._waiting.hold(each.connection)
+            topics = self._paused_by.setdefault(each.connection, set())
+            topics.add(each.topic)
+            self._paused[each.connection] = max(self._paused.get(each.connection, 0), each.until)
+        self._throttled.clear()
+
+    def _release_due(self) -> None:
+        now = self.clock.now()
+        for connection in [each for each, until in self._paused.items() if until <= now]:
+            broker = self._fold.broker
+            topics = self._paused_by[connection]
+            until = max(broker.throttled_until(topic, connection, now) for topic in topics)
+            if until > now:  # others have used the rate meanwhile
+                self._paused[connection] = until
+            else:
+                self._release(connection)
+
+    def _release(self, connection: str) -> bool:
+        """Carry out again what a connection sends. Returns whether it was held back."""
+        if self._paused.pop(connection, None) is None:
+            return False
+        del self._paused_by[connection]
+        self._waiting.release(connection)
+        return True
 
     def _settle(
         self, taken: list[TakenTurn[str | None, _Pending]], done: list[int], times: list[float]
@@ -601,6 +655,8 @@ class EmbeddedEngine:
         waiting = [each for round_ in self._folded for each in round_.pending]
         self._folded.clear()
         self._durable = 0
+        for connection in [*self._paused]:
+            self._release(connection)
         while self._waiting:
             waiting.append(self._waiting.take().item)
         for each in (*waiting, *pending):
@@ -617,7 +673,7 @@ class EmbeddedEngine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._timer_due = self._fold.broker.next_due()
+        due = self._timer_due = self._next_due()
         if (seconds := self.clock.seconds_until(due)) is not None:
             self._timer = self._loop.call_later(min(seconds, _LONGEST_WAIT), self._wake)
 
@@ -659,6 +715,10 @@ _LONGEST_WAIT = 3600.0
 
 def _is_flow(pending: _Pending) -> bool:
     return bool(pending.values) and pending.values[0].startswith(_FLOW)
+
+
+def _is_command(pending: _Pending) -> bool:
+    return pending.done is None
 
 
 def _nobody(rows: Sequence[Row]) -> None:

@@ -43,17 +43,21 @@ class FairQueue(Generic[K, T]):
         self._served: set[K] = set()
         self._now = 0.0
         self._most = _KEPT
+        self._held: dict[K, deque[tuple[T, float]]] = {}
 
     def __len__(self) -> int:
-        """The number of keys that have something to do."""
+        """The number of keys that have something to do, those that are held left out."""
         return len(self._of)
 
     def __contains__(self, key: K) -> bool:
-        """Whether a key has something to do."""
-        return key in self._of
+        """Whether a key has something to do, held or not."""
+        return key in self._of or bool(self._held.get(key))
 
     def put(self, key: K, item: T, cost: float) -> None:
         """Have an item wait, which takes about `cost` seconds."""
+        if (held := self._held.get(key)) is not None:
+            held.append((item, cost))
+            return
         if not self._of and not self._served:
             self.forget()
         if (items := self._of.get(key)) is not None:
@@ -87,15 +91,29 @@ class FairQueue(Generic[K, T]):
             del self._of[key], self._valid[key]
         return TakenTurn(key, item, cost)
 
+    def hold(self, key: K) -> None:
+        """It is nobody's turn with this key until it is released."""
+        if key not in self._held:
+            self._held[key] = self._of.pop(key, deque())
+            self._valid.pop(key, None)
+
+    def release(self, key: K) -> None:
+        """Items of the key have their turns again, as if they came now. It need not be held."""
+        for item, cost in self._held.pop(key, ()):
+            self.put(key, item, cost)
+
     def put_back(self, taken: TakenTurn[K, T], *, cost: float | None = None) -> None:
         """Have an item wait again that was not done, before all others of its key. `cost`: if the estimate is another one now."""
         key, item, estimate = taken
         self._had[key] -= estimate
+        if (held := self._held.get(key)) is not None:
+            held.appendleft((item, estimate if cost is None else cost))
+            return
         self._of.setdefault(key, deque()).appendleft((item, estimate if cost is None else cost))
         self._tag(key)
 
     def drop(self, key: K, unwanted: Callable[[T], bool]) -> list[T]:
-        """Forget some items of a key that wait. Returns them."""
+        """Forget some items of a key that wait. Returns them. The key must not be held."""
         items = self._of.get(key, deque())
         dropped = [item for item, _ in items if unwanted(item)]
         if dropped:

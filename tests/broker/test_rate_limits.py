@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.commands import AnyCommand, BrokerConfig, Flow, SubType, Tick, to_json
-from schemas.effects import AdminResponse, Effect, Error, Message, SendReceipt, Success
+from schemas.effects import AdminResponse, Effect, Error, Message, PublishThrottled, SendReceipt, Success
 from streaming.broker.broker import Broker
 from streaming.broker.config import CLASSIC_RATE_LIMITER
 from streaming.broker.policies.admin_calls import policy_of
@@ -603,6 +603,24 @@ def test_a_publish_rate_counts_when_it_is_exceeded_and_delays_nothing(
     assert paused(run) == 3
     run.wait(60)
     assert paused(run) == 0
+
+
+def test_a_message_that_exceeds_a_publish_rate_has_a_row() -> None:
+    """Once for a connection, until it would be read again."""
+    run = Run(now=60_000_000, brokerPublisherThrottlingMaxMessageRate=4)
+    run.namespace("POST", "publishRate", {"publishThrottlingRateInMsg": 2})
+    run.create_producer("p", 1, "a")
+
+    def throttled(number: int) -> list[tuple[str, int]]:
+        effects = of(run.send(number, name="p", id_=1, connection="a"), PublishThrottled)
+        return [(each.cause, each.fields.until - run.now) for each in effects]
+
+    topic, broker = "the publish rate of the topic", "the publish rate of the broker"
+    assert [throttled(n) for n in range(4)] == [[], [(topic, 500)], [], []]
+    run.wait(2)
+    assert [throttled(n) for n in range(4, 6)] == [[], [(topic, 500)]]
+    run.admin("POST", "/publishRate", {"publishThrottlingRateInMsg": 100})
+    assert [throttled(n) for n in range(6, 9)] == [[], [(broker, 250)], []]
 
 
 def test_a_publish_rate_in_bytes() -> None:

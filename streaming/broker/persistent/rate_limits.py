@@ -6,12 +6,15 @@ quirk: each change of any policy gives all permits at once, even if no rate chan
 """
 
 from schemas.commands import Subscribe
+from schemas.effect_fields import PublishThrottledFields
+from schemas.effects import PublishThrottled
 from streaming.broker.config import CLASSIC_RATE_LIMITER
-from streaming.broker.context import Context
+from streaming.broker.context import Context, Throttled
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import DispatchRate, broker_dispatch_rate, broker_publish_rate
+from streaming.broker.producer.producer import Producer
 from streaming.broker.rates.dispatch_rate_limiter import BACKOFF, DispatchRateLimiter, ReadThrottle
 from streaming.broker.rates.publish_rate_limiter import PublishRateLimiter
 from streaming.broker.rates.token_bucket import TokenBucket
@@ -175,20 +178,39 @@ def _look(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscrip
         _leave(ctx, topic, subscription, look)
 
 
-def published(ctx: Context, topic: PersistentTopic, connection: str, messages: int, size: int) -> None:
-    """A message was published. If it exceeds a publish rate, a real broker reads no more from its connection for a while.
+def published(ctx: Context, topic: PersistentTopic, producer: Producer, messages: int, size: int) -> None:
+    """A message was published. If it exceeds a publish rate, a broker reads no more from its connection for a while.
 
     That is counted once for a connection, whichever rate is exceeded. Pulsar counts it for every topic to which the connection
     publishes.
     """
-    limiters = [topic.publish_limiter]
-    if ctx.limits.publish is not None:
-        limiters.append(ctx.limits.publish)
-    exceeded = [limiter for limiter in limiters if limiter.exceeded(messages, size, ctx.clock)]
-    if exceeded and not any(connection in limiter.paused for limiter in limiters):
-        topic.publish_limited.record(1, ctx.clock, ctx.config)
+    limiters, connection = _publish_limiters(ctx, topic), producer.connection
+    exceeded = [limiter for limiter in limiters.values() if limiter.exceeded(messages, size, ctx.clock)]
+    is_paused = any(connection in limiter.paused for limiter in limiters.values())
     for limiter in exceeded:
         limiter.pause(connection, ctx.clock)
+    if exceeded and not is_paused:
+        topic.publish_limited.record(1, ctx.clock, ctx.config)
+        until = throttled_until(ctx, topic, connection, ctx.clock)
+        cause = ", ".join(name for name, limiter in limiters.items() if limiter in exceeded)
+        fields = PublishThrottledFields(until=until)
+        ctx.emit(PublishThrottled(topic.name, connection, producer.name, cause, fields))
+        if ctx.throttled is not None:
+            ctx.throttled.append(Throttled(topic.name, connection, until))
+
+
+def throttled_until(ctx: Context, topic: PersistentTopic, connection: str, now: int) -> int:
+    """Until when (ms) a connection is not read because of what it published to a topic, as it looks at `now`. 0: it is read."""
+    limiters = _publish_limiters(ctx, topic).values()
+    return max(limiter.paused_until(connection, now) for limiter in limiters)
+
+
+def _publish_limiters(ctx: Context, topic: PersistentTopic) -> dict[str, PublishRateLimiter]:
+    """The limiters of a topic's producers, by whose rate it is."""
+    limiters = {"the publish rate of the topic": topic.publish_limiter}
+    if ctx.limits.publish is not None:
+        limiters["the publish rate of the broker"] = ctx.limits.publish
+    return limiters
 
 
 # -- the subscribe rate -------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
-"""When a real broker would stop reading from a producer's connection (mirrors `PublishRateLimiterImpl` of Pulsar 4.0.7).
+"""When a broker stops reading from a producer's connection (mirrors `PublishRateLimiterImpl` of Pulsar 4.0.7).
 
-The commands of a log have been read already, so a limit delays and refuses nothing here. It only counts.
+The commands of a log have been read already, so a limit delays and refuses nothing here. A server holds back what it has not
+carried out yet, see `Broker.watch_throttled`.
 """
 
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from streaming.broker.policies.hierarchy import PublishRate
 from streaming.broker.rates.token_bucket import TokenBucket
@@ -51,6 +53,16 @@ class PublishRateLimiter(msgspec.Struct, array_like=True):
         if not self.paused:
             self.until = now + self._wait(now)
         self.paused[connection] = None
+
+    def paused_until(self, connection: str, now: int) -> int:
+        """Until when (ms) a connection is not read, as it looks at `now`. 0: it is read. Changes nothing."""
+        if connection not in self.paused:
+            return 0
+        if now < self.until:
+            return self.until
+        messages, size = (None if each is None else replace(each) for each in (self.messages, self.bytes))
+        wait = PublishRateLimiter(None, messages, size)._wait(now)
+        return now + wait if wait else 0
 
     def _resume(self, now: int) -> None:
         wait = self._wait(now)

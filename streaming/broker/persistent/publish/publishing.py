@@ -108,7 +108,7 @@ def _publish(
     topic.counters.messages_in += messages
     topic.counters.bytes_in += write.size
     if policies.publish_throttled:
-        rate_limits.published(ctx, topic, write.producer.connection, messages, write.size)
+        rate_limits.published(ctx, topic, write.producer, messages, write.size)
     refusal = too_large(ctx, policies, write)
     if refusal is None and write.metadata.deliver_at_time is not None:
         refusal = _too_late(policies, write, write.metadata.deliver_at_time)
