@@ -42,6 +42,9 @@ _COORDINATES = ("partition", "offset", "timestamp", "topic")
 _VALUE, _VALUE_BASE64 = "value", "value_base64"
 _NAMED = 5  # records that an error names
 
+_WRITTEN = ("tables", "quarantine", "segments", "store")
+"""The folders of which a run or a replay that wrote anything has one, at least."""
+
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -100,8 +103,8 @@ class Quarantine:
     """The quarantine in the store of a run, or in the folder of a replay."""
 
     def __init__(self, url: str) -> None:
-        """`url`: a local folder or any URI pyarrow can open. Raises `QuarantineError` if there is no such folder,
-        and `Damaged` for a replay that is not whole."""
+        """`url`: a local folder or any URI pyarrow can open. Raises `QuarantineError` if there is no such folder, or if no run or replay
+        has written to it, and `Damaged` for a replay that is not whole."""
         self.url = url
         self._storage = Storage(url)
         # With a folder of its own for what is not whole yet: a query that starts clears that of its store.
@@ -114,6 +117,10 @@ class Quarantine:
             if is_data_folder(self._storage.folder):
                 raise QuarantineError(replay_first(self._storage.folder))
             check_whole(self._storage.folder)
+            if not any((self._storage.folder / each).is_dir() for each in _WRITTEN):
+                raise QuarantineError(
+                    f"{url}: no run or replay has written anything here; name the --store of a run, or the folder of a replay"
+                )
 
     @property
     def of_replay(self) -> bool:

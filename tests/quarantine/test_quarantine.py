@@ -460,3 +460,6 @@ def test_a_note_does_not_disturb_the_query(out: Path, log: Path, tmp_path: Path)
 def test_an_error_of_a_quarantine_is_one_of_value(tmp_path: Path) -> None:
     with pytest.raises(QuarantineError):
         Quarantine(str(tmp_path / "absent"))
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(QuarantineError, match="no run or replay has written anything here"):
+        Quarantine(str(tmp_path))
