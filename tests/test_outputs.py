@@ -70,7 +70,7 @@ def _is_number(param: Any) -> bool:
         "help", "batches", "partitions", "cores", "spark", "overwrite", "as_json", "processes", "with_spark", "seed", "send_timeout",
         "sequence_id", "retention", "quota", "ttl", "inactive", "deduplication", "batch", "diff", "number", "max_states", "tries", "shuffle_partitions", "max_offsets",
         "tables", "quality", "metrics_label_sets", "insecure", "fsync", "test_double", "paced", "count", "timestamp", "force", "applied",
-        "port", "raw", "every", "again", "producers",
+        "port", "raw", "every", "again", "producers", "estimate",
     }  # fmt: skip
 
 
