@@ -40,7 +40,7 @@ from sinks.lock import exclusive
 from sinks.outputs import name_full
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
-from streaming.broker.context import NEVER, Throttled
+from streaming.broker.context import Throttled
 from streaming.broker.errors import StateVersionError
 from streaming.broker.rates.rate import seconds_of_interval
 from streaming.fold.live import LiveFold
@@ -56,6 +56,7 @@ from streaming.server.data_folder import PARTITION, RECORDS_PER_ROUND, BadData, 
 from streaming.server.engine import Deliver, EngineStopped, Greeting, StoredEntry, tell_failure
 from streaming.server.entries import RecentEntries
 from streaming.server.fair_queue import FairQueue, TakenTurn
+from streaming.server.paused import PausedConnections
 from streaming.server.progress import Say
 
 
@@ -148,9 +149,7 @@ class EmbeddedEngine:
         self._judge = judge_each if test_double else judge
         self._deliver: Deliver = _nobody
         self._waiting = _Commands()
-        self._paused: dict[str, int] = {}
-        """Until when (ms) nothing is carried out that a connection sends, and because of which topics."""
-        self._paused_by: dict[str, set[str]] = {}
+        self._paused = PausedConnections()
         self._throttled: list[Throttled] = []
         self._offset = -1
         self._connections = 0
@@ -353,12 +352,12 @@ class EmbeddedEngine:
         return self._next_due()
 
     def _next_due(self) -> int:
-        return min(self._fold.broker.next_due(), self.resumes_at)
+        return min(self._fold.broker.next_due(), self._paused.next)
 
     @property
     def resumes_at(self) -> int:
         """When commands are next carried out that a publish rate holds back (ms). `streaming.broker.context.NEVER`: there are none."""
-        return min(self._paused.values(), default=NEVER)
+        return self._paused.next
 
     async def tick(self) -> None:
         """Do what is due by now."""
@@ -383,7 +382,7 @@ class EmbeddedEngine:
         self.clock.set_back(snapshot.now)
         if self._log is not None:
             self._log.cut(snapshot.length)
-        for connection in [*self._paused]:
+        for connection in self._paused:
             self._release(connection)
         self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
         self._fold = self._new_fold(snapshot.state)
@@ -514,32 +513,27 @@ class EmbeddedEngine:
     # -- publish rates
 
     def _pause(self) -> None:
-        """Hold back what connections send that exceed a publish rate. A client may publish to several topics."""
+        """Hold back what connections send that exceed a publish rate."""
         for each in self._throttled:
             if not each.connection.startswith(f"{self._life}."):
                 continue  # a log's own, or nobody's, as of messages through REST
             self._waiting.hold(each.connection)
-            topics = self._paused_by.setdefault(each.connection, set())
-            topics.add(each.topic)
-            self._paused[each.connection] = max(self._paused.get(each.connection, 0), each.until)
+            self._paused.add(each)
         self._throttled.clear()
 
     def _release_due(self) -> None:
-        now = self.clock.now()
-        for connection in [each for each, until in self._paused.items() if until <= now]:
-            broker = self._fold.broker
-            topics = self._paused_by[connection]
-            until = max(broker.throttled_until(topic, connection, now) for topic in topics)
+        now, throttled_until = self.clock.now(), self._fold.broker.throttled_until
+        for connection, topics in self._paused.over(now):
+            until = max(throttled_until(topic, connection, now) for topic in topics)
             if until > now:  # others have used the rate meanwhile
-                self._paused[connection] = until
+                self._paused.put_off(connection, until)
             else:
                 self._release(connection)
 
     def _release(self, connection: str) -> bool:
         """Carry out again what a connection sends. Returns whether it was held back."""
-        if self._paused.pop(connection, None) is None:
+        if not self._paused.remove(connection):
             return False
-        del self._paused_by[connection]
         self._waiting.release(connection)
         return True
 
@@ -655,7 +649,7 @@ class EmbeddedEngine:
         waiting = [each for round_ in self._folded for each in round_.pending]
         self._folded.clear()
         self._durable = 0
-        for connection in [*self._paused]:
+        for connection in self._paused:
             self._release(connection)
         while self._waiting:
             waiting.append(self._waiting.take().item)

@@ -9,11 +9,12 @@ import pytest
 
 from schemas.commands import Admin, ConnectionLost, MessageMetadata, Producer, Send, to_json
 from schemas.effects import PublishThrottled, Row, SendReceipt
-from streaming.broker.context import NEVER
+from streaming.broker.context import NEVER, Throttled
 from streaming.server.binary import BinaryServer
 from streaming.server.clock import HeldClock
 from streaming.server.control import Control
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from streaming.server.paused import PausedConnections
 
 START = 1_700_000_000_000
 TOPIC = "persistent://public/default/t"
@@ -195,3 +196,22 @@ def test_a_clock_that_jumps_stops_where_messages_are_due() -> None:
             assert times == {0, *range(200, 3001, 200)}
 
     run(main())
+
+
+def test_connections_that_come_and_go_leave_nothing() -> None:
+    paused = PausedConnections()
+    for number in range(5000):
+        paused.add(Throttled(TOPIC, f"c{number}", START + number))
+        if number >= 10:
+            assert paused.remove(f"c{number - 10}")
+    assert len(paused._by_time) < 2000
+    assert paused.next == START + 4990
+    found = [
+        (connection, topics, paused.remove(connection)) for connection, topics in paused.over(START + 4994)
+    ]
+    assert found == [(f"c{number}", {TOPIC}, True) for number in range(4990, 4995)]
+    paused.add(Throttled(OTHER, "c4995", START + 1))
+    assert paused.next == START + 4995  # the other topic's pause is longer
+    paused.put_off("c4995", START + 9000)
+    assert sorted(paused) == [f"c{number}" for number in range(4995, 5000)]
+    assert paused.next == START + 4996
