@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 FILES = (
     "LICENSE", "pytest_magnetar.py",
-    "schemas/*.py", "schemas/commands/*.py", "schemas/expectations/inputs/*.json",
+    "schemas/*.py", "schemas/commands/*.py", "schemas/expectations/inputs/*.json", "schemas/admin.openapi.json",
     "sinks/__init__.py", "sinks/base.py", "sinks/lock.py", "sinks/outputs.py", "sinks/sums.py",
     "streaming/__init__.py", "streaming/broker/**/*.py", "streaming/cli/__init__.py", "streaming/cli/double.py",
     "streaming/fold/__init__.py", "streaming/fold/live.py", "streaming/fold/record*.py",

@@ -63,7 +63,7 @@ from streaming.broker.policies.hierarchy import (
 from streaming.broker.policies.kept import KEPT, KEPT_WITHOUT_EFFECT
 from streaming.broker.schema import schema_registry
 from streaming.server.protection import NOTHING, OPTIONS
-from tools import example
+from tools import example, openapi
 from tools.descriptions import Field, descriptions, doc, fields, first_sentence, sections
 from tools.json_schema import command_schema, policies_schema
 from tools.picture import picture
@@ -829,6 +829,11 @@ def schema_of_policies() -> str:
     return msgspec.json.format(msgspec.json.encode(policies_schema()), indent=2).decode() + "\n"
 
 
+def description_of_admin() -> str:
+    """``schemas/admin.openapi.json``."""
+    return msgspec.json.format(msgspec.json.encode(openapi.document()), indent=1).decode() + "\n"
+
+
 UPGRADES = """# What an upgrade changes
 
 The rules and defaults that differ from one release line to the next, as [settings](../reference/settings.md). `magnetar profiles FROM TO` prints
@@ -886,6 +891,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/idea.svg": picture,
     "schemas/command.schema.json": schema,
     "schemas/policies.schema.json": schema_of_policies,
+    "schemas/admin.openapi.json": description_of_admin,
 }
 """File → what is in it."""
 

@@ -211,7 +211,9 @@ ADMIN_HEAD = """
 `magnetar serve` answers these calls below `/admin/v2`, with Pulsar's JSON and status codes; [commands.md](commands.md#admin-calls)
 says what they do. `{domain}` is `persistent` or `non-persistent`. The HTTP lookup is `GET
 /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}`, with or without `/bundle`. A call that fails has a `reason`. All other
-paths are answered with 404, and other methods with 405.
+paths are answered with 404, and other methods with 405. `GET /admin/v2/openapi.json`, which a real broker does not have, describes the
+calls below `/admin/v2` in OpenAPI 3.1: parameters, bodies, and answers with a description and a unit of every field. As in Pulsar 4.0, the answer about a policy that is
+not set has no body: some generated clients take that for a mistake.
 
 | path | methods | a partitioned topic |
 |---|---|---|

@@ -50,7 +50,9 @@ class TenantInfo(msgspec.Struct):
     """What the admin API keeps of a tenant. Neither has an effect."""
 
     adminRoles: list[str] = []
+    """Who may administer it."""
     allowedClusters: list[str] = []
+    """The clusters that it may use: `standalone` is the one that there is."""
 
 
 class RateLimits(msgspec.Struct, array_like=True):

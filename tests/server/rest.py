@@ -12,6 +12,7 @@ from schemas.effects import SendReceipt
 from streaming.server.admin.application import application
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
+from tests.server import described
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """Calls below ``/admin/v2``, unless the path starts with another root."""
+    """Calls below ``/admin/v2``, unless the path starts with another root. Each answer must be as it is described."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -55,6 +56,8 @@ class Api:
             found = response.json() if response.content else None
         except ValueError:
             found = response.content
+        if path.startswith("/") and not path.startswith(_ROOTS):
+            described.check(method, path.partition("?")[0].rstrip("/"), response.status_code, found)
         return Answer(response.status_code, found, response.headers)
 
     async def status(self, method: str, path: str, body: Any = None) -> int:

@@ -37,7 +37,7 @@ from streaming.protocol.admin_calls import headers
 from streaming.protocol.frames import MOST_UNCOMPRESSED
 from streaming.server.admin import application, merging, topics_of_bundles
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
-from streaming.server.admin.application import BESIDE, OWN, _Api
+from streaming.server.admin.application import BESIDE, OPENAPI, OWN, _Api
 from streaming.server.clients import Clients
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.engine import StoredEntry
@@ -168,7 +168,7 @@ def test_the_routes_are_those_of_the_table_and_the_servers_own() -> None:
         for call in below
         for domain in (("persistent", "non-persistent") if call.path.startswith("/{domain}/") else ("",))
     }
-    listed |= {(call.method, call.path) for call in BESIDE}
+    listed |= {(call.method, call.path) for call in BESIDE} | {("GET", f"/admin/v2{OPENAPI}")}
     listed |= {(method, path) for path in ABSENT for method in METHODS}
     assert found == listed
 

@@ -138,8 +138,11 @@ class AuthPolicies(msgspec.Struct):
     """Who may do what in a new namespace."""
 
     namespace_auth: dict[str, list[AuthAction]] = {}
+    """Role → what it may do in the namespace."""
     destination_auth: dict[str, dict[str, list[AuthAction]]] = {}
+    """Topic → role → what it may do there."""
     subscription_auth_roles: dict[str, list[str]] = {}
+    """Subscription → the roles that may use it."""
 
 
 def shown(ctx: Context, namespace: str) -> dict[str, Any]:

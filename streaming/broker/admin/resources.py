@@ -5,12 +5,12 @@ All of it is kept and returned, and has no effect: there is one cluster with one
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from schemas.commands import Admin
-from schemas.units import Int32, Int64
+from schemas.units import Int32, Int64, unit
 from streaming.broker.admin_requests import answered_from
 from streaming.broker.admin_table import AdminAnswer, Call, Names, Table, decoded
 from streaming.broker.context import Context, tenant_of
@@ -23,12 +23,18 @@ from streaming.broker.policies.arguments import convert
 class ResourceQuota(msgspec.Struct):
     """The load that a bundle is expected to bring."""
 
-    msgRateIn: float = 0.0
-    msgRateOut: float = 0.0
-    bandwidthIn: float = 0.0
-    bandwidthOut: float = 0.0
-    memory: float = 0.0
+    msgRateIn: Annotated[float, unit("messages/s")] = 0.0
+    """What is published."""
+    msgRateOut: Annotated[float, unit("messages/s")] = 0.0
+    """What is sent to consumers."""
+    bandwidthIn: Annotated[float, unit("bytes/s")] = 0.0
+    """What is published."""
+    bandwidthOut: Annotated[float, unit("bytes/s")] = 0.0
+    """What is sent to consumers."""
+    memory: Annotated[float, unit("MiB")] = 0.0
+    """What its topics take."""
     dynamic: bool = True
+    """Whether a broker may change it by what it measures."""
 
 
 _DEFAULT_QUOTA = ResourceQuota(40.0, 120.0, 100_000.0, 300_000.0, 80.0)
@@ -37,10 +43,14 @@ _DEFAULT_QUOTA = ResourceQuota(40.0, 120.0, 100_000.0, 300_000.0, 80.0)
 class ResourceGroup(msgspec.Struct):
     """The limits of a resource group. None: not given."""
 
-    publishRateInMsgs: Int32 | None = None
-    publishRateInBytes: Int64 | None = None
-    dispatchRateInMsgs: Int32 | None = None
-    dispatchRateInBytes: Int64 | None = None
+    publishRateInMsgs: Annotated[Int32 | None, unit("messages/s")] = None
+    """How much may be published."""
+    publishRateInBytes: Annotated[Int64 | None, unit("bytes/s")] = None
+    """How much may be published."""
+    dispatchRateInMsgs: Annotated[Int32 | None, unit("messages/s")] = None
+    """How much may be sent to consumers."""
+    dispatchRateInBytes: Annotated[Int64 | None, unit("bytes/s")] = None
+    """How much may be sent to consumers."""
 
 
 def call_resources(ctx: Context, command: Admin) -> bool:

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 from urllib.parse import unquote
 
 import msgspec
 
 from schemas.commands import Admin, SubType
-from schemas.units import Int32
+from schemas.units import Int32, Messages, unit
 from streaming.broker.admin_table import NAMESPACE, TOPIC, Call, Table
 from streaming.broker.config import (
     InactiveTopicDeleteMode,
@@ -38,25 +38,25 @@ from streaming.broker.policies.hierarchy import (
 from streaming.broker.policies.kept import KEPT, get_kept, set_kept
 
 POLICY_CALLS: dict[str, tuple[str, Any]] = {
-    "messageTTL": ("messageTTL", Int32),
+    "messageTTL": ("messageTTL", Annotated[Int32, unit("s")]),
     "retention": ("retention", RetentionPolicies),
     "deduplication": ("deduplication", bool),
     "deduplicationEnabled": ("deduplication", bool),
-    "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", Int32),
-    "maxTopicsPerNamespace": ("maxTopicsPerNamespace", Int32),
-    "maxProducersPerTopic": ("maxProducersPerTopic", Int32),
-    "maxProducers": ("maxProducersPerTopic", Int32),
-    "maxConsumersPerTopic": ("maxConsumersPerTopic", Int32),
-    "maxConsumers": ("maxConsumersPerTopic", Int32),
-    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", Int32),
-    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", Int32),
-    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", Int32),
-    "maxUnackedMessagesOnConsumer": ("maxUnackedMessagesPerConsumer", Int32),
-    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", Int32),
-    "maxUnackedMessagesOnSubscription": ("maxUnackedMessagesPerSubscription", Int32),
-    "maxMessageSize": ("maxMessageSize", Int32),
+    "deduplicationSnapshotInterval": ("deduplicationSnapshotInterval", Annotated[Int32, unit("s")]),
+    "maxTopicsPerNamespace": ("maxTopicsPerNamespace", Annotated[Int32, unit("topics")]),
+    "maxProducersPerTopic": ("maxProducersPerTopic", Annotated[Int32, unit("producers")]),
+    "maxProducers": ("maxProducersPerTopic", Annotated[Int32, unit("producers")]),
+    "maxConsumersPerTopic": ("maxConsumersPerTopic", Annotated[Int32, unit("consumers")]),
+    "maxConsumers": ("maxConsumersPerTopic", Annotated[Int32, unit("consumers")]),
+    "maxConsumersPerSubscription": ("maxConsumersPerSubscription", Annotated[Int32, unit("consumers")]),
+    "maxSubscriptionsPerTopic": ("maxSubscriptionsPerTopic", Annotated[Int32, unit("subscriptions")]),
+    "maxUnackedMessagesPerConsumer": ("maxUnackedMessagesPerConsumer", Messages),
+    "maxUnackedMessagesOnConsumer": ("maxUnackedMessagesPerConsumer", Messages),
+    "maxUnackedMessagesPerSubscription": ("maxUnackedMessagesPerSubscription", Messages),
+    "maxUnackedMessagesOnSubscription": ("maxUnackedMessagesPerSubscription", Messages),
+    "maxMessageSize": ("maxMessageSize", Annotated[Int32, unit("bytes")]),
     "encryptionRequired": ("encryptionRequired", bool),
-    "subscriptionExpirationTime": ("subscriptionExpirationTime", Int32),
+    "subscriptionExpirationTime": ("subscriptionExpirationTime", Annotated[Int32, unit("min")]),
     "dispatchRate": ("dispatchRate", DispatchRate),
     "subscriptionDispatchRate": ("subscriptionDispatchRate", DispatchRate),
     "publishRate": ("publishRate", PublishRate),

@@ -110,7 +110,7 @@ class PersistencePolicies(msgspec.Struct, frozen=True):
     """Copies of an entry."""
     bookkeeperAckQuorum: Annotated[Int32, unit("bookies")] = 2
     """Copies that must be written before an entry counts."""
-    managedLedgerMaxMarkDeleteRate: float = 0.0
+    managedLedgerMaxMarkDeleteRate: Annotated[float, unit("writes/s")] = 0.0
     """How often each cursor's position may be written, per second, see managedLedgerDefaultMarkDeleteRateLimit. 0 or less: no limit."""
 
 

@@ -5,12 +5,12 @@ too: no delivery pauses here because more acks wait to be written than managedLe
 `hierarchy.AUTO_UPDATE`.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from schemas.commands import Admin
-from schemas.units import Int64
+from schemas.units import Int64, unit
 from streaming.broker import entry_filters
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import AdminError
@@ -33,27 +33,30 @@ class BookieAffinityGroup(msgspec.Struct, frozen=True, omit_defaults=True):
     """The bookies that a namespace prefers."""
 
     bookkeeperAffinityGroupPrimary: str | None = None
+    """The groups that it prefers, separated by commas."""
     bookkeeperAffinityGroupSecondary: str | None = None
+    """Those that it uses where these are not enough."""
 
 
 class EntryFilters(msgspec.Struct, frozen=True):
     """The names of entry filters, separated by commas."""
 
     entryFilterNames: str | None = None
+    """Such as `a,b`."""
 
 
 KEPT: dict[str, KeptPolicy] = {
     "persistence/bookieAffinity": KeptPolicy(BookieAffinityGroup, (204, None)),
     "antiAffinity": KeptPolicy(str, (204, None)),
     "allowedTopicPropertyKeysForMetrics": KeptPolicy(list[str]),
-    "compactionThreshold": KeptPolicy(Int64),
+    "compactionThreshold": KeptPolicy(Annotated[Int64, unit("bytes")]),
     "dispatcherPauseOnAckStatePersistent": KeptPolicy(bool | None, (200, False), (200, False)),
     "replication": KeptPolicy(list[str]),
     "replicatorDispatchRate": KeptPolicy(DispatchRate),
     "offloadPolicies": KeptPolicy(dict[str, Any]),
-    "offloadThreshold": KeptPolicy(Int64, (200, -1)),
-    "offloadThresholdInSeconds": KeptPolicy(Int64, (200, -1)),
-    "offloadDeletionLagMs": KeptPolicy(Int64),
+    "offloadThreshold": KeptPolicy(Annotated[Int64, unit("bytes")], (200, -1)),
+    "offloadThresholdInSeconds": KeptPolicy(Annotated[Int64, unit("s")], (200, -1)),
+    "offloadDeletionLagMs": KeptPolicy(Annotated[Int64, unit("ms")]),
     "removeOffloadPolicies": KeptPolicy(None),
     "subscriptionAuthMode": KeptPolicy(str, (200, "None")),
     AUTO_UPDATE: KeptPolicy(str, (204, None), has_effect=True),

@@ -7,7 +7,9 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext
+from functools import cache
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -21,6 +23,7 @@ from starlette.routing import BaseRoute, Match, Mount
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+import schemas
 from schemas.commands import Admin, MessageMetadata, Publish, RunCheck
 from schemas.commands.nesting import is_deep
 from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
@@ -45,6 +48,9 @@ from streaming.server.engine import Engine, EngineStopped, NoAnswer
 
 MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 20, 64 << 20
 """Of a request's body, and of all that are being read, or wait for the turn of their request."""
+
+OPENAPI = "/openapi.json"
+"""Where the description of these calls is. A real broker has none."""
 
 _HEALTH = "persistent://public/default/healthcheck"
 _METHODS = ("GET", "PUT", "POST", "DELETE")
@@ -122,6 +128,7 @@ class _Api:
                 yield from _http(method, path, self._never_run(unset))
         for path, answer in ABSENT.items():
             yield HttpRoute(path, _absent(*answer), methods=_METHODS)
+        yield HttpRoute(f"/admin/v2{OPENAPI}", _openapi, methods=["GET"])
         for call in BESIDE:
             yield HttpRoute(call.path, self._own(call), methods=[call.method])
 
@@ -213,6 +220,7 @@ class _Api:
         return response
 
     async def _partitioned_stats(self, request: Request) -> Response:
+        """The sums of the statistics of a topic's partitions, and those of each unless `?perPartition=false`."""
         found = await self._of_partitions(request, "GET", "/stats")
         if isinstance(found, Response):
             return found
@@ -226,6 +234,7 @@ class _Api:
         return _json(200, {**merging.sum_of([*parts.values()]), "metadata": metadata, "partitions": shown})
 
     async def _partitioned_internal_stats(self, request: Request) -> Response:
+        """The statistics of the ledgers and cursors of each partition of a topic."""
         found = await self._of_partitions(request, "GET", "/internalStats")
         if isinstance(found, Response):
             return found
@@ -237,6 +246,7 @@ class _Api:
         return _json(200, {"metadata": metadata, "partitions": parts})
 
     async def _terminate_partitions(self, request: Request) -> Response:
+        """Terminate all partitions of a topic. The answer has the last position of each, by its number."""
         found = await self._of_partitions(request, "POST", "/terminate")
         if isinstance(found, Response):
             return _reason(405, _NOT_PARTITIONED)
@@ -284,6 +294,7 @@ class _Api:
         return handle
 
     async def _internal_info(self, request: Request) -> Response:
+        """The ledgers and cursors of a topic as they are stored; of a partitioned topic, those of each partition."""
         async with self._command("GET", request) as command:
             topic = topic_of(command.path) or ""
         asked = Admin(method="GET", path=f"{_topic_path(request)}/internalStats")
@@ -447,6 +458,7 @@ class _Api:
     # -- calls without state
 
     async def _cluster(self, request: Request) -> Response:
+        """The cluster's addresses. Of the broker's own one, those of the server."""
         answer = merging.first_failure(await self._call(None, Admin(method="GET", path=_path(request))))
         if answer.fields.response != {} or request.path_params["cluster"] != CLUSTER:
             return await self._response(answer)
@@ -455,13 +467,15 @@ class _Api:
         return _json(200, {**urls, "brokerClientTlsEnabled": False, "tlsAllowInsecureConnection": False})
 
     async def _brokers(self, request: Request) -> Response:
-        """quirk: every other cluster that is asked for has this broker, too."""
+        """The brokers of a cluster: this one. quirk: every other cluster that is asked for has it, too."""
         return _json(200, [self._broker])
 
     async def _leader(self, request: Request) -> Response:
+        """The broker that leads: this one."""
         return _json(200, {"serviceUrl": self._admin_url, "brokerId": self._broker})
 
     async def _health(self, request: Request) -> Response:
+        """Whether the broker works: `ok`, or an error. With `?brokerId=…`, another one than this is unknown."""
         asked = request.query_params.get("brokerId") or self._broker
         if asked != self._broker:
             return _reason(404, f"Broker id '{asked}' not found in available brokers.")
@@ -469,12 +483,15 @@ class _Api:
         return Response("ok", media_type="text/plain")
 
     async def _version(self, request: Request) -> Response:
+        """The version of Pulsar whose rules are in force."""
         return Response(await self._release(), media_type="text/plain")
 
     async def _internal(self, request: Request) -> Response:
+        """Where a broker would keep its ledgers."""
         return _json(200, {"ledgersRootPath": "/ledgers"})
 
     async def _owned(self, request: Request) -> Response:
+        """The bundles that a broker has: of this one, all, by NAMESPACE/BUNDLE."""
         if request.path_params["broker"] != self._broker:
             return _reason(
                 404, f"Broker id '{request.path_params['broker']}' not found in available brokers."
@@ -486,6 +503,7 @@ class _Api:
         )
 
     async def _isolation(self, request: Request) -> Response:
+        """What the cluster's isolation policies say about its brokers, or about one of them."""
         cluster, asked = request.path_params["cluster"], request.path_params.get("broker")
         path = f"/clusters/{cluster}/namespaceIsolationPolicies"
         answer = merging.first_failure(await self._call(None, Admin(method="GET", path=path)))
@@ -508,6 +526,7 @@ class _Api:
         return _json(200, [topic for topic in found if not topic.startswith("persistent://")])
 
     async def _hash_positions(self, request: Request) -> Response:
+        """The hashes of the persistent topics in a bundle, by name; with `?topics=…`, only of these."""
         namespace, bundle = _namespace(request), request.path_params["bundle"]
         found = await self._in_bundle(namespace, bundle)
         if isinstance(found, Response):
@@ -574,11 +593,13 @@ class _Api:
         return found
 
     async def _broker_topics(self, request: Request) -> Response:
+        """Statistics of all topics, by namespace, bundle, domain and name."""
         stats = await self._topics_stats()
         boundaries = {name: await self._boundaries(name) for name in {*map(namespace_of, stats)}}
         return _json(200, broker_stats.topics(stats, boundaries))
 
     async def _broker_metrics(self, request: Request) -> Response:
+        """Sums of the statistics of each namespace's topics, and the open connections."""
         return _json(200, broker_stats.metrics(await self._topics_stats(), self._clients.connections))
 
     async def _load_report(self, request: Request) -> Response:
@@ -586,9 +607,11 @@ class _Api:
         return Response(status_code=204)
 
     async def _mbeans(self, request: Request) -> Response:
+        """What is known of the process, in place of MBeans."""
         return _json(200, broker_stats.mbeans(self._clients.connections))
 
     async def _allocator(self, request: Request) -> Response:
+        """An allocator of memory. There is none, so all is 0."""
         name = unquote(request.path_params["allocator"])
         if name not in broker_stats.ALLOCATORS:
             return _reason(406, f"Invalid allocator name : {name}")
@@ -610,6 +633,7 @@ class _Api:
         return found if isinstance(found, list) else []
 
     async def _check_quotas(self, request: Request) -> Response:
+        """Check the backlog quotas now."""
         async with self._changes:
             await self._engine.submit(None, RunCheck(check="backlogQuota"))
         return Response(status_code=204)
@@ -885,6 +909,15 @@ def _with_numbers(call: Call[Any], handle: RequestHandler) -> RequestHandler:
         return await handle(request)
 
     return checked
+
+
+async def _openapi(request: Request) -> Response:
+    return Response(_description(), media_type="application/json")
+
+
+@cache
+def _description() -> bytes:
+    return Path(schemas.__file__).with_name("admin.openapi.json").read_bytes()
 
 
 async def _unsupported(request: Request) -> Response:
