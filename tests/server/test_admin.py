@@ -92,12 +92,16 @@ def _ordered(body: Any) -> Any:
 def test_texts_are_bare_as_pulsar_admin_sends_and_reads_them() -> None:
     async def work(api: Api) -> None:
         group, property_ = "/namespaces/public/n/antiAffinity", "/namespaces/public/n/property/a"
-        for raw in b"east", b'"east"':
+        quoted: list[tuple[bytes, Any]] = [
+            (b'"east"', "east"),
+            (b' "e w" ', "e w"),
+        ]  # JSON, since the quotes are there
+        for raw, shown in [(b"east", b"east"), (b'"', b'"'), *quoted]:
             assert (await api.call("POST", group, raw=raw)).status == 204
             found = await api.call("GET", group)
             assert (found.status, found.body, found.headers["content-type"]) == (
                 200,
-                b"east",
+                shown,
                 "text/plain; charset=utf-8",
             )
         assert (await api.call("POST", group, raw=b"\xff")).status == 400

@@ -873,9 +873,7 @@ def _decoded(body: bytes) -> Any:
 
 
 def _decoded_text(body: bytes) -> Any:
-    """A body that is a text, in quotes or bare, as `pulsar-admin` sends it. Raises `HTTPException`."""
-    if body.lstrip().startswith(b'"'):
-        return _decoded(body)
+    """A body that is a text. quirk: quotes are part of it, as `pulsarctl` sends and expects them. Raises `HTTPException`."""
     try:
         return body.decode()
     except UnicodeDecodeError:
