@@ -252,6 +252,15 @@ class BinaryServer:
             _, connection = self.connections.popitem()
             connection.forget()
 
+    def hand_over(self, hold: Callable[..., asyncio.Protocol]) -> None:
+        """Leave the connections of clients open, to protocols that `hold` makes, without commands: the engine does not know them any more. It
+        is given the transport, the version of the client's library, and `opened`: whether the client has anything open there."""
+        for name, connection in list(self.connections.items()):
+            if connection.ready:
+                opened = bool(self.clients.names(name))
+                del self.connections[name]
+                connection.hand_over(partial(hold, opened=opened))
+
     def release(self) -> None:
         """Let the commands go on that a fault has delayed until now."""
         for connection in list(self.connections.values()):
@@ -696,6 +705,19 @@ class Connection(asyncio.Protocol):
         self._known = False
         self._closing = True
         self._transport.abort()
+
+    def hand_over(self, hold: Callable[[asyncio.Transport, str], asyncio.Protocol]) -> None:
+        """Leave the connection open to another protocol, without a command."""
+        transport, untaken = self._transport, self._reader.unread
+        if self._closing or transport.is_closing():
+            self.forget()
+            return
+        self._known = False
+        self.connection_lost(None)
+        protocol = hold(transport, self.client)
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+        protocol.data_received(untaken)
 
     def keep_alive(self) -> None:
         """A keep-alive interval is over (docs/rules/protocol.md §5)."""

@@ -5,7 +5,7 @@ Bodies are JSON, times are ms since the epoch. Each call returns when the broker
 
 import base64
 from collections.abc import Awaitable, Callable
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -52,6 +52,13 @@ class BadCall(ValueError):
     """A call makes no sense. The text says why."""
 
 
+class BeginTest(Protocol):
+    """Begins a test of this name, and returns the address of its clients, see `streaming.server.left_over`."""
+
+    async def __call__(self, name: str, *, same_address: bool) -> str:
+        """Begin it."""
+
+
 class Control:
     """What tests do to a server whose clock they hold."""
 
@@ -60,7 +67,7 @@ class Control:
         engine: EmbeddedEngine,
         server: BinaryServer,
         clock: HeldClock,
-        begin_test: Callable[[str], Awaitable[str]] | None = None,
+        begin_test: BeginTest | None = None,
         shut_out: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         """`begin_test`, `shut_out`: see `streaming.server.left_over`; None: there are no sockets."""
@@ -219,10 +226,11 @@ class Control:
         return TimeAnswer(self._clock.now())
 
     async def begin_test(self, request: Request) -> Any:
-        """Be as after a reset, at another address. The clients of earlier tests are shut out: `shut_out` has those that try."""
+        """Be as after a reset, at another address or, if asked, the same. The clients of earlier tests are shut out: `shut_out` has those that
+        try."""
         assert self._begin_test is not None
-        name = _decoded(await self._bodies.of(request), TestCall).name
-        service_url = await self._begin_test(name)
+        call = _decoded(await self._bodies.of(request), TestCall)
+        service_url = await self._begin_test(call.name, same_address=call.same_address)
         await self.reset(request)
         return TestAnswer(self._clock.now(), service_url)
 

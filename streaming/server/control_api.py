@@ -123,6 +123,13 @@ class TestCall(Struct, forbid_unknown_fields=True, kw_only=True):
     """A test that begins."""
 
     name: Annotated[str, _said("Its name, by which the clients that it leaves behind are told.")]
+    same_address: Annotated[
+        bool,
+        _said(
+            "Whether its clients connect where those of the last test did, as behind mapped ports. What these still have keeps its "
+            "connections, and finds nobody there; one that had none when this test began is not known, and is let in."
+        ),
+    ] = False
 
 
 class TestAnswer(Struct):
@@ -133,13 +140,15 @@ class TestAnswer(Struct):
 
 
 class LeftClients(Struct):
-    """Clients that an earlier test did not close, and that have come since the last one began."""
+    """Clients that an earlier test did not close, and that have come since the last one began, or are still connected."""
 
     test: Annotated[str, _said("The name of the test that they are of.")]
     clients: Annotated[list[str], _said("What was open when it ended, each in words.")]
     tries: Annotated[
         dict[str, Annotated[int, _said("How often they have come.", "connections")]],
-        _said("How often they have come, by the versions of their libraries."),
+        _said(
+            "How often they have come, by the versions of their libraries. One that is still connected counts once."
+        ),
     ]
 
 
@@ -274,7 +283,7 @@ OPENAPI = {
         "/tests": {
             "post": _operation(
                 "beginTest",
-                "Be as after the start at another address, `service_url`; the clients of earlier tests are shut out",
+                "Be as after the start at another address, `service_url`, or at the same; the clients of earlier tests are shut out",
                 TestAnswer,
                 body=TestCall,
             )

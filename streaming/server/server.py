@@ -41,7 +41,7 @@ from streaming.server.control import Control
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
 from streaming.server.handshakes import Handshakes
-from streaming.server.left_over import KEPT, Addresses
+from streaming.server.left_over import KEPT, Addresses, Held
 
 log = logging.getLogger(__name__)
 
@@ -277,8 +277,13 @@ class Server:
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(new_connection, sock=listener, backlog=BACKLOG))
 
-    async def begin_test(self, name: str) -> str:
-        """A test of a double begins, at an address of its own, which is returned. Clients of earlier ones find nobody any more."""
+    async def begin_test(self, name: str, *, same_address: bool = False) -> str:
+        """A test of a double begins, at an address of its own, which is returned. Clients of earlier ones find nobody any more.
+        `same_address`: at the address of the last one, whose clients keep their connections, and find nobody there."""
+        if same_address:
+            former = self._addresses.begin(name, self.binary.described(), same_address=True)
+            self.binary.hand_over(partial(Held, former))
+            return self.service_url
         listener = bound(self.address._replace(port=0), "the next test's address")
         _listen(listener)
         self._addresses.begin(name, self.binary.described())
@@ -306,6 +311,7 @@ class Server:
             await self._http.close()
         for each in self._servers:
             each.close()
+        self._addresses.close()
         self.binary.close()
 
 

@@ -188,6 +188,60 @@ def test_clients_on_a_mapped_port_stay_on_it(built: Built, tmp_path: Path) -> No
         assert "nowhere.invalid" in found["brokerUrl"]
 
 
+def test_behind_mapped_ports_a_client_left_over_disturbs_nobody_and_is_named(
+    built: Built, tmp_path: Path
+) -> None:
+    """All tests have one address, so its connection is what tells it from a client of the next test."""
+    with (
+        serving(built, tmp_path) as at,
+        mapped(at["service_url"]) as service_url,
+        mapped(at["admin_url"]) as admin_url,
+        httpx.Client(base_url=admin_url) as http,
+    ):
+
+        def begin(name: str) -> list[Any]:
+            test = {"name": name, "same_address": True}
+            begun = http.post("/magnetar/v1/tests", json=test).json()
+            assert begun["service_url"] == at["service_url"]
+            found: list[Any] = http.get("/magnetar/v1/shut-out").json()["shut_out"]
+            return found
+
+        assert begin("first") == []
+        left = pulsar.Client(service_url, operation_timeout_seconds=5)
+        old = left.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared, consumer_name="old")
+        late = left.create_producer(TOPIC)
+        closed = pulsar.Client(service_url)
+        closed.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared, consumer_name="closed")
+        closed.close()
+        (found,) = begin("second")
+        assert (found["test"], sum(found["tries"].values())) == ("first", 1)
+        assert re.search(f"consumer old of subscription s of {TOPIC}", str(found["clients"]))
+        assert "closed" not in str(found["clients"])
+
+        client = pulsar.Client(service_url)
+        consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
+        late.send_async(b"late", lambda *_: None)
+        producer = client.create_producer(TOPIC)
+        for number in range(10):
+            producer.send(b"%d" % number)
+        assert [consumer.receive(10_000).data() for _ in range(10)] == [
+            b"%d" % number for number in range(10)
+        ]
+        stats = http.get("/admin/v2/persistent/public/default/orders/stats").json()
+        assert (len(stats["publishers"]), len(stats["subscriptions"]["s"]["consumers"])) == (1, 1)
+        with pytest.raises(pulsar.NotAllowedError):
+            left.subscribe(TOPIC, "other")
+        (still,) = begin("third")[-1:]
+        assert still["test"] == "second"  # the newest is the last
+        client.close()
+
+        began = time.monotonic()
+        old.close()
+        left.close()
+        assert time.monotonic() - began < 4
+        assert begin("fourth") == []
+
+
 def test_alone_it_serves_clients_tests_and_tools(built: Built, tmp_path: Path) -> None:
     """Whatever it imports late, such as what a peek, a pattern or a large batch of commands needs."""
     with serving(built, tmp_path, "--data", "log") as at, httpx.Client(base_url=at["admin_url"]) as http:

@@ -90,7 +90,7 @@ def test_the_calls_are_those_of_the_description_and_answer_as_it_says() -> None:
         clock = HeldClock(1_700_000_000_000, RealClock())
         async with EmbeddedEngine(clock=clock, begins_with=STANDALONE, test_double=True) as engine:
 
-            async def begun(name: str) -> str:
+            async def begun(name: str, *, same_address: bool) -> str:
                 return f"pulsar://{name}:1"
 
             left = [{"test": "earlier", "clients": ["a consumer"], "tries": {"Pulsar-CPP-v3": 2}}]

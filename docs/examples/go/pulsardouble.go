@@ -75,7 +75,7 @@ func (b *Broker) Close() error {
 func (b *Broker) Begin(t testing.TB) {
 	t.Helper()
 	if b.mapped {
-		b.Call(t, "POST", "/reset", nil, nil)
+		b.Call(t, "POST", "/tests", map[string]any{"name": t.Name(), "same_address": true}, nil)
 		return
 	}
 	b.Call(t, "POST", "/tests", map[string]string{"name": t.Name()}, b)

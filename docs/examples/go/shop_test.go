@@ -85,3 +85,36 @@ func TestABrokerThatRunsElsewhere(t *testing.T) {
 		t.Fatalf("found %v at %s", topics, elsewhere.ServiceURL)
 	}
 }
+
+// All tests have one address there. A client that an earlier test did not close gets nothing any more.
+func TestAClientLeftOverElsewhere(t *testing.T) {
+	broker.Begin(t)
+	elsewhere := At(broker.ServiceURL, broker.AdminURL)
+	var consumers [2]pulsar.Consumer
+	var clients [2]pulsar.Client
+	for i := range consumers {
+		elsewhere.Begin(t)
+		var err error
+		if clients[i], err = pulsar.NewClient(pulsar.ClientOptions{URL: elsewhere.ServiceURL}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(clients[i].Close)
+		options := pulsar.ConsumerOptions{Topic: "orders", SubscriptionName: "shop", Type: pulsar.Shared}
+		if consumers[i], err = clients[i].Subscribe(options); err != nil {
+			t.Fatal(err)
+		}
+	}
+	orders, err := clients[1].CreateProducer(pulsar.ProducerOptions{Topic: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < 10; i++ {
+		if _, err := orders.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("an order")}); err != nil {
+			t.Fatal(err)
+		}
+		<-consumers[1].Chan()
+	}
+	if len(consumers[0].Chan()) != 0 {
+		t.Fatal("the client of an earlier test got a message")
+	}
+}
