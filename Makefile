@@ -19,7 +19,7 @@ RELEASE_TOOLS := cyclonedx-bom==7.5.0 uv==0.13.9
 AUDIT_TOOLS := pip-audit==2.10.1 uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: clients beside twin cluster check-cluster suites soak fuzz kills help env run test durations coverage mutants nightly chaos parity lint audit check-deploy format docs bench bench-server protocol lock release clean
+.PHONY: clients beside twin cluster check-cluster suites soak fuzz kills help env run test durations coverage mutants nightly chaos parity lint audit check-deploy check-image format docs bench bench-server protocol lock release clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ check-deploy: env  ## check deploy/ with the published schemas and linters (need
 format: env  ## fix and format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+check-image: env  ## build the image of the test double with buildah, run its command as it says, and use it (Linux, as root; BASE=DIR: a root for its base image)
+	$(BIN)/python -m tests.packaging.image $(if $(BASE),--base $(BASE))
 
 docs: env  ## write the reference in docs/ and the expectation suites from the code
 	$(BIN)/python -m tools.suites
