@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.parser import Parser
+from functools import partial
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from threading import Thread
@@ -28,6 +29,7 @@ from packaging.utils import canonicalize_name
 
 from streaming import __version__
 from streaming.cli import double
+from tests.certificates import Certificate
 from tools import release
 
 ROOT = Path(__file__).parents[2]
@@ -188,15 +190,20 @@ def test_clients_on_a_mapped_port_stay_on_it(built: Built, tmp_path: Path) -> No
         assert "nowhere.invalid" in found["brokerUrl"]
 
 
+@pytest.mark.parametrize("tls", [False, True])
 def test_behind_mapped_ports_a_client_left_over_disturbs_nobody_and_is_named(
-    built: Built, tmp_path: Path
+    tls: bool, built: Built, tmp_path: Path
 ) -> None:
     """All tests have one address, so its connection is what tells it from a client of the next test."""
+    pem = tmp_path / "server.pem"
+    pem.write_bytes(Certificate("server").pem(with_key=True))
+    options = ("--tls-cert", "server.pem", "--tls-key", "server.pem") if tls else ()
+    new_client = partial(pulsar.Client, tls_trust_certs_file_path=str(pem), operation_timeout_seconds=5)
     with (
-        serving(built, tmp_path) as at,
+        serving(built, tmp_path, *options) as at,
         mapped(at["service_url"]) as service_url,
         mapped(at["admin_url"]) as admin_url,
-        httpx.Client(base_url=admin_url) as http,
+        httpx.Client(base_url=admin_url, verify=False) as http,
     ):
 
         def begin(name: str) -> list[Any]:
@@ -207,10 +214,10 @@ def test_behind_mapped_ports_a_client_left_over_disturbs_nobody_and_is_named(
             return found
 
         assert begin("first") == []
-        left = pulsar.Client(service_url, operation_timeout_seconds=5)
+        left = new_client(service_url)
         old = left.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared, consumer_name="old")
         late = left.create_producer(TOPIC)
-        closed = pulsar.Client(service_url)
+        closed = new_client(service_url)
         closed.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared, consumer_name="closed")
         closed.close()
         (found,) = begin("second")
@@ -218,7 +225,7 @@ def test_behind_mapped_ports_a_client_left_over_disturbs_nobody_and_is_named(
         assert re.search(f"consumer old of subscription s of {TOPIC}", str(found["clients"]))
         assert "closed" not in str(found["clients"])
 
-        client = pulsar.Client(service_url)
+        client = new_client(service_url)
         consumer = client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared)
         late.send_async(b"late", lambda *_: None)
         producer = client.create_producer(TOPIC)
