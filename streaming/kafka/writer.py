@@ -4,6 +4,9 @@ A command on a Pulsar topic goes to that topic's ingress partition, by an idempo
 order. A command to the whole broker goes to all partitions in one transaction. All servers use the same transactional id, which
 Kafka gives to one producer at a time: so each such command is in all partitions or in none, and in the same order everywhere,
 which docs/operate/partitions.md requires.
+
+Kafka's client knows a topic by its name. If somebody deletes it and makes it anew, the client would go on in the new one, whose log lacks
+what was before. So nothing more is written once Kafka says that the topic has another id.
 """
 
 from __future__ import annotations
@@ -38,6 +41,12 @@ _LINGER_MS = 2
 _TRANSACTION_MS = 10_000
 """The end of a server in the middle of a transaction holds up the query for so long, unless another server begins one."""
 
+
+_METADATA_MS = 5_000
+"""So long after the topic was made anew, or got partitions, its producers know. By default, that takes minutes."""
+
+_ASK_SECONDS = 10.0
+"""So long a question about the topic, before the end of a transaction, waits for Kafka. Without an answer, the end fails, too."""
 
 _ROOM = 1 << 16
 """Bytes of a record besides the command. The command's own message must fit into a response, which has longer names."""
@@ -88,12 +97,16 @@ class CommandWriter:
             "max_request_size": LARGEST,
             "delivery_timeout_ms": int(PATIENCE_SECONDS * 1000),
             "max_block_ms": int(PATIENCE_SECONDS * 1000),
+            "metadata_max_age_ms": _METADATA_MS,
         }
+        self._anew: NotWritten | None = None
         self._producer: KafkaProducer = connect(KafkaProducer, url, config, **self._settings, **more)
         self._last: dict[int, Any] = {}
         self._queue: queue.SimpleQueue[_ToAll | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="commands to all partitions", daemon=True)
         self.partitions = len(self._producer.partitions_for(url.topic) or ())
+        self._id = self._producer._metadata.topic_id(url.topic)  # None: Kafka has no ids
+        self._watch(self._producer)
         most = largest_value(url, config)
         self.largest = most - min(_ROOM, most // 4)
         """The bytes of the largest command that the topic takes."""
@@ -119,6 +132,8 @@ class CommandWriter:
         """
         from kafka.errors import KafkaError
 
+        if self._anew is not None:
+            raise self._anew
         partition = ingress_partition(topic, self.partitions)
         try:
             sent = self._producer.send(
@@ -153,7 +168,34 @@ class CommandWriter:
         self._thread.join(seconds)
         _close(self._producer, seconds)
 
+    def _watch(self, producer: KafkaProducer) -> None:
+        """Look at what Kafka tells a producer of the topic, before the producer sends anything after that."""
+        producer._metadata.add_listener(lambda _: self._look(producer))
+
+    def _look(self, producer: KafkaProducer) -> None:
+        """Have a producer send nothing more, not even what it tries again, if the topic was made anew."""
+        if self._id is None or producer._metadata.topic_id(self._url.topic) in (None, self._id):
+            return
+        producer._sender.force_close()
+        self._anew = NotWritten(
+            f"Kafka's topic {self._url.topic!r} was deleted and recreated while this process wrote to it. What it had is gone, and a query "
+            "on it needs a new checkpoint and a new store. Then start this process again"
+        )
+        self._failed(self._anew)
+
+    def _ask(self, producer: KafkaProducer) -> None:
+        """Ask Kafka now whether the topic was made anew. Raises `NotWritten` if so."""
+        asked = threading.Event()
+        producer._metadata.request_update().add_both(lambda _: asked.set())
+        producer._sender.wakeup()
+        asked.wait(_ASK_SECONDS)
+        self._look(producer)
+        if self._anew is not None:
+            raise self._anew
+
     def _not_written(self, error: Exception) -> NotWritten:
+        if self._anew is not None:
+            return self._anew
         return KafkaFailed(
             f"Kafka at {self._url.bootstrap} did not take a command for topic {self._url.topic!r} ({error!r})"
         )
@@ -189,12 +231,14 @@ class CommandWriter:
                     self._transact(producer, pending)
                     pending.done.set_result(None)
                     break
-                except KafkaError as error:
+                except (KafkaError, NotWritten) as error:
                     # Another server took its turn, which is usual, or Kafka is away.
                     log.debug("a transaction is repeated: %r", error)
                     if producer is not None:
                         _close(producer, 0)
                         producer = None
+                    if self._anew is not None:
+                        return  # `failed` was called
                     if time.monotonic() > deadline:
                         self._failed(self._not_written(error))
                         return
@@ -212,6 +256,7 @@ class CommandWriter:
             **{**self._settings, "linger_ms": 0},
             **self._config.client(),
         )
+        self._watch(producer)
         try:
             producer.init_transactions()
         except BaseException:
@@ -230,6 +275,7 @@ class CommandWriter:
         # The commit doesn't always raise these errors: of a producer that was fenced meanwhile, it may succeed without them.
         for each in sent:
             each.get(PATIENCE_SECONDS)
+        self._ask(producer)
         producer.commit_transaction()
 
 
@@ -295,6 +341,7 @@ class SoleWriter(CommandWriter):
             self._producer.flush(timeout=PATIENCE_SECONDS)
             for sent in self._last.values():  # a partition takes none after one that it did not take
                 sent.get(PATIENCE_SECONDS)
+            self._ask(self._producer)
             if ends:
                 self._producer.send_offsets_to_transaction(ends, self._name)
             self._producer.commit_transaction()
