@@ -141,27 +141,30 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._free = threading.BoundedSemaphore(CONNECTIONS)
-        self._silent: dict[
-            Any, None
-        ] = {}  # connections that have not sent a whole request yet, the oldest first
+        self._waiting: dict[Any, None] = {}
+        """Connections that have not sent a whole request yet, or not read their answer. The first one waits for longest."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread. If there are too many, the oldest that has not sent a whole request makes room; if all have, it
-        is closed, unless one ends in a moment: who has its answer may be back before its thread has ended."""
+        """Serve a connection in a thread. If there are too many, the one makes room whose client has let it wait for longest; if none does,
+        it is closed, unless one ends in a moment: who has its answer may be back before its thread has ended."""
         if self._free.acquire(blocking=False) or self._free.acquire(
-            timeout=5 if self._close_silent() else 0.5
+            timeout=5 if self._close_waiting() else 0.5
         ):
-            self._silent[request] = None
+            self.waits(request)
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
+    def waits(self, request: Any) -> None:
+        """A connection waits for its client, from now on if it did not before."""
+        self._waiting[request] = None
+
     def heard(self, request: Any) -> None:
         """A connection has sent a request with its headers, or ends."""
-        self._silent.pop(request, None)
+        self._waiting.pop(request, None)
 
-    def _close_silent(self) -> bool:
-        for request in list(self._silent):
+    def _close_waiting(self) -> bool:
+        for request in list(self._waiting):
             self.heard(request)
             with suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)  # its thread closes it
@@ -202,6 +205,12 @@ class _Quiet(WSGIRequestHandler):
 
 
 class _Handler(ServerHandler):
+    def write(self, data: bytes) -> None:
+        """A part of the answer."""
+        of = self.request_handler  # type: ignore[attr-defined]
+        of.server.waits(of.connection)
+        super().write(data)
+
     def log_exception(self, exc_info: Any) -> None:
         if not isinstance(exc_info[1], OSError):  # a client that does not read any more is no error
             log.error("a request can't be answered, which is a bug in Magnetar: %r", exc_info[1])

@@ -182,6 +182,33 @@ def test_connections_that_ask_nothing_make_room(monkeypatch: pytest.MonkeyPatch)
             each.close()
 
 
+def test_connections_that_do_not_read_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probes of a query are answered, however many ask for a page and leave it unread."""
+    monkeypatch.setattr("streaming.metrics.endpoint.CONNECTIONS", 2)
+    probe = application(QueryMetrics())
+
+    def large(environ: Any, start_response: Any) -> Any:
+        if environ["PATH_INFO"] == "/healthz":
+            return probe(environ, start_response)
+        start_response("200 OK", [])
+        return [bytes(32 << 20)]
+
+    endpoint = Endpoint("0")
+    endpoint.start(large)
+    address = ("127.0.0.1", int(endpoint.url.rpartition(":")[2]))
+    unread: list[socket.socket] = []
+    try:
+        for _ in range(6):
+            unread.append(socket.create_connection(address, 30))
+            unread[-1].sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert unread[-1].recv(1) == b"H"
+            assert _is_served(address)
+    finally:
+        endpoint.close()
+        for each in unread:
+            each.close()
+
+
 def _is_served(address: tuple[str, int]) -> bool:
     with closing(HTTPConnection(*address, timeout=30)) as connection, suppress(OSError, HTTPException):
         connection.request("GET", "/healthz")
