@@ -189,7 +189,9 @@ def _common(shuffle_partitions: int) -> dict[str, str]:
         # Log only errors from the beginning: `spark.log.level` takes effect too late for the startup.
         # Compile quickly rather than well: Java's second compiler took half of a replay's processor time, and on long logs
         # its code wins back little, because most of the work is in Python.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()} -XX:TieredStopAtLevel=1",
+        # A query that is stopped within a micro-batch compares the error, some thousand characters, with a regular expression
+        # (StreamExecution.PROXY_ERROR) for which Java's default stack of 1 MB is too small: it printed 1,000 lines of a StackOverflowError.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()} -XX:TieredStopAtLevel=1 -Xss16m",
         # Python workers that don't print a traceback when Spark closes the connection.
         "spark.python.daemon.module": "streaming.spark.worker_daemon",
         # Talking to Python workers through a file instead of TCP makes micro-batches shorter.

@@ -154,3 +154,13 @@ def test_the_state_may_be_in_rocksdb(
             spark.conf.unset(name)
     assert (rows, states) == expected
     assert list((tmp_path / "checkpoint" / "state").rglob("*.changelog"))
+
+
+def test_java_can_compare_the_error_of_a_query_that_is_stopped(spark: SparkSession) -> None:
+    """Spark looks for an interruption in it, in a thread with Java's default stack. It recurses for each character."""
+    jvm = spark._jvm
+    assert jvm is not None
+    pattern = jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR().pattern()
+    called = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.foreachPartition.\n"
+    error = called + "\tat java.base/java.lang.Thread.run\n" * 500 + "java.lang.InterruptedException"
+    assert pattern.matcher(error).matches()
