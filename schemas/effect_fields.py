@@ -124,6 +124,13 @@ class PublishThrottledFields(Fields, frozen=True):
     """When the broker reads it again (ms since the epoch), unless others use up the rate until then."""
 
 
+class CompactedFields(Fields, frozen=True):
+    """More about what compaction kept."""
+
+    position: str
+    """The message's position in the topic, LEDGER:ENTRY, at which it is delivered."""
+
+
 class MirrorDriftFields(Fields, frozen=True):
     """How else a subscription differs."""
 

@@ -128,7 +128,8 @@ class CloseConnection(NamedTuple):
 class Message(NamedTuple):
     """An entry is delivered to a consumer. Its payload is in the ledger store, at the position.
 
-    The entry of a non-persistent topic, 0:0, is in no ledger: the row itself carries its `metadata` and `payload`.
+    The entry of a non-persistent topic, 0:0, is in no ledger, and compacted data may differ from what the ledger has: then the row itself
+    carries its `metadata` and `payload`.
     """
 
     topic: str
@@ -147,9 +148,9 @@ class Message(NamedTuple):
     all of them."""
     consumer_epoch: int | None = None
     metadata: MessageMetadata | None = None
-    """The MessageMetadata of an entry of a non-persistent topic, in MessagePack. Null: the entry is in a ledger."""
+    """The MessageMetadata of an entry of a non-persistent topic, or of compacted data, in MessagePack. Null: the entry is in a ledger."""
     payload: bytes | None = None
-    """The payload of an entry of a non-persistent topic. Null: the entry is in a ledger."""
+    """The payload of an entry of a non-persistent topic, or of compacted data. Null: the entry is in a ledger."""
 
 
 class AckResponse(NamedTuple):
@@ -338,6 +339,28 @@ TOPIC_CREATED = "created"
 """The cause of the row of a new topic."""
 
 
+class Compacted(NamedTuple):
+    """Compaction kept an entry: its copy in the topic's compacted ledger, in which a batch has only the messages that are left."""
+
+    topic: str
+    producer_name: str
+    sequence_id: int
+    ledger_id: int
+    """The compacted ledger."""
+    entry_id: int
+    """The entry in the compacted ledger."""
+    size: int
+    messages: int
+    """The number of messages in the entry, with those that were compacted out."""
+    publish_time: int
+    partition_key: str | None
+    """The message's key. Null: it has none, or each message of the batch has its own."""
+    metadata: MessageMetadata
+    payload: bytes
+    broker_timestamp: int | None
+    fields: f.CompactedFields
+
+
 class TopicEvent(NamedTuple):
     """Something happened to a topic as a whole: it was created, unloaded, terminated, fenced, or recovered."""
 
@@ -432,7 +455,7 @@ Effect = (
     SendReceipt | SendError | ProducerSuccess | Success | Error | CloseProducer | CloseConsumer | CloseConnection
     | Message | AckResponse | ActiveConsumerChange | ReachedEndOfTopic | GetLastMessageIdResponse | PartitionedMetadataResponse
     | LookupResponse | GetSchemaResponse | GetOrCreateSchemaResponse | AdminResponse | CursorMoved
-    | Expired | Evicted | LedgerClosed | LedgerDeleted | TopicEvent | SubscriptionEvent | MirrorDrift | Tick | Quarantined
+    | Expired | Evicted | LedgerClosed | LedgerDeleted | Compacted | TopicEvent | SubscriptionEvent | MirrorDrift | Tick | Quarantined
     | Unsupported | PublishThrottled
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Stored entries: what the broker reads back from a store. The columns that a store keeps: `schemas.outputs.ENTRY`."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -11,11 +11,13 @@ from schemas.errors import MagnetarError
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """What the broker knows of a stored entry: its metadata and its stored size in bytes. The payload is opaque."""
+    """What the broker knows of a stored entry: its metadata and its stored size in bytes. The payload is opaque, but to compaction; None: it
+    was not read."""
 
     metadata: MessageMetadata
     size: int
     broker_timestamp: int | None = None
+    payload: bytes | None = None
 
     @property
     def timestamp(self) -> int:
@@ -48,4 +50,13 @@ class EntryReader(Protocol):
 
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
         """Entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
+        ...
+
+
+@runtime_checkable
+class PayloadReader(Protocol):
+    """An `EntryReader` that has payloads, too, as the compaction of topics needs them."""
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[bytes]:
+        """Payloads of the entries `first`..`last`, both included, in order. Raises `EntryNotFound` if one is missing."""
         ...

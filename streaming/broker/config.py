@@ -194,6 +194,14 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     defaultRetentionSizeInMB: Annotated[int, between(-1, MOST, "MiB")] = 0
     """How much is kept after every subscription has acknowledged it, unless a policy sets it. −1: everything."""
 
+    # Compaction
+    brokerServiceCompactionThresholdInBytes: Annotated[int, between(0, 2**62, "bytes")] = 0
+    """A topic with more bytes that compaction has not read is compacted by the check, unless a policy sets it. 0: off."""
+    brokerServiceCompactionMonitorIntervalInSeconds: Annotated[int, between(0, MOST, "s")] = 60
+    """The interval of that check (`compaction`). 0: off."""
+    topicCompactionRetainNullKey: bool = False
+    """Whether compaction keeps messages without a key. (2.10 and 3.0: always.)"""
+
     # Cursors
     managedLedgerDefaultMarkDeleteRateLimit: Annotated[float, between(-1, 1_000_000)] = 1.0
     """How often each cursor's position may be written, in writes per second. A position whose write is delayed trims no
@@ -725,6 +733,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "opensLedgerOfTerminated": False,
     "useRecreatesPartitions": False,
     "dispatchRateLimiterFactoryClassName": CLASSIC_RATE_LIMITER,
+    "topicCompactionRetainNullKey": True,
 }
 
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {

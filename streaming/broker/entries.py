@@ -2,8 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from schemas.entries import Entry, EntryNotFound, EntryReader
+from schemas.entries import Entry, EntryNotFound, EntryReader, PayloadReader
+from schemas.errors import MagnetarError
 from streaming.broker.position import Position
+
+Payloads = Callable[[str, int, int, int], Sequence[bytes]]
+"""The payloads of the entries of a topic's ledger, from the first to the last number, both included."""
+
+
+class NoPayloads(MagnetarError, LookupError):
+    """A topic is compacted where nobody has the payloads of its entries."""
 
 
 class NoStore(EntryNotFound):
@@ -24,10 +32,15 @@ for Python to collect."""
 
 
 class Entries:
-    """Entries of this micro-batch from memory, and earlier ones through an `EntryReader`."""
+    """Entries of this micro-batch from memory, and earlier ones through an `EntryReader`.
+
+    `recent_payloads`: where payloads of entries of this micro-batch are, if whoever folds it has put them elsewhere. None: entries have
+    their own.
+    """
 
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
+        self.recent_payloads: Payloads | None = None
         self._recent: dict[tuple[str, int], tuple[int, list[Entry | int]]] = {}
         self._makers: list[Callable[[int], Entry]] = []
 
@@ -69,6 +82,30 @@ class Entries:
         if position.entry >= first:
             return self._made(recent[position.entry - first])
         return self._reader.read(topic, position.ledger, position.entry, position.entry)[0]
+
+    def whole(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
+        """Entries `first`..`last` of a ledger, both included, with their payloads. Raises `EntryNotFound` and `NoPayloads`."""
+        found = self.get_all(topic, [Position(ledger_id, entry) for entry in range(first, last + 1)])
+        begin, _ = self._recent.get((topic, ledger_id), (last + 1, ()))
+        stored = min(begin - 1, last)
+        if stored >= first:
+            if not isinstance(self._reader, PayloadReader):
+                raise NoPayloads(
+                    f"{topic} is compacted, which needs the payloads of its messages, and here they are not kept"
+                )
+            payloads = list(self._reader.payloads(topic, ledger_id, first, stored))
+        else:
+            payloads = []
+        recent = max(first, begin)
+        if recent <= last:
+            if self.recent_payloads is not None:
+                payloads += self.recent_payloads(topic, ledger_id, recent, last)
+            else:
+                payloads += [each.payload or b"" for each in found[len(payloads) :]]
+        return [
+            Entry(each.metadata, each.size, each.broker_timestamp, payload)
+            for each, payload in zip(found, payloads, strict=True)
+        ]
 
     def get_all(self, topic: str, positions: Iterable[Position]) -> list[Entry]:
         """The entries at ascending positions. Reads adjacent stored entries together. Raises `EntryNotFound`."""

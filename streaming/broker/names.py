@@ -11,6 +11,7 @@ from functools import lru_cache
 from streaming.broker.errors import BrokerError
 
 DEDUP_CURSOR = "pulsar.dedup"
+COMPACTION_CURSOR = "__compaction"
 """The cursor of deduplication. It is among the cursors of a topic, so no subscription can have its name."""
 
 CLUSTER = "standalone"

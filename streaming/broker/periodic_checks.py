@@ -56,6 +56,7 @@ from streaming.broker.persistent.cleanup import (
     message_expiry,
     trimming,
 )
+from streaming.broker.persistent.compaction import compactor
 from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.topic import inactive_producers, inactive_topics
@@ -114,6 +115,9 @@ CHECKS: dict[str, Check] = {
     ),
     "inactiveTopics": Check(
         inactive_topics.interval, inactivity.check, inactivity.next_effect, inactivity.skipped, inactivity.deletes,
+    ),
+    "compaction": Check(
+        lambda c: c.brokerServiceCompactionMonitorIntervalInSeconds * 1000, compactor.check, compactor.next_effect,
     ),
 }  # fmt: skip
 """The checks by name. Those that are due at the same time run in this order. What a check does stands in its module, beside when it

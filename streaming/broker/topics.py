@@ -612,7 +612,7 @@ class PersistentTopics(Topics[PersistentTopic]):
     def stats(self, name: str) -> dict[str, Any]:
         """The topic's stats and internal stats, by Pulsar's names."""
         topic = self.look_at(name)
-        internal = internal_stats(topic.ledger, topic.cursors)
+        internal = internal_stats(topic.ledger, topic.cursors, topic.compaction.ledger)
         return {"stats": persistent_stats.topic_stats(topic, self._ctx.config), "internal": internal}
 
     def stats_rows(self, name: str) -> list[dict[str, Any]]:

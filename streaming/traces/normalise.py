@@ -21,6 +21,9 @@ POSITIONS = frozenset({"markDeletePosition", "readPosition", "lastConfirmedEntry
                        "x-pulsar-message-id"})  # fmt: skip
 """Texts that consist of positions."""
 
+LEDGERS = frozenset({"ledgerId", "CompactedTopicLedger"})
+"""Ids of ledgers."""
+
 NOT_OURS = frozenset({"msgDropRate>0"})
 
 _POSITION = re.compile(r"(-?\d{1,20}):(-?\d{1,20})")
@@ -122,7 +125,7 @@ class Normaliser:
     def _equal(self, topic: str, key: str, recorded: Any, ours: Any) -> bool:
         if key in TIMES and isinstance(recorded, int | float) and isinstance(ours, int | float):
             return (recorded > 0) == (ours > 0)
-        if key == "ledgerId" and isinstance(recorded, int) and isinstance(ours, int):
+        if key in LEDGERS and isinstance(recorded, int) and isinstance(ours, int):
             return self.ledger(topic, recorded, ours)
         if key == "highest_sequence_id" and recorded in (0, 2**64 - 1):
             return ours in (0, 2**64 - 1)

@@ -29,7 +29,7 @@ from schemas.commands import (
     decode_or_refuse,
     to_json,
 )
-from schemas.effects import AdminResponse, Effect, LedgerDeleted, Message, SendReceipt
+from schemas.effects import AdminResponse, Compacted, Effect, LedgerDeleted, Message, SendReceipt
 from schemas.entries import Entry, EntryNotFound, EntryReader, metadata_of
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
@@ -43,6 +43,7 @@ from streaming.broker.persistent.cleanup.trimming import trim
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
+from streaming.protocol.codec import batch
 
 E = TypeVar("E")
 
@@ -325,6 +326,12 @@ class BareTopic:
         change_cursor(self.ctx, self.ctx.policies_of(self.topic), cursor, acknowledge)
 
 
+def batch_of(messages: Iterable[tuple[str | None, bytes]]) -> bytes:
+    """The payload of a batch of messages with these keys and payloads."""
+    pairs = list(messages)
+    return batch(({} if key is None else {"partition_key": key} for key, _ in pairs), (value for _, value in pairs))
+
+
 def one(effects: Iterable[Effect], kind: type[E]) -> E:
     """The only effect of a kind."""
     (found,) = of(effects, kind)
@@ -357,8 +364,11 @@ class Stored:
         for receipt in of(effects, SendReceipt):
             if receipt.size is None:
                 continue  # a duplicate
-            entry = Entry(metadata_of(receipt), receipt.size, receipt.broker_timestamp)
+            entry = Entry(metadata_of(receipt), receipt.size, receipt.broker_timestamp, receipt.payload)
             self.entries[receipt.topic, receipt.ledger_id, receipt.entry_id] = entry
+        for copy in of(effects, Compacted):
+            entry = Entry(copy.metadata, copy.size, copy.broker_timestamp, copy.payload)
+            self.entries[copy.topic, copy.ledger_id, copy.entry_id] = entry
         gone = {(deleted.topic, deleted.ledger_id) for deleted in of(effects, LedgerDeleted)}
         if gone:
             self.entries = {at: entry for at, entry in self.entries.items() if at[:2] not in gone}
@@ -370,3 +380,6 @@ class Stored:
             return [self.entries[topic, *position] for position in positions]
         except KeyError as missing:
             raise EntryNotFound(f"no entry {missing}") from None
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
+        return [self.entries[topic, ledger_id, entry].payload or b"" for entry in range(first, last + 1)]

@@ -58,7 +58,7 @@ from streaming.broker.config import CLASSIC_RATE_LIMITER, ServiceConfiguration
 from streaming.broker.periodic_checks import CHECKS
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
-from tests.broker.kit import START, Stored, feed
+from tests.broker.kit import START, Stored, batch_of, feed
 from tests.broker.test_silence import Work
 
 SIZE = 100
@@ -543,16 +543,38 @@ class RandomLife:
             own["marker_type"] = self.one([1, 10, 21, 22])
         if self.chance(0.1):
             own["encryption_keys"] = []
+        content: dict[str, Any] = {"payload": "x" * self.one([3, 50, 50, 150])}
+        if self.theme.compacted and self.chance(0.98):
+            content = {"payload_bytes": self.payload(own)}
         self.do(
             Send(
                 connection=connection, producer_id=number, sequence_id=sequence, highest_sequence_id=highest,
                 num_messages=messages, is_chunk="chunk_id" in own,
                 metadata=MessageMetadata(name, sequence, fields.get("publish_time", self.now), **own),
-                payload="x" * self.one([3, 50, 50, 150]),
+                **content,
             ),
             topic,
         )  # fmt: skip
         return None
+
+    def payload(self, own: dict[str, Any]) -> bytes:
+        """What compaction looks into: a batch of messages with and without keys and values, or a message with or without a value."""
+        if (count := own.get("num_messages_in_batch")) is None:
+            value = b"" if self.chance(0.2) else b"v" * self.draw.randrange(1, 30)
+            if self.chance(0.7):
+                own["uncompressed_size"] = len(value)
+            return value
+        return batch_of(
+            (self.one([None, "a", "b", "c", "d"]), b"v" * self.one([0, 1, 10])) for _ in range(count)
+        )
+
+    def compact(self) -> None:
+        """Ask for a compaction, or whether there was one, or set the threshold."""
+        call, body = "/compaction", None
+        if self.chance(0.2):
+            call, body = "/compactionThreshold", self.one([0, 1, 300])
+        method = "PUT" if body is None and self.chance(0.8) else "GET" if body is None else "POST"
+        self.admin(method, self.topic(), call, body)
 
     def close_producer(self) -> None:
         if self.producers:
@@ -599,6 +621,8 @@ class RandomLife:
             fields["start_message_rollback_duration_sec"] = self.one([1, 5, 60])
         if self.chance(0.3):
             fields["subscription_properties"] = [KeyValue("filter.f", self.one("12"))]
+        if self.theme.compacted and type_ in ("Exclusive", "Failover"):
+            fields["read_compacted"] = self.chance(self.theme.compacted)
         fields["force_topic_creation"] = self.chance(0.9)
         if (known := self.consumers.get((connection, number))) is not None and self.chance(0.9):
             topic, subscription, type_ = known
@@ -874,7 +898,9 @@ class RandomLife:
         self.do(Tick(), None)
 
     def check(self) -> None:
-        self.do(RunCheck(check=self.one(sorted(CHECKS))), None)
+        # Compaction has a theme of its own: among the others, it would change all of them.
+        checks = CHECKS if self.theme.compacted else CHECKS.keys() - {"compaction"}
+        self.do(RunCheck(check=self.one(sorted(checks))), None)
 
     def restart(self) -> None:
         self.consumers.clear()
@@ -982,7 +1008,7 @@ class Theme:
         subscriptions: tuple[str, ...] = ("a", "b", "reader"), types: Sequence[Any] = TYPES,
         settings: dict[str, list[Any]] | None = None, pace: float = 0.3, silence: float = 0.1, keys: float = 0.3,
         delays: float = 0.02, clocks: float = 0.1, properties: float = 0.1, batches: float = 0.3, chunks: float = 0.05,
-        repeats: float = 0.1, modes: float = 0.15, sticky: float = 0.1, records: int = 250,
+        repeats: float = 0.1, modes: float = 0.15, sticky: float = 0.1, records: int = 250, compacted: float = 0,
     ) -> None:  # fmt: skip
         """`topics`: names in namespace ``public/default``, or whole names. `types`: of the subscriptions, in turn."""
         self.weights = weights or {}
@@ -993,6 +1019,7 @@ class Theme:
         self.keys, self.delays, self.clocks, self.properties = keys, delays, clocks, properties
         self.batches, self.chunks, self.repeats = batches, chunks, repeats
         self.modes, self.sticky, self.records = modes, sticky, records
+        self.compacted = compacted
 
 
 SMALL = {
@@ -1110,6 +1137,14 @@ THEMES: dict[str, Theme] = {
         settings={"ttlDurationDefaultInSeconds": [0, 30], "shadowTopicFollowsSource": [True, True, False]},
     ),
     "silences": Theme({L.wait: 15}, pace=0.6, silence=0.6),
+    "compaction": Theme(
+        {L.compact: 6, L.seek: 3, L.last_message_id: 3, L.publish: 10, L.send: 25}, subscriptions=("a", "b", "reader", "reader"),
+        types=("Exclusive", "Failover", "Exclusive", "Exclusive"), topics=("a", "a", "t-partition-1"), keys=0.8, compacted=0.7,
+        settings=SMALL | {
+            "brokerServiceCompactionThresholdInBytes": [0, 1, 200, 500], "brokerServiceCompactionMonitorIntervalInSeconds": [0, 5, 60],
+            "topicCompactionRetainNullKey": [False, True], "retentionCheckIntervalInSeconds": [1, 10],
+        },
+    ),
 }  # fmt: skip
 
 

@@ -412,7 +412,7 @@ def test_bad_admin_calls(value: bytes, status: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        admin("POST", "/compaction"),
+        admin("POST", "/offload"),
         admin("PUT", "/messageTTL/"),
     ],
 )

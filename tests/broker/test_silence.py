@@ -226,11 +226,14 @@ def test_what_a_check_does_and_when_it_next_does_something_stand_in_one_module(n
 
 
 class Work(Counter[str]):
-    """Counts what passing time does: runs of checks, looks at what they will do, runs of a topic's timers."""
+    """Counts what passing time does: runs of checks, looks at what they will do, runs of a topic's timers. Of the check of compaction, which
+    mostly finds that no policy asks for it, it counts nothing."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         super().__init__()
         for name, check in CHECKS.items():
+            if name == "compaction":
+                continue
             patch.setitem(
                 CHECKS,
                 name,

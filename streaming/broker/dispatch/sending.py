@@ -115,16 +115,22 @@ def goes_out_at_once(sub: SubscriptionContext, position: Position, entry: Entry)
 
 
 def send(
-    sub: SubscriptionContext, consumer: Consumer, found: Found, counts: dict[Position, int] | None
+    sub: SubscriptionContext,
+    consumer: Consumer,
+    found: Found,
+    counts: dict[Position, int] | None,
+    *,
+    whole: bool = False,
 ) -> list[int]:
     """Send entries to a consumer. Returns the permits charged for each, in messages (acked ones of a batch are free).
 
-    `counts`: redelivery counts, or None for a single active consumer, which gets its epoch instead.
+    `counts`: redelivery counts, or None for a single active consumer, which gets its epoch instead. `whole`: the rows have the entries
+    themselves, since what the ledger has at their positions is gone, or more than compaction has left.
     """
     ctx, topic, subscription = sub.ctx, sub.topic, sub.subscription
     batches = sub.cursor.batches
     name, connection, id_ = subscription.name, consumer.connection, consumer.consumer_id
-    epoch = consumer.epoch if counts is None and consumer.epoch >= 0 else None
+    epoch = consumer.epoch if counts is None and consumer.epoch >= 0 and not whole else None
     charged, size, total = [], 0, 0
     for position, entry in found:
         in_entry = messages = entry.messages
@@ -141,7 +147,10 @@ def send(
             topic, connection, id_, name, position.ledger, position.entry, in_entry, entry.size,
             counts.get(position, 0) if counts else 0, ack_set, epoch, None, None,
         ))  # fmt: skip
-        if ack_set is None:
+        if whole:
+            message = message._replace(metadata=entry.metadata, payload=entry.payload)
+            ctx.emit_large(message, len(entry.payload or b"") + _WORD_BYTES * len(ack_set or ()))
+        elif ack_set is None:
             ctx.emit(message)
         else:
             ctx.emit_large(message, _WORD_BYTES * len(ack_set))

@@ -25,8 +25,9 @@ from streaming.broker.dispatch.verdict import (
     permits_of,
     rate_of,
 )
+from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.names import partition_index
-from streaming.broker.position import Position
+from streaming.broker.position import EARLIEST, Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.subscription import Subscription
@@ -41,7 +42,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     `departed` = name, connection and id of the active consumer if a seek closed it while others were connected: Pulsar
     still takes it for the active one. `takes_over` = when a new active consumer may start, after the failover delay (ms; −1 if none waits).
     `redeliver_at` = times (ms) at which to read everything unacked again because an entry filter rescheduled something;
-    `asleep` = those of them at which nothing would come of it (see `Dispatcher.timer`).
+    `asleep` = those of them at which nothing would come of it (see `Dispatcher.timer`). `has_read`: whether a read has ended since the first
+    of the consumers joined, see `_compacted_start`.
     """
 
     failover: bool = False
@@ -51,6 +53,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     redeliver_at: list[int] = msgspec.field(default_factory=list)
     asleep: list[int] = msgspec.field(default_factory=list)
     departed: tuple[str, str, int] | None = None
+    has_read: bool = False
 
     def active_consumer(self, consumers: list[Consumer]) -> Consumer | None:
         """The active consumer, or None."""
@@ -66,6 +69,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def add_consumer(self, sub: SubscriptionContext, consumer: Consumer) -> None:
         """Add a consumer. If it becomes the active one, it starts at the first unacked entry."""
         before = self.active_consumer(sub.consumers)
+        if not sub.consumers:
+            self.has_read = False
         if self._takes_first(sub):
             sub.consumers.append(consumer)
         else:
@@ -165,8 +170,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def _take_over(self, sub: SubscriptionContext) -> None:
         self.redeliver_at.clear()
         self.pending_read = 0  # a retry may have left one since the former consumer was active
-        sub.cursor.rewind(sub.ledger)
         active = self.active_consumer(sub.consumers)
+        sub.cursor.rewind(sub.ledger, compacted=active is not None and active.reads_compacted)
         if self.failover:
             for consumer in sub.consumers:
                 sub.ctx.emit(_change(sub, consumer, is_active=consumer is active))
@@ -197,7 +202,8 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def _read_again(self, sub: SubscriptionContext) -> None:
         """Read from the first unacked entry. This cancels a waiting read, also that of a terminated topic, which failed."""
         self.pending_read, sub.subscription.end_reached = 0, False
-        sub.cursor.rewind(sub.ledger)
+        active = self.active_consumer(sub.consumers)
+        sub.cursor.rewind(sub.ledger, compacted=active is not None and active.reads_compacted)
         self.read_more(sub)
 
     def new_entry(self, sub: SubscriptionContext, position: Position, entry: Entry) -> None:
@@ -212,6 +218,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             self.read_more(sub)
             return
         sub.cursor.read_position = position.next()
+        self.has_read = True
         send(sub, active, [(position, entry)], None)
         if active.permits > 0:
             self.pending_read = self._wanted(sub, active)
@@ -273,6 +280,9 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         while active is not None and active.permits > 0:
             if not (wanted := sub.readable(self._wanted(sub, active), only_new=True)):
                 return
+            if self._read_compacted(sub, active, wanted):
+                at_end = False
+                continue
             if at_end or not (count := self._read(sub, active, wanted)):
                 self.pending_read = sub.waiting(wanted)
                 return
@@ -291,7 +301,47 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         positions = sub.cursor.read(sub.ledger, wanted)
         if not positions:
             return 0
-        found = read(sub, positions)
+        self.has_read = True
+        self._send(sub, active, read(sub, positions))
+        return len(positions)
+
+    def _read_compacted(self, sub: SubscriptionContext, active: Consumer, wanted: int) -> bool:
+        """Read and send up to so many entries of the compacted ledger (mirrors `CompactedTopicUtils`). Returns False if the consumer reads
+        the topic itself now."""
+        compacted, cursor = sub.compacted, sub.cursor
+        if compacted is None or not active.reads_compacted:
+            return False
+        start = self._compacted_start(cursor, active)
+        if start > compacted.horizon:
+            return False
+        self.has_read = True
+        first, positions = compacted.find(start, wanted)
+        if not positions:
+            after = compacted.horizon.next()
+            cursor.read_position = (
+                after if after > cursor.mark_delete else sub.ledger.next_valid(cursor.mark_delete)
+            )
+            return True
+        entries = sub.ctx.entries.whole(sub.topic, compacted.id, first, first + len(positions) - 1)
+        if sub.subscription.read_batch:
+            sub.read_completed()
+        cursor.read_position = positions[-1].next()
+        self._send(sub, active, list(zip(positions, entries, strict=True)), whole=True)
+        return True
+
+    def _compacted_start(self, cursor: ManagedCursor, active: Consumer) -> Position:
+        """quirk: the first read of a consumer that starts at the earliest message goes through all compacted data, although its cursor may
+        begin at a ledger behind some of it. Of a durable cursor, only while that has not moved from the beginning of a ledger."""
+        if (
+            not self.has_read
+            and active.from_earliest
+            and not (cursor.durable and cursor.mark_delete.entry >= 0)
+        ):
+            return EARLIEST
+        return cursor.read_position
+
+    def _send(self, sub: SubscriptionContext, active: Consumer, found: Found, *, whole: bool = False) -> None:
+        """Send what the active consumer may get of entries that were read. `whole`: with their payloads, see `send`."""
         if active.hash_ranges and not self.failover:
             found = _in_ranges(found, active, spreads_keyless=sub.ctx.config.keySharedSpreadsKeyless)
         found, rescheduled = filter_entries(sub, found, None)
@@ -300,8 +350,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
             if due not in self.redeliver_at:
                 self.redeliver_at.append(due)
                 sub.wake(due)
-        send(sub, active, found, None)
-        return len(positions)
+        send(sub, active, found, None, whole=whole)
 
     # -- why nothing is delivered ---------------------------------------------------------------------------------
 

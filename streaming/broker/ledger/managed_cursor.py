@@ -80,6 +80,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     * `tokens`, `tokens_at`: permits for writes, and when they were counted (ms); 0: nothing was written yet.
     * `next_ledger`: the ledger that followed when the cursor had consumed its own to the end, if nothing was written
       since; 0: none.
+    * `reads_compacted`: of a reader that reads compacted data (isReadCompacted).
     * `read_entries`, `read_bytes`: what dispatchers have read for the first time since the topic was loaded, up to `read_to`, unless
       readsByLedgerSizes is set.
     """
@@ -99,6 +100,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
     read_entries: int = 0
     read_bytes: int = 0
     read_to: Position = EARLIEST
+    reads_compacted: bool = False
 
     # -- creation (docs/rules/cursors.md §2, §3) ----------------------------------------------------------------------
 
@@ -123,21 +125,22 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         *,
         earliest: bool,
         keeps_start: bool = False,
+        reads_compacted: bool = False,
     ) -> "ManagedCursor":
         """A reader's cursor with mark-delete position `start`. `earliest` decides if that is None or past the end. `keeps_start`: see
-        readerStartsAtItsPosition."""
+        readerStartsAtItsPosition. `reads_compacted`: it starts at the next entry, whether the topic has it or not."""
         last = ledger.last_confirmed
         if start is None or start > last:
             cursor = cls.create(name, ledger, earliest=earliest)
-            cursor.durable = False
+            cursor.durable, cursor.reads_compacted = False, reads_compacted
             return cursor
         if start.ledger == -1:
             start = ledger.previous(ledger.first_position())
-        read = ledger.next_valid(start)
+        read = start.next() if reads_compacted else ledger.next_valid(start)
         unread = ledger.count(read, last, include_start=True, include_end=True) if read <= last else 0
-        return cls(
-            name, False, start if keeps_start else ledger.previous(read), read, ledger.entries_added - unread
-        )
+        mark_delete = start if keeps_start else ledger.previous(read)
+        consumed = ledger.entries_added - unread
+        return cls(name, False, mark_delete, read, consumed, reads_compacted=reads_compacted)
 
     def recover(self, ledger: ManagedLedger, most_runs: int = 10000, *, leaves_gone: bool = False) -> None:
         """Reopen the cursor after an unload, in its last written state. Everything unacked is read again.
@@ -387,19 +390,28 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     # -- reading (docs/rules/cursors.md §9, §10) ----------------------------------------------------------------------
 
-    def rewind(self, ledger: ManagedLedger) -> None:
-        """Read again from the first entry after the mark-delete position."""
-        self.read_position = ledger.next_valid(self.mark_delete)
+    def rewind(self, ledger: ManagedLedger, *, compacted: bool = False) -> None:
+        """Read again from the first entry after the mark-delete position. `compacted`: of compacted data, which may have entries that the
+        ledger has not."""
+        mark_delete = self.mark_delete
+        self.read_position = mark_delete.next() if compacted else ledger.next_valid(mark_delete)
 
-    def reset(self, ledger: ManagedLedger, target: Position, *, counts_anew: bool = False) -> None:
+    def reset(
+        self,
+        ledger: ManagedLedger,
+        target: Position,
+        *,
+        counts_anew: bool = False,
+        keeps_target: bool = False,
+    ) -> None:
         """Seek: `target` and everything after it becomes unacked, everything before it acked. `counts_anew`: see
-        seekCountsConsumedAnew."""
+        seekCountsConsumedAnew. `keeps_target`: also if the ledger does not have it, since compacted data does."""
         if target <= EARLIEST:
             read = ledger.first_position()  # quirk: this read position has entry −1
         elif target >= LATEST:
             read = ledger.next_valid(ledger.last_confirmed)
         else:
-            read = target if ledger.valid(target) else ledger.next_valid(target)
+            read = target if keeps_target or ledger.valid(target) else ledger.next_valid(target)
         mark_delete = ledger.previous(read)
         if self.mark_delete > mark_delete:
             # quirk: the range includes its start and excludes its end, so it is one short if the ledger of its start is gone

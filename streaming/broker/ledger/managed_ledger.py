@@ -33,7 +33,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     countsEntriesOfDeletedLedgers when the last ledger opened, as `reads_on` is readsOnInClosedLedger. `closed`: the last ledger is full,
     and the next one opens with the next entry. `without_open`: the topic is terminated and no ledger is open (opensLedgerOfTerminated);
     no ledger has the id `current` then. `largest_deleted`: the most entries of a deleted ledger, for cursors that were left behind in
-    one (trimMovesToNextLedger).
+    one (trimMovesToNextLedger). `reserved`: the last id that a compacted ledger took.
     """
 
     ledgers: dict[int, LedgerInfo] = {}
@@ -55,6 +55,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     closed: bool = False
     without_open: bool = False
     largest_deleted: int = 0
+    reserved: int = 0
 
     @classmethod
     def create(cls, now: int, after: int = 0) -> "ManagedLedger":
@@ -74,11 +75,21 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     def open_ledger(self, now: int, id_: int | None = None) -> None:
         """Open an empty ledger with the next id, or that of the source (`id_`). `now` (ms) is its creation time."""
         self.closed = False
-        self.current = self.current + 1 if id_ is None else id_
+        self.current = self.last_id + 1 if id_ is None else id_
         self.ledgers[self.current] = LedgerInfo()
         self.current_entries = self.current_size = 0
         self.created = now
         self.rollover_checked = False
+
+    @property
+    def last_id(self) -> int:
+        """The highest id that a ledger of the topic has had, or a compacted one."""
+        return max(self.current, self.reserved)
+
+    def reserve(self) -> int:
+        """The id of a new compacted ledger. No other ledger of the topic has had it, or will have it."""
+        self.reserved = self.last_id + 1
+        return self.reserved
 
     def reopen(self, now: int, *, opens_last: bool = True) -> None:
         """Recover after an unload: close the open ledger, or drop it if empty, and open a new one (docs/rules/ledgers.md §3).

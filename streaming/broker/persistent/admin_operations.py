@@ -20,6 +20,7 @@ from streaming.broker.parameters import flag, query, read_number
 from streaming.broker.persistent import leaving, seeking, stats, subscribing
 from streaming.broker.persistent.cleanup import backlog_analysis, message_expiry, message_finder
 from streaming.broker.persistent.cleanup.trimming import move_cursor, trim
+from streaming.broker.persistent.compaction import compactor
 from streaming.broker.persistent.lifecycle import terminate, unload
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic, Reason
@@ -187,7 +188,7 @@ def _expire(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) 
 
 def _expire_all(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Expire messages of every subscription that are older than this, in seconds. As for one subscription."""
-    return _expire_older(ctx, topic, int(names["seconds"]), topic.known_subscriptions())
+    return _expire_older(ctx, topic, int(names["seconds"]), topic.expiring_subscriptions())
 
 
 def _expire_older(ctx: Context, topic: PersistentTopic, seconds: int, names: list[str]) -> AdminAnswer:
@@ -292,7 +293,10 @@ def _last_message_id(ctx: Context, topic: PersistentTopic, command: Admin, names
 def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The id of the first message published at or after the time, in ms since the epoch. If there is none, the id that the
     next message gets."""
-    position = message_finder.first_published_at(ctx, topic, int(names["time"]))
+    time = int(names["time"])
+    position = compactor.first_published_at(ctx, topic, time)
+    if position is None:
+        position = message_finder.first_published_at(ctx, topic, time)
     if position is None:
         raise AdminError(404, "Message ID not found")
     return 200, _message_id(ctx, partition_index(topic.name), position)
@@ -396,7 +400,7 @@ def _stats(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -
 
 def _internal_stats(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """The statistics of the topic's ledgers and cursors."""
-    found = internal_stats(topic.ledger, topic.cursors)
+    found = internal_stats(topic.ledger, topic.cursors, topic.compaction.ledger)
     for name, cursor in found["cursors"].items():
         cursor["active"] = name in topic.subscriptions and bool(topic.subscriptions[name].consumers)
     return 200, found
@@ -500,6 +504,8 @@ CALLS: Table[Callable[[Context, PersistentTopic, Admin, Names], AdminAnswer]] = 
              "calculate backlog size is not allowed for partitioned-topic"),
         Call("POST", "/terminate", _terminate, "one",
              "Termination of a partitioned topic is not allowed"),
+        Call("PUT", "/compaction", compactor.trigger, "each"),
+        Call("GET", "/compaction", compactor.status, "one"),
         Call("POST", "/trim", _trim, "each"),
         Call("DELETE", "/truncate", _truncate, "each"),
         Call("PUT", "/unload", _unload, "each"),

@@ -4,8 +4,9 @@ docs/rules/subscriptions.md §9, §10, docs/rules/protocol.md §16)."""
 from schemas.commands import Unsubscribe
 from schemas.effects import CloseConsumer, Error, SubscriptionEvent, Success
 from streaming.broker.context import Context
+from streaming.broker.names import COMPACTION_CURSOR
 from streaming.broker.persistent import rate_limits
-from streaming.broker.persistent.cleanup.trimming import trim
+from streaming.broker.persistent.cleanup.trimming import delete_compacted, trim
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.subscription.consumer import Consumer
@@ -92,6 +93,9 @@ def delete(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscri
     count_as_gone(topic, subscription)
     cursor = topic.cursors.pop(subscription.name)
     ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
+    if cursor.name == COMPACTION_CURSOR and (compacted := topic.compaction.ledger) is not None:
+        topic.compaction.ledger = None
+        delete_compacted(ctx, topic, compacted, "compaction subscription deleted")
     if cursor.durable:
         topic.last_active = ctx.clock
         trim(ctx, topic)

@@ -6,7 +6,7 @@ from schemas.effects import TOPIC_CREATED, LedgerClosed, LedgerDeleted, Subscrip
 from streaming.broker.context import Context
 from streaming.broker.dispatch.dispatcher import retry_delay
 from streaming.broker.ledger.managed_ledger import ManagedLedger
-from streaming.broker.names import base_of, is_partition
+from streaming.broker.names import COMPACTION_CURSOR, base_of, is_partition
 from streaming.broker.persistent import leaving, rate_limits
 from streaming.broker.persistent.cleanup import message_expiry
 from streaming.broker.persistent.cleanup.ledger_rollover import (
@@ -15,9 +15,10 @@ from streaming.broker.persistent.cleanup.ledger_rollover import (
     pass_consumed_ledgers,
     rollover_due,
 )
-from streaming.broker.persistent.cleanup.trimming import trim
+from streaming.broker.persistent.cleanup.trimming import delete_compacted, trim
+from streaming.broker.persistent.compaction.compactor import LEDGER_PROPERTY, create_subscription_if_needed
 from streaming.broker.persistent.publish import deduplication_snapshots
-from streaming.broker.persistent.topic import SHADOW_SOURCE, PersistentTopic
+from streaming.broker.persistent.topic import SHADOW_SOURCE, Compaction, PersistentTopic
 from streaming.broker.policies.hierarchy import NO_POLICIES, Policies, overlay
 from streaming.broker.position import Position
 from streaming.broker.rates.rate import end_of_interval
@@ -39,6 +40,7 @@ def create(ctx: Context, name: str, former: int) -> PersistentTopic:
     topic.rates_until = end_of_interval(ctx.clock, ctx.config)
     rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
+    create_subscription_if_needed(ctx, topic)
     return topic
 
 
@@ -110,6 +112,7 @@ def policies_changed(ctx: Context, topic: PersistentTopic) -> None:
     rate_limits.apply(ctx, topic)
     deduplication_snapshots.check_status(ctx, topic)
     _expire_on_update(ctx, topic)
+    create_subscription_if_needed(ctx, topic)
 
 
 def _expire_on_update(ctx: Context, topic: PersistentTopic) -> None:
@@ -172,6 +175,8 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
         ctx.emit(SubscriptionEvent(topic.name, subscription.name, "deleted: topic deleted"))
     topic.subscriptions.clear()
     topic.cursors.clear()
+    if (compacted := topic.compaction.ledger) is not None:
+        delete_compacted(ctx, topic, compacted, "topic deleted")
     registration.disconnect_all(ctx, topic, "topic deleted")
     ledger = topic.ledger
     _abandon_writes(topic)
@@ -184,7 +189,7 @@ def delete(ctx: Context, topic: PersistentTopic, cause: str) -> int:
             ctx.emit(LedgerDeleted(topic.name, id_, entries, size, "topic deleted"))
     schema_registry.forget(ctx, topic.name)
     ctx.permissions.pop(topic.name, None)
-    return ledger.current
+    return ledger.last_id
 
 
 def unload(ctx: Context, topic: PersistentTopic) -> None:
@@ -211,6 +216,7 @@ def unload(ctx: Context, topic: PersistentTopic) -> None:
         )
     topic.oldest = None
     topic.updated_ttl = 0
+    topic.compaction = Compaction(topic.compaction.ledger)
     counters = topic.counters
     counters.messages_in = counters.bytes_in = counters.messages_out_gone = counters.bytes_out_gone = 0
     for subscription in topic.subscriptions.values():
@@ -252,12 +258,14 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
             ctx.observe_ack(
                 topic.name, cursor.name, acked, mark_delete, cursor.mark_delete, backlog, recovered=True
             )
+    _reopen_compacted(ctx, topic)
     topic.subscribe_buckets.clear()
     topic.publish_rates = 0.0, 0.0
     topic.dispatch_limiter = None
     rate_limits.apply(ctx, topic)
     topic.dedup.status = "Initialized"
     deduplication_snapshots.check_status(ctx, topic)
+    create_subscription_if_needed(ctx, topic)
     keys = [cursor.key for cursor in topic.cursors.values()]
     advance_cursors(ctx, topic)
     pass_consumed_ledgers(ctx, topic)
@@ -267,6 +275,19 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
         or min(keys) < min(cursor.key for cursor in topic.cursors.values())
     ):
         trim(ctx, topic)
+
+
+def _reopen_compacted(ctx: Context, topic: PersistentTopic) -> None:
+    """quirk: only a property of the compaction cursor tells which ledger has compacted data. Whatever else moved the cursor has cleared it, and
+    then that data is lost."""
+    compacted, cursor = topic.compaction.ledger, topic.cursors.get(COMPACTION_CURSOR)
+    if compacted is None or cursor is None:
+        return
+    if cursor.properties.get(LEDGER_PROPERTY) != compacted.id:
+        topic.compaction.ledger = None
+        delete_compacted(ctx, topic, compacted, "no cursor knows it")
+    else:
+        compacted.horizon = cursor.mark_delete
 
 
 def expire_when_loaded(ctx: Context, topic: PersistentTopic) -> None:

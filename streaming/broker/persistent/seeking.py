@@ -15,7 +15,7 @@ from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.leaving import close_consumers, count_as_gone, part_remembered
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic, Reason
-from streaming.broker.position import Position, from_wire
+from streaming.broker.position import EARLIEST, Position, from_wire
 
 UNREADABLE = "org.apache.bookkeeper.mledger.ManagedLedgerException: Incorrect parameter input error code: -14"
 """The error of a read of entry −1."""
@@ -87,7 +87,12 @@ def reset(
             ctx.emit(CloseConsumer(topic.name, connection, consumer_id, subscription.name, cause))
     subscription.last_active = ctx.clock
     cursor = topic.cursors[subscription.name]
-    move = partial(cursor.reset, counts_anew=ctx.config.seekCountsConsumedAnew)
+    compacted = topic.compaction.ledger
+    move = partial(
+        cursor.reset,
+        counts_anew=ctx.config.seekCountsConsumedAnew,
+        keeps_target=compacted is not None and target <= compacted.horizon,
+    )
     former = topic.record_move(ctx, cursor, Reason(CursorMoved, cause), move, ledger, target)
     if batch is not None:
         cursor.set_batch(target, batch)
@@ -122,7 +127,14 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
         # quirk: the end of a terminated topic may lie in an empty ledger, but what was published since the topic was
         # loaded is remembered (recorded)
         position = ledger.previous(position)
+    subscription = topic.subscriptions[name]
+    compacted = topic.compaction.ledger
+    if not subscription.consumer(command.connection, command.consumer_id).reads_compacted:
+        compacted = None
     while position.entry >= 0 and position.ledger in ledger.ledgers:
+        if compacted is not None and position <= compacted.horizon:
+            position, batch_index = compacted.last or EARLIEST, compacted.last_batch_index
+            break
         entry = ctx.entries.get(topic.name, position)
         if not is_server_only(entry):
             if (messages := entry.metadata.num_messages_in_batch) is not None:
@@ -130,7 +142,9 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
             break
         position = ledger.previous(position)
     else:
-        position = Position(-1, -1)
+        position = EARLIEST
+        if compacted is not None and compacted.last is not None:
+            position, batch_index = compacted.last, compacted.last_batch_index
     mark_delete = topic.cursors[name].mark_delete
     fields = GetLastMessageIdResponseFields(
         batch_index=batch_index,

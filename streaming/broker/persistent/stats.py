@@ -39,6 +39,13 @@ def stats_with_rates(topic: PersistentTopic, ctx: Context) -> dict[str, Any]:
     )
     if topic.oldest is not None:
         found["oldestBacklogMessageSubscriptionName"] = topic.oldest.cursor
+    if (compaction := topic.compaction).has_run:
+        found["compaction"] = {
+            "lastCompactionRemovedEventCount": compaction.removed,
+            "lastCompactionSucceedTimestamp": compaction.succeeded,
+            "lastCompactionFailedTimestamp": compaction.failed,
+            "lastCompactionDurationTimeInMills": 0,
+        }
     found["publishRateLimitedTimes"] = topic.publish_limited.in_interval(now, config)
     for name, subscription in found["subscriptions"].items():
         subscription |= stats.sums(subscription["consumers"], "chunkedMessageRate")

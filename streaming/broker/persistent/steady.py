@@ -167,7 +167,7 @@ class SteadyTopic:
         ledger.current_size += size
         ledger.whole_ledgers = self._config.backlogSizeWholeLedgers
         ledger.confirm(position, size, now)
-        entry = Entry(metadata, size)
+        entry = Entry(metadata, size, None, payload if ctx.entries.recent_payloads is None else None)
         ctx.entries.add(topic.name, position, entry)
         in_entry = metadata.num_messages_in_batch
         if in_entry is None:

@@ -111,6 +111,7 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
         -1 if command.consumer_epoch is None else command.consumer_epoch,
         hash_ranges=[] if command.keySharedMeta is None else sorted(command.keySharedMeta.hashRanges, key=_slots),
         rates=Rates(ctx.clock), reads_any_schema=schema_registry.reads_any_schema(command.schema),
+        reads_compacted=command.read_compacted, from_earliest=_starts_at_the_earliest(command),
     )  # fmt: skip
     try:
         dispatcher.check(consumer)
@@ -125,6 +126,11 @@ def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     dispatcher.add_consumer(topic.context_of(ctx, subscription), consumer)
     topic.check_backlogged(ctx)
     ctx.emit(Success(topic.name, command.connection, command.request_id))
+
+
+def _starts_at_the_earliest(command: Subscribe) -> bool:
+    wire = command.start_message_id
+    return wire is None or (from_wire(wire.ledgerId, wire.entryId) == EARLIEST and wire.batch_index < 0)
 
 
 def _slots(given: IntRange) -> tuple[int, int]:
@@ -172,7 +178,12 @@ def _create_reader(ctx: Context, topic: PersistentTopic, command: Subscribe) -> 
     if earliest if start is None else start <= EARLIEST:
         _check_first_position(topic)
     topic.cursors[name] = ManagedCursor.non_durable(
-        name, topic.ledger, start, earliest=earliest, keeps_start=ctx.config.readerStartsAtItsPosition
+        name,
+        topic.ledger,
+        start,
+        earliest=earliest,
+        keeps_start=ctx.config.readerStartsAtItsPosition,
+        reads_compacted=command.read_compacted,
     )
     subscription = topic.subscriptions[name] = PersistentSubscription(
         name, durable=False, last_active=ctx.clock

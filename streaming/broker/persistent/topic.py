@@ -9,9 +9,11 @@ import msgspec
 
 from schemas.effects import CursorMoved, Evicted, Expired
 from streaming.broker.context import Context
+from streaming.broker.ledger.compacted_ledger import CompactedLedger
 from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.names import COMPACTION_CURSOR
 from streaming.broker.persistent.publish.message_deduplication import MessageDeduplication
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.position import EARLIEST, Position
@@ -119,13 +121,26 @@ class Mirrored(msgspec.Struct, array_like=True):
     cause: str = ""
 
 
+class Compaction(msgspec.Struct, array_like=True):
+    """`ledger`: what the last compaction kept; None: there was none. Since the topic was loaded: `has_run` and `error` (the reason if the
+    last one failed) are its status, `succeeded` and `failed` the times (ms) of the last that did, 0: none. `removed`: how many messages
+    the last one removed."""
+
+    ledger: CompactedLedger | None = None
+    has_run: bool = False
+    error: str = ""
+    removed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     """`cursors` has every cursor by name, in order of creation. `fail_writes`: how many more writes fail because of the
     fault FailWrites. `properties`: what operators note on the topic. `dispatch_limiter` limits all dispatchers of the topic.
     `publish_rates`: how many messages and bytes per second dispatch rates see that are relative to that. `publish_limited`:
     how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how often consumers may
     still subscribe, by name and id. `mirrored`: what a shadow topic knows of its source. `updated_ttl`: the TTL (s) at the last change
-    of policies since the topic was loaded, see messageExpiryOnEachPolicyUpdate.
+    of policies since the topic was loaded, see messageExpiryOnEachPolicyUpdate. `compaction`: what compaction has left.
     """
 
     ledger: ManagedLedger
@@ -143,6 +158,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     subscribe_buckets: dict[tuple[str, int], TokenBucket] = msgspec.field(default_factory=dict)
     mirrored: Mirrored = msgspec.field(default_factory=Mirrored)
     updated_ttl: int = 0
+    compaction: Compaction = msgspec.field(default_factory=Compaction)
 
     # -- what producers ask of a topic ----------------------------------------------------------------------------
 
@@ -290,8 +306,8 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
                 if limiter is not None
             )
             return SubscriptionContext(
-                ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers, limit, throttle,
-                limiters,
+                ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers, limit,
+                self.compaction.ledger, throttle, limiters,
             )  # fmt: skip
         return SubscriptionContext(
             ctx,
@@ -303,6 +319,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             subscription.consumers,
             self.timers,
             limit,
+            self.compaction.ledger,
         )
 
     def record_move(
@@ -355,6 +372,10 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     def known_subscriptions(self) -> list[str]:
         """The sorted names of the subscriptions, without those whose reader was closed by a seek: Pulsar has dropped these."""
         return sorted(name for name, found in self.subscriptions.items() if not found.awaits_its_reader)
+
+    def expiring_subscriptions(self) -> list[str]:
+        """The subscriptions whose messages expire: all but that of compaction."""
+        return [name for name in self.known_subscriptions() if name != COMPACTION_CURSOR]
 
     def backlog_size(self) -> int:
         """getEstimatedBacklogSize: bytes from the slowest durable cursor on (docs/rules/ledgers.md §10)."""

@@ -173,7 +173,9 @@ def get_policy(
     if command.method != "GET":
         return None
     if name in KEPT:
-        return get_kept(policies, name, command, None if lower is None else lower.config)
+        if lower is None:
+            return get_kept(policies, name, command, None)
+        return get_kept(policies, name, command, lower.config, lower.namespace)
     if name != "backlogQuotaMap" and name not in POLICY_CALLS:
         return None
     field = "backlogQuota" if name == "backlogQuotaMap" else POLICY_CALLS[name][0]

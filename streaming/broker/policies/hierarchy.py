@@ -238,7 +238,7 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
 
     Units: `messageTTL` and `deduplicationSnapshotInterval` in seconds, `subscriptionExpirationTime` in minutes,
     `maxMessageSize` in bytes. A limit of 0 is off, and so is a rate that is None. `throttled`: a dispatch rate limits
-    some of the topic's subscriptions, at least. `publish_throttled`: a publish rate limits the topic. `encryptionRequired`: new
+    some of the topic's subscriptions, at least. `compactionThreshold` in bytes, 0 or less: off. `publish_throttled`: a publish rate limits the topic. `encryptionRequired`: new
     producers must encrypt; `messages_encrypted`: so must those that are connected, since a policy requires it, not only the broker
     (mirrors `Topic.isEncryptionRequired`; docs/rules/batching.md §7).
     """
@@ -271,6 +271,7 @@ class HierarchyTopicPolicies(msgspec.Struct, frozen=True, gc=False):
     delayedDelivery: Effective[DelayedDeliveryPolicies]
     subscriptionTypesEnabled: frozenset[str]
     persistence: PersistencePolicies
+    compactionThreshold: int
     throttled: bool
     publish_throttled: bool
     messages_encrypted: bool
@@ -425,8 +426,20 @@ def resolve(topic: Policies, namespace: Policies, config: ServiceConfiguration) 
             or broker_dispatch_rate(config)
         ),
         "publish_throttled": bool(rates["publishRate"] or broker_publish_rate(config)),
+        "compactionThreshold": compaction_threshold(topic, namespace, config),
         "messages_encrypted": found["encryptionRequired"].level != "broker",
     })  # fmt: skip
+
+
+COMPACTION_THRESHOLD = "compactionThreshold"
+"""The policy, among those that are kept, that says how many bytes there are before a topic is compacted."""
+
+
+def compaction_threshold(topic: Policies, namespace: Policies, config: ServiceConfiguration) -> int:
+    """The bytes from which on a topic is compacted by itself; 0 or less: it is not."""
+    of_broker = config.brokerServiceCompactionThresholdInBytes
+    of_namespace = namespace.kept.get(COMPACTION_THRESHOLD, of_broker)
+    return int(topic.kept.get(COMPACTION_THRESHOLD, of_namespace))
 
 
 def broker_level(config: ServiceConfiguration) -> Policies:

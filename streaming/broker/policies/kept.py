@@ -1,8 +1,8 @@
 """Policies that are kept and returned but have no effect: what they govern does not exist here.
 
-They concern bookies, bundles, replication, offloading, compaction, and authorization. dispatcherPauseOnAckStatePersistent is one of them,
-too: no delivery pauses here because more acks wait to be written than managedLedgerMaxUnackedRangesToPersist. One has an effect,
-`hierarchy.AUTO_UPDATE`.
+They concern bookies, bundles, replication, offloading, and authorization. dispatcherPauseOnAckStatePersistent is one of them,
+too: no delivery pauses here because more acks wait to be written than managedLedgerMaxUnackedRangesToPersist. Two have an effect,
+`hierarchy.AUTO_UPDATE` and `hierarchy.COMPACTION_THRESHOLD`.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +16,13 @@ from streaming.broker.config import ServiceConfiguration
 from streaming.broker.errors import AdminError
 from streaming.broker.names import CLUSTER
 from streaming.broker.policies.arguments import convert, is_applied
-from streaming.broker.policies.hierarchy import AUTO_UPDATE, AUTO_UPDATE_STRATEGIES, DispatchRate, Policies
+from streaming.broker.policies.hierarchy import (
+    AUTO_UPDATE,
+    AUTO_UPDATE_STRATEGIES,
+    COMPACTION_THRESHOLD,
+    DispatchRate,
+    Policies,
+)
 
 
 class KeptPolicy(NamedTuple):
@@ -49,7 +55,7 @@ KEPT: dict[str, KeptPolicy] = {
     "persistence/bookieAffinity": KeptPolicy(BookieAffinityGroup, (204, None)),
     "antiAffinity": KeptPolicy(str, (204, None)),
     "allowedTopicPropertyKeysForMetrics": KeptPolicy(list[str]),
-    "compactionThreshold": KeptPolicy(Annotated[Int64, unit("bytes")]),
+    COMPACTION_THRESHOLD: KeptPolicy(Annotated[Int64, unit("bytes")], has_effect=True),
     "dispatcherPauseOnAckStatePersistent": KeptPolicy(bool | None, (200, False), (200, False)),
     "replication": KeptPolicy(list[str]),
     "replicatorDispatchRate": KeptPolicy(DispatchRate),
@@ -107,14 +113,21 @@ _TEXTS = {"subscriptionAuthMode": AUTH_MODES, AUTO_UPDATE: (*AUTO_UPDATE_STRATEG
 
 
 def get_kept(
-    policies: Policies, name: str, command: Admin, config: ServiceConfiguration | None
+    policies: Policies,
+    name: str,
+    command: Admin,
+    config: ServiceConfiguration | None,
+    namespace: Policies | None = None,
 ) -> tuple[int, Any]:
-    """The answer to GET. `config`: that of the broker, for a topic; None: the policies are those of a namespace."""
+    """The answer to GET. `config`: that of the broker, for a topic; None: the policies are those of a namespace. `namespace`: those of the
+    topic's."""
     kept = policies.kept
     if (field := _OFFLOAD.get(name)) is not None:
         found = kept.get("offloadPolicies", {}).get(field, kept.get(name))
     else:
         found = kept.get(name)
+    if found is None and name == COMPACTION_THRESHOLD and namespace is not None and is_applied(command):
+        found = namespace.kept.get(name)
     if found is None and config is not None and is_applied(command):
         found = _of_broker(config).get(name)
     if found is not None:
@@ -125,7 +138,7 @@ def get_kept(
 def _of_broker(config: ServiceConfiguration) -> dict[str, Any]:
     """What holds where no level sets a policy."""
     return {
-        "compactionThreshold": 0,
+        COMPACTION_THRESHOLD: config.brokerServiceCompactionThresholdInBytes,
         "replicatorDispatchRate": msgspec.to_builtins(DispatchRate(ratePeriodInSecond=1)),
         "replication": [CLUSTER],
         "entryFilters": {"entryFilterNames": config.entryFilterNames},

@@ -22,7 +22,7 @@ class Consumer(msgspec.Struct, array_like=True):
     pending entries, and `hash_ranges` = the fixed ranges that the consumer asked for, in ascending order. `acks`,
     `redelivered` and `chunks_out` count, for the stats, messages that it acked, messages that it asked for again, and chunks.
     `reads_any_schema`: it subscribed with AUTO_CONSUME. `last_flow`, `last_sent`, `last_ack`: when it last asked for messages, was sent
-    some, and acked (ms); 0: never.
+    some, and acked (ms); 0: never. `reads_compacted`: it asked for compacted data, `from_earliest`: from the beginning.
     """
 
     connection: str
@@ -48,6 +48,8 @@ class Consumer(msgspec.Struct, array_like=True):
     last_flow: int = 0
     last_sent: int = 0
     last_ack: int = 0
+    reads_compacted: bool = False
+    from_earliest: bool = False
 
     @property
     def handle(self) -> Handle:

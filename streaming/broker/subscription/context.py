@@ -6,6 +6,7 @@ import msgspec
 
 from schemas.effects import ReachedEndOfTopic
 from streaming.broker.context import Context
+from streaming.broker.ledger.compacted_ledger import CompactedLedger
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
@@ -27,7 +28,8 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
     """A subscription and its cursor, with the name, policies and ledger of its topic. `consumers` are the subscription's.
 
     `throttle` is None if no dispatch rate limits the subscription, else `limiters` are those that do, as `permits` expects
-    them. `consumer_limit`: how many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions.
+    them. `consumer_limit`: how many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions. `compacted`: what the
+    last compaction of the topic kept. None: there was none.
 
     Created for each command. Do not keep one for longer.
     """
@@ -41,6 +43,7 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
     consumers: list[Consumer]
     timers: SubscriptionTimers[Any]
     consumer_limit: int
+    compacted: CompactedLedger | None = None
     throttle: ReadThrottle | None = None
     limiters: tuple[DispatchRateLimiter, ...] = ()
 

@@ -6,6 +6,7 @@ from urllib.parse import quote_plus
 
 from schemas.metrics import CONSUMER_RATES, ConsumerMetrics
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.ledger.compacted_ledger import CompactedLedger
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
 from streaming.broker.rates.rate import Rates
@@ -164,9 +165,11 @@ def _summed(count: int, rates: Iterable[tuple[float, ...]]) -> list[float]:
     return [sum((each[index] for each in known), 0.0) for index in range(count)]
 
 
-def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> dict[str, Any]:
+def internal_stats(
+    ledger: ManagedLedger, cursors: dict[str, ManagedCursor], compacted: CompactedLedger | None = None
+) -> dict[str, Any]:
     """A managed ledger and its cursors, by their names as Pulsar encodes them for URLs. The open ledger shows 0 entries: currentLedgerEntries has its number."""
-    return {
+    found = {
         "entriesAddedCounter": ledger.entries_added,
         "numberOfEntries": ledger.number_of_entries,
         "totalSize": ledger.total_size,
@@ -180,6 +183,12 @@ def internal_stats(ledger: ManagedLedger, cursors: dict[str, ManagedCursor]) -> 
         ],
         "cursors": {cursor_name(name): _cursor(ledger, cursor) for name, cursor in cursors.items()},
     }
+    if compacted is not None:
+        found["compactedLedger"] = {
+            "ledgerId": compacted.id, "entries": compacted.entries, "size": compacted.size,
+            "offloaded": False, "underReplicated": False,
+        }  # fmt: skip
+    return found
 
 
 def cursor_name(subscription: str) -> str:

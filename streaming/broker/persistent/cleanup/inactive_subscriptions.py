@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from streaming.broker.context import NEVER, Context
+from streaming.broker.names import COMPACTION_CURSOR
 from streaming.broker.persistent import leaving
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
@@ -71,7 +72,8 @@ def _expires_after(ctx: Context, topic: PersistentTopic, subscription: Persisten
     """For how many minutes a subscription may be without consumers, 0 or less: for ever."""
     minutes = ctx.policies_of(topic).subscriptionExpirationTime
     if subscription.durable:
-        return 0 if subscription.replicated or topic.follows_source(ctx) else minutes
+        stays = subscription.replicated or topic.follows_source(ctx) or subscription.name == COMPACTION_CURSOR
+        return 0 if stays else minutes
     return min(minutes, READER_COMES_BACK) if minutes > 0 else READER_COMES_BACK
 
 

@@ -90,7 +90,7 @@ def check(ctx: Context, topic: PersistentTopic) -> None:
     if ttl.value <= 0 or ctx.clock <= topic.source_expires_until(ctx):
         return
     policy = f"messageTTL {ttl.value} s ({ttl.level})"
-    names = topic.known_subscriptions()
+    names = topic.expiring_subscriptions()
     if not ctx.config.messageExpirySharedPosition:
         expire_older(ctx, topic, names, ttl.value, policy)
         return
@@ -123,7 +123,7 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
 
 def next_expiries(ctx: Context, topic: PersistentTopic) -> dict[str, int]:
     """When the check may next expire entries of each subscription (ms), never too late."""
-    due = _next_expiries(ctx, topic, ctx.policies_of(topic).messageTTL.value, topic.known_subscriptions())
+    due = _next_expiries(ctx, topic, ctx.policies_of(topic).messageTTL.value, topic.expiring_subscriptions())
     if due and (source := topic.source_expires_until(ctx) + 1):
         due = {name: max(each, source) for name, each in due.items()}
     return due
@@ -335,7 +335,7 @@ def explain(ctx: Context, topic: PersistentTopic) -> Expiry:
         if off
         else [
             _explain_one(ctx, topic, topic.subscriptions[name], ttl.value, due.get(name, NEVER))
-            for name in topic.known_subscriptions()
+            for name in topic.expiring_subscriptions()
         ],
         sampled=topic.is_sampled,
     )

@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.effects import CursorMoved, LedgerDeleted
 from streaming.broker.context import NEVER, Context
+from streaming.broker.ledger.compacted_ledger import CompactedLedger
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE, LedgerInfo
 from streaming.broker.persistent.topic import PersistentTopic, Reason
@@ -197,8 +198,11 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
     reason = Reason(CursorMoved, "ledger trimmed", policy)
     follows = to <= ledger.last_confirmed
     for cursor in topic.cursors.values():
-        if not cursor.mark_delete < (to if follows else end) <= ledger.last_confirmed:
-            continue
+        if (
+            not cursor.mark_delete < (to if follows else end) <= ledger.last_confirmed
+            or cursor.reads_compacted
+        ):
+            continue  # who reads compacted data may still get what these ledgers had
         if follows:
             topic.record_move(ctx, cursor, reason, cursor.move, ledger, to, None)
             continue
@@ -221,6 +225,13 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
         topic.counters.ledgers_trimmed += 1
         ctx.entries.forget(topic.name, id_)
         ctx.emit(LedgerDeleted(topic.name, id_, info.entries, info.size, cause, policy))
+
+
+def delete_compacted(ctx: Context, topic: PersistentTopic, ledger: CompactedLedger, cause: str) -> None:
+    """Delete a compacted ledger. One without entries was never stored."""
+    ctx.entries.forget(topic.name, ledger.id)
+    if ledger.entries:
+        ctx.emit(LedgerDeleted(topic.name, ledger.id, ledger.entries, ledger.size, cause))
 
 
 # -- why ledgers are still there --------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Publishes(NamedTuple):
 
     `clocks` (ms): the partition's clock at each record. `publish_times` (ms) are those of the metadata, `sizes` the stored
     sizes in bytes. `largest`: the bytes of the largest entry and of the largest payload. `senders`: in the short form, the
-    producers. `metadata`: that of SENDs.
+    producers. `metadata`: that of SENDs. `payloads`: None, where entries need not have them (`Entries.recent_payloads`).
     """
 
     offsets: list[int]
@@ -91,15 +91,17 @@ class Publishes(NamedTuple):
     largest: tuple[int, int]
     senders: Sequence[str | Connected]
     metadata: Sequence[MessageMetadata] | None = None
+    payloads: Sequence[bytes] | None = None
 
     def entry(self, row: int) -> Entry:
         """The entry of a publish."""
+        payload = None if self.payloads is None else self.payloads[row]
         if self.metadata is not None:
-            return Entry(self.metadata[row], self.sizes[row])
+            return Entry(self.metadata[row], self.sizes[row], None, payload)
         metadata = MessageMetadata(
             self.producers[row], self.sequence_ids[row], self.publish_times[row], partition_key=self.keys[row]
         )
-        return Entry(metadata, self.sizes[row])
+        return Entry(metadata, self.sizes[row], None, payload)
 
 
 class RowsOfTopic(NamedTuple):

@@ -189,7 +189,8 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     position = write.position
     assert position is not None
     topic.ledger.confirm(position, write.size, ctx.clock)
-    entry = Entry(write.metadata, write.size, write.broker_timestamp)
+    payload = write.payload if ctx.entries.recent_payloads is None else None
+    entry = Entry(write.metadata, write.size, write.broker_timestamp, payload)
     ctx.entries.add(topic.name, position, entry)
     highest = write.highest_sequence_id
     dedup = topic.dedup

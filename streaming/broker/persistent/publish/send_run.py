@@ -101,7 +101,8 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
         return start
 
     def entry(row: int) -> Entry:
-        return Entry(commands[start + row].metadata, sizes[row])
+        command = commands[start + row]
+        return Entry(command.metadata, sizes[row], None, command.payload_bytes or command.payload.encode())
 
     ctx.rows += rows
     ctx.offset, ctx.ordinal, ctx.clock = offsets[start + entries - 1], 1, clock

@@ -1,0 +1,1 @@
+"""Topic compaction: the last message of each key (docs/rules/compaction.md)."""

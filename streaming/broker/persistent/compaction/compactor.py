@@ -1,0 +1,405 @@
+"""Compaction of a topic: its last message of each key goes to a ledger of its own (mirrors `TwoPhaseCompactor`; docs/rules/compaction.md
+§1–§4).
+
+Pulsar's compactor is a client of the broker, and runs in the background. Here, a compaction is done with the command or the check that asks
+for it. It goes through what is there twice: first for the last message of each key, then for these messages. So it has ids in memory, but no more
+than `_AT_ONCE` payloads.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from schemas.commands import Admin
+from schemas.effect_fields import CompactedFields
+from schemas.effects import Compacted, CursorMoved, LedgerClosed, TopicEvent
+from schemas.entries import Entry
+from streaming.broker.admin_table import AdminAnswer, Names
+from streaming.broker.context import NEVER, Context
+from streaming.broker.dispatch.sending import is_server_only
+from streaming.broker.dispatch.types import new_dispatcher
+from streaming.broker.errors import AdminError, BrokerError
+from streaming.broker.ledger.compacted_ledger import CompactedLedger
+from streaming.broker.ledger.managed_cursor import ManagedCursor
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.names import COMPACTION_CURSOR, partition_index
+from streaming.broker.persistent import subscribing
+from streaming.broker.persistent.cleanup.trimming import delete_compacted, free_ledgers
+from streaming.broker.persistent.compaction import batches
+from streaming.broker.persistent.subscription import PersistentSubscription
+from streaming.broker.persistent.topic import PersistentTopic, Reason
+from streaming.broker.position import EARLIEST, Position
+from streaming.broker.producer.message_size import HEADER, broker_entry_metadata_size, metadata_size, varint
+
+MessageId = tuple[Position, int]
+"""A message by its entry and its place in the batch; −1: it is in no batch."""
+
+_AT_ONCE = 64
+"""So many entries are read at once."""
+
+LEDGER_PROPERTY = "CompactedTopicLedger"
+"""The property of the compaction cursor's position."""
+
+
+class _Failed(Exception):
+    """A compaction fails. The text says why."""
+
+
+def trigger(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
+    """Compact the topic: readers of the compacted topic then get the last message of each key. It is done when the answer comes."""
+    if topic.is_shadow:
+        raise AdminError(501, "compaction of a shadow topic is not supported")
+    compact(ctx, topic)
+    return 204, None
+
+
+def status(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
+    """The status of the last compaction since the topic was loaded: `NOT_RUN`, `SUCCESS`, or `ERROR` with the reason."""
+    error = topic.compaction.error
+    found = "ERROR" if error else "SUCCESS" if topic.compaction.has_run else "NOT_RUN"
+    return 200, {"status": found, "lastError": error}
+
+
+def compact(ctx: Context, topic: PersistentTopic) -> None:
+    """Compact a topic up to its last message. A compaction that fails leaves everything as it was, but for the cursor."""
+    state = topic.compaction
+    state.has_run, state.error = True, ""
+    try:
+        subscription = _subscription(ctx, topic)
+        state.removed = _compact(ctx, topic, subscription)
+        state.succeeded = ctx.clock
+    except _Failed as error:
+        state.error, state.failed = str(error), ctx.clock
+        ctx.emit(TopicEvent(topic.name, f"not compacted: {error}"))
+
+
+def _subscription(ctx: Context, topic: PersistentTopic) -> PersistentSubscription:
+    """The compaction subscription as the compactor, an Exclusive consumer, leaves it."""
+    found = topic.subscriptions.get(COMPACTION_CURSOR)
+    if found is None:
+        if not ctx.policies_of(topic).autoSubscriptionCreation:
+            raise _Failed(f"Subscription {COMPACTION_CURSOR} does not exist")
+        found = create_subscription(ctx, topic)
+    elif found.consumers:
+        raise _Failed(f"subscription {COMPACTION_CURSOR} has consumers")
+    if found.type != "Exclusive":
+        found.type, found.dispatcher = "Exclusive", new_dispatcher("Exclusive", None, ctx.config)
+        found.forget_dispatcher()
+    return found
+
+
+def create_subscription(ctx: Context, topic: PersistentTopic) -> PersistentSubscription:
+    """The compaction subscription, at the earliest message. Raises `_Failed`."""
+    try:
+        return subscribing.create(ctx, topic, COMPACTION_CURSOR, earliest=True)
+    except BrokerError as error:
+        raise _Failed(error.cause) from None
+
+
+def _compact(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> int:
+    """Compact up to the last message, if there is one. Returns how many messages that removed, as Pulsar counts them."""
+    end = _last(ctx, topic)
+    if end is None:
+        return 0
+    former = topic.compaction.ledger
+    reading = _Reading(ctx, topic, former, end)
+    first = _FirstPhase(retains_keyless=ctx.config.topicCompactionRetainNullKey)
+    for position, entry in reading:
+        first.take(position, entry)
+    made = CompactedLedger(topic.ledger.reserve(), end)
+    for position, entry in reading:
+        if position > first.to:
+            break
+        _keep(ctx, topic, made, first, position, entry)
+    _finish(ctx, topic, former, made, first.start)
+    subscription.messages_out += 2 * first.messages
+    subscription.bytes_out += 2 * first.size
+    return first.removed
+
+
+def _last(ctx: Context, topic: PersistentTopic) -> Position | None:
+    """The last message that a compacting reader finds. None: there is none."""
+    ledger, former = topic.ledger, topic.compaction.ledger
+    position = ledger.last_confirmed
+    while position.entry >= 0 and position.ledger in ledger.ledgers:
+        if former is not None and position <= former.horizon:
+            break
+        if not is_server_only(ctx.entries.get(topic.name, position)):
+            return position
+        position = ledger.previous(position)
+    return None if former is None else former.last
+
+
+class _Reading:
+    """The entries that a reader of the compacted topic gets from the earliest on, with their payloads: those of the last compaction, then the
+    topic's up to `end`. It can be gone through again."""
+
+    def __init__(
+        self, ctx: Context, topic: PersistentTopic, former: CompactedLedger | None, end: Position
+    ) -> None:
+        self._ctx, self._topic, self._former, self._end = ctx, topic, former, end
+
+    def __iter__(self) -> Iterator[tuple[Position, Entry]]:
+        former, start = self._former, EARLIEST
+        if former is not None:
+            yield from _stored(self._ctx, self._topic.name, former)
+            start = former.horizon
+        yield from self._from_topic(start)
+
+    def _from_topic(self, after: Position) -> Iterator[tuple[Position, Entry]]:
+        ledger, name, end = self._topic.ledger, self._topic.name, self._end
+        for id_ in list(ledger.ledgers):
+            entries = ledger.current_entries if id_ == ledger.current else ledger.ledgers[id_].entries
+            entries = entries or ledger.ledgers[id_].entries
+            at = after.entry + 1 if id_ == after.ledger else 0
+            stop = end.entry + 1 if id_ == end.ledger else entries
+            if not after.ledger <= id_ <= end.ledger:
+                continue
+            while at < stop:
+                until = min(at + _AT_ONCE, stop)
+                for entry in self._ctx.entries.whole(name, id_, at, until - 1):
+                    yield Position(id_, at), entry
+                    at += 1
+
+
+def _stored(ctx: Context, topic: str, ledger: CompactedLedger) -> Iterator[tuple[Position, Entry]]:
+    number, start = 0, EARLIEST
+    while True:
+        _, positions = ledger.find(start, _AT_ONCE)
+        if not positions:
+            return
+        found = ctx.entries.whole(topic, ledger.id, number, number + len(positions) - 1)
+        yield from zip(positions, found, strict=True)
+        number += len(positions)
+        start = positions[-1].next()
+
+
+class _FirstPhase:
+    """Which message of each key is the last one. `start`, `to`: the first and the last entry of which something may stay. Counts of all
+    that was read: `messages`, their entries' `size` in bytes, and how many are `removed`."""
+
+    def __init__(self, *, retains_keyless: bool) -> None:
+        self.latest: dict[str, MessageId] = {}
+        self.retains_keyless = retains_keyless
+        self.start = self.to = EARLIEST
+        self.messages = self.size = self.removed = 0
+
+    def take(self, position: Position, entry: Entry) -> None:
+        """The next entry. Raises `_Failed`."""
+        self.messages += entry.messages
+        self.size += entry.size
+        metadata = entry.metadata
+        if is_server_only(entry):
+            self.removed += 1
+            stays = False
+        elif batches.is_batch(metadata):
+            stays = self._take_batch(position, entry)
+        else:
+            stays = self._take_one(metadata.partition_key, position, _is_value(entry))
+        if stays:
+            self.to = position
+        if stays and self.start == EARLIEST:
+            self.start = position
+
+    def _take_one(self, key: str | None, position: Position, is_value: bool) -> bool:
+        if key is None:
+            self.removed += not self.retains_keyless
+            return self.retains_keyless
+        former = self.latest.pop(key, None)
+        if is_value:
+            self.latest[key] = position, -1
+        self.removed += not is_value or former is not None
+        return is_value
+
+    def _take_batch(self, position: Position, entry: Entry) -> bool:
+        messages = _singles(entry)
+        if messages is None:
+            return True
+        deleted = 0
+        for index, each in enumerate(messages):
+            if each.is_removed:
+                continue
+            if each.key is None:
+                if not self.retains_keyless:
+                    deleted += 1
+                    self.removed += 1
+                continue
+            former = self.latest.pop(each.key, None)
+            if each.size > 0:
+                self.latest[each.key] = position, index
+                self.removed += former is not None
+            else:
+                deleted += 1
+                self.removed += 1
+        return deleted < len(messages)
+
+
+def _is_value(entry: Entry) -> bool:
+    """quirk: without a size of its own, which clients give, an entry counts as a whole, so that an empty payload deletes nothing."""
+    return entry.metadata.uncompressed_size is None or entry.metadata.uncompressed_size > 0
+
+
+def _singles(entry: Entry) -> list[batches.Single] | None:
+    """The messages of a batch. None: it can't be uncompressed, and is kept as it is. Raises `_Failed`."""
+    try:
+        return batches.singles(entry.metadata, entry.payload or b"")
+    except batches.Undecodable:
+        return None
+    except batches.Malformed as error:
+        raise _Failed(str(error)) from None
+
+
+def _keep(
+    ctx: Context,
+    topic: PersistentTopic,
+    made: CompactedLedger,
+    first: _FirstPhase,
+    position: Position,
+    entry: Entry,
+) -> None:
+    """The second phase: copy an entry, or what stays of a batch."""
+    metadata, payload, size, last = entry.metadata, entry.payload or b"", entry.size, -1
+    if is_server_only(entry):
+        return
+    if batches.is_batch(metadata):
+        if (messages := _singles(entry)) is not None:
+            keeps = [
+                not each.is_removed
+                and (
+                    first.retains_keyless
+                    if each.key is None
+                    else each.size > 0 and first.latest.get(each.key) == (position, index)
+                )
+                for index, each in enumerate(messages)
+            ]
+            if not any(keeps):
+                return
+            metadata, payload = batches.rebatched(metadata, messages, keeps)
+            size = HEADER + metadata_size(metadata) + len(payload)
+            if entry.broker_timestamp is not None:
+                size += broker_entry_metadata_size(entry.broker_timestamp)
+            last = batches.last_index(
+                [each._replace(is_removed=not kept) for each, kept in zip(messages, keeps, strict=True)]
+            )
+    elif metadata.partition_key is None:
+        if not first.retains_keyless:
+            return
+    elif first.latest.get(metadata.partition_key) != (position, -1):
+        return
+    number = made.entries
+    made.add(position, size + _raw_message_size(topic.name, position))
+    made.last_batch_index = last
+    copy = Entry(
+        metadata, size, entry.broker_timestamp, payload if ctx.entries.recent_payloads is None else None
+    )
+    ctx.entries.add(topic.name, Position(made.id, number), copy)
+    ctx.emit_large(
+        Compacted(
+            topic.name, metadata.producer_name, metadata.sequence_id, made.id, number, size, entry.messages,
+            metadata.publish_time, metadata.partition_key, metadata, payload, entry.broker_timestamp,
+            CompactedFields(position=str(position)),
+        ),
+        len(payload),
+    )  # fmt: skip
+
+
+def _raw_message_size(topic: str, position: Position) -> int:
+    """What a RawMessage has besides its entry: the message id, and 4 bytes each for its size and that of the entry."""
+    partition = partition_index(topic)
+    return 8 + 2 + varint(position.ledger) + varint(position.entry) + 1 + varint(partition)
+
+
+def _finish(
+    ctx: Context,
+    topic: PersistentTopic,
+    former: CompactedLedger | None,
+    made: CompactedLedger,
+    start: Position,
+) -> None:
+    """Readers get the new ledger from now on, and the cursor moves to the horizon, which may free ledgers."""
+    topic.compaction.ledger = made
+    kept = made.entries
+    if kept:
+        ctx.emit(LedgerClosed(topic.name, made.id, kept, made.size, "compaction"))
+    if former is not None:
+        delete_compacted(ctx, topic, former, "compacted again")
+    ctx.emit(TopicEvent(topic.name, f"compacted up to {made.horizon}: {kept} entries"))
+    cursor, reason = topic.cursors[COMPACTION_CURSOR], Reason(CursorMoved, "compaction")
+    moved = topic.record_move(
+        ctx,
+        cursor,
+        reason,
+        _move,
+        cursor,
+        topic.ledger,
+        start if start > EARLIEST else made.horizon,
+        made,
+        former,
+    )
+    cursor.read_position = topic.ledger.last_confirmed.next()
+    free_ledgers(ctx, topic, cursor, moved)
+
+
+def _move(
+    cursor: ManagedCursor,
+    ledger: ManagedLedger,
+    start: Position,
+    made: CompactedLedger,
+    former: CompactedLedger | None,
+) -> None:
+    """As the compactor does: it seeks to the first entry that stays, and acknowledges all at the end."""
+    cursor.reset(ledger, start, keeps_target=former is not None and start <= former.horizon)
+    cursor.move(ledger, made.horizon, {LEDGER_PROPERTY: made.id})
+
+
+def first_published_at(ctx: Context, topic: PersistentTopic, time: int) -> Position | None:
+    """The position of the first message of compacted data that was published at `time` (ms) or later. None: the topic itself must be
+    searched."""
+    compacted = topic.compaction.ledger
+    if compacted is None or not compacted.entries:
+        return None
+
+    def published(number: int) -> int:
+        return ctx.entries.get(topic.name, Position(compacted.id, number)).metadata.publish_time
+
+    last = compacted.entries - 1
+    if time >= (end := published(last)):
+        return compacted.last if time == end else None
+    number = bisect_left(range(last), time, key=published)
+    _, found = compacted.find(EARLIEST, number + 1)
+    return found[number]
+
+
+# -- the check ------------------------------------------------------------------------------------------------------------
+
+
+def check(ctx: Context, topic: PersistentTopic) -> None:
+    """The periodic check: compact a topic that has more bytes to compact than compactionThreshold."""
+    if _is_due(ctx, topic):
+        compact(ctx, topic)
+
+
+def next_effect(ctx: Context, topic: PersistentTopic) -> int:
+    """Now, if there is enough to compact: nothing changes that but what happens on the topic."""
+    return ctx.clock if _is_due(ctx, topic) else NEVER
+
+
+def _is_due(ctx: Context, topic: PersistentTopic) -> bool:
+    threshold = ctx.policies_of(topic).compactionThreshold
+    if threshold <= 0 or topic.is_shadow:
+        return False
+    ledger = topic.ledger
+    cursor = topic.cursors.get(COMPACTION_CURSOR)
+    if cursor is not None:
+        return ledger.estimate_backlog_from(cursor.mark_delete) > threshold
+    has_durable = any(each.durable for each in topic.subscriptions.values())
+    return (topic.backlog_size() if has_durable else ledger.total_size) > threshold
+
+
+def create_subscription_if_needed(ctx: Context, topic: PersistentTopic) -> None:
+    """With a threshold, the compaction subscription is there from the beginning, so that it sees all messages."""
+    if (
+        ctx.policies_of(topic).compactionThreshold > 0
+        and COMPACTION_CURSOR not in topic.subscriptions
+        and topic.ledger.ledgers
+    ):
+        create_subscription(ctx, topic)
