@@ -322,8 +322,12 @@ class LedgerClosed(NamedTuple):
     cause: str
 
 
+COMPACTED_LEDGER = "compacted ledger"
+"""How the cause of a LEDGER_CLOSED or LEDGER_DELETED begins that is about a compacted ledger, which is no part of its topic's storage."""
+
+
 class LedgerDeleted(NamedTuple):
-    """Trimming deleted a ledger. Its entries can no longer be read."""
+    """Trimming deleted a ledger, or a compacted ledger is not needed any more. Its entries can no longer be read."""
 
     topic: str
     ledger_id: int

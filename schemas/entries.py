@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from schemas.commands import MessageMetadata
-from schemas.effects import SendReceipt
+from schemas.effects import Compacted, SendReceipt
 from schemas.errors import MagnetarError
 
 
@@ -31,8 +31,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return 1 if messages is None or messages < 1 else messages
 
 
-def metadata_of(receipt: SendReceipt) -> MessageMetadata:
-    """The metadata of the entry that a receipt confirms. In the short form of publishing, it has no other than these."""
+def metadata_of(receipt: SendReceipt | Compacted) -> MessageMetadata:
+    """The metadata of the entry that a receipt confirms, or that compaction kept. In the short form of publishing, it has no other than these."""
+    if isinstance(receipt, Compacted):
+        return receipt.metadata
     return receipt.metadata or MessageMetadata(
         receipt.producer_name,
         receipt.sequence_id,

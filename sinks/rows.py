@@ -1,5 +1,6 @@
 """Effects as Arrow tables, one per kind, and the packed form in which a table travels."""
 
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,6 +83,19 @@ class SpooledRows:
         end = self._file.tell()
         self._file.write(bytes(-end % _ALIGNMENT))
         return start, end - start
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def waiting(self, chunk: int, kind: str) -> pa.Table | None:
+        """The rows of a kind that were added with the number `chunk`, from 0 on since the last `take`."""
+        found = self._chunks[chunk].get(kind)
+        if not isinstance(found, tuple):
+            return found
+        start, size = found
+        assert self._file is not None
+        self._file.flush()
+        return unpack(kind, os.pread(self._file.fileno(), size, start))
 
     def take(self) -> Iterator[Rows]:
         """The rows since the last call, as they were added. Those in the file are mapped into memory, not read."""

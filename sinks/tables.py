@@ -29,8 +29,10 @@ from sinks.storage import BadUrl, NotStored, Storage, plain
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 128 << 20
 
-# Entries are in the ledger store. A table of receipts with payloads would store them twice.
-_LEFT_OUT = {effects.KINDS[effects.SendReceipt]: {"metadata", "payload"}}
+# Entries are in the ledger store. A table of receipts, or of what compaction kept, with payloads would store them twice.
+_LEFT_OUT = {
+    effects.KINDS[kind]: {"metadata", "payload"} for kind in (effects.SendReceipt, effects.Compacted)
+}
 
 
 TABLES = {

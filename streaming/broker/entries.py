@@ -26,6 +26,15 @@ class NoEntries:
         raise NoStore(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
+_NOT_KEPT = "{} is compacted, which needs the payloads of its messages, and here they are not kept"
+
+
+def _payload(topic: str, entry: Entry) -> bytes:
+    if entry.payload is None:
+        raise NoPayloads(_NOT_KEPT.format(topic))
+    return entry.payload
+
+
 _MAKER = 32
 """An entry that is made when it is read is the number of its maker, shifted by so many bits, and its own number: no objects
 for Python to collect."""
@@ -90,9 +99,7 @@ class Entries:
         stored = min(begin - 1, last)
         if stored >= first:
             if not isinstance(self._reader, PayloadReader):
-                raise NoPayloads(
-                    f"{topic} is compacted, which needs the payloads of its messages, and here they are not kept"
-                )
+                raise NoPayloads(_NOT_KEPT.format(topic))
             payloads = list(self._reader.payloads(topic, ledger_id, first, stored))
         else:
             payloads = []
@@ -101,7 +108,7 @@ class Entries:
             if self.recent_payloads is not None:
                 payloads += self.recent_payloads(topic, ledger_id, recent, last)
             else:
-                payloads += [each.payload or b"" for each in found[len(payloads) :]]
+                payloads += [_payload(topic, each) for each in found[len(payloads) :]]
         return [
             Entry(each.metadata, each.size, each.broker_timestamp, payload)
             for each, payload in zip(found, payloads, strict=True)

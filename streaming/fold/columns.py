@@ -21,15 +21,17 @@ import pyarrow.compute as pc
 
 from schemas.commands import Decoded, Refused
 from schemas.effects import KINDS, Quarantined, Row
-from schemas.entries import Entry, EntryReader
+from schemas.entries import Entry, EntryReader, PayloadReader
 from schemas.metrics import PartitionMetrics
 from schemas.outputs import Rows
 from schemas.units import LATEST_TIME
 from sinks.rows import SpooledRows, to_tables
 from streaming.broker.broker import Broker
+from streaming.broker.entries import NoPayloads
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.plain_layout import PlainPublishes, plain_publishes
 from streaming.fold.publishes import RECEIPTS, PublishColumns, plain_columns, publish_columns, send_columns
+from streaming.fold.recent_payloads import RecentPayloads
 from streaming.fold.record_fold import RecordFold, without_gc
 from streaming.fold.records import BrokerType, Records, SetAside, StateRow, Store
 from streaming.quality.gate import Judge, judge, passes
@@ -55,6 +57,11 @@ class _Counting:
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
         self._reads[topic] += last + 1 - first
         return self._reader.read(topic, ledger_id, first, last)
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[bytes]:
+        if not isinstance(self._reader, PayloadReader):
+            raise NoPayloads(f"{topic} is compacted, and the store has no payloads")
+        return self._reader.payloads(topic, ledger_id, first, last)
 
 
 class PartitionFold:
@@ -92,6 +99,7 @@ class PartitionFold:
         self._topics_before = frozenset(self._records.broker.topic_names() if measured else ())
         self._quarantined: Counter[str] = Counter()
         self._records.when_full(self._convert)
+        self._records.broker.find_recent_payloads(RecentPayloads(self._spool, self._flushed).find)
 
     @property
     def clock(self) -> int:
@@ -205,6 +213,14 @@ class PartitionFold:
             self._held.append(tables.pop(RECEIPTS))
         if tables:
             self._spool.append(tables)
+
+    def _flushed(self) -> pa.Table | None:
+        """Turn the effects so far into columns, also in the middle of a record. The receipts of the piece at hand come back: only at its end,
+        they are in order."""
+        self._convert()
+        if self._publishes is None or not (self._held or self._receipts.rows):
+            return None
+        return self._publishes.receipts(self._records.partition, self._receipts, self._held)
 
     def _convert_receipts(self) -> None:
         """The same for the receipts of a piece, of which runs give theirs by topic."""

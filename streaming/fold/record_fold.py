@@ -22,6 +22,7 @@ from schemas.entries import EntryNotFound
 from schemas.printable import one_line, quoted
 from schemas.units import LATEST_TIME
 from streaming.broker.broker import Broker, topic_set_aside
+from streaming.broker.entries import NoPayloads
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.records import BrokerType, FoldError, OffsetError, Records, SetAside, StateRow, Store
@@ -254,8 +255,8 @@ class RecordFold:
         place = f"offset {offset}, topic {topic!r}" if of_record else f"after offset {self.last}"
         at_fault = self.broker.at_work or (topic if of_record else None)
         place = f"partition {self.partition}, {place}, {doing}"
-        # The store or the disk is to blame, and the text says so.
-        if isinstance(error, EntryNotFound | OSError):
+        # The store or the disk is to blame, or what is asked for can't be done, and the text says so.
+        if isinstance(error, EntryNotFound | NoPayloads | OSError):
             raise type(error)(one_line(f"{place}: {' '.join(str(error).split())}")) from error
         ways = []
         if of_record and self._has_options:

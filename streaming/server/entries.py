@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from schemas.effects import LedgerDeleted, Row, SendReceipt
+from schemas.effects import Compacted, LedgerDeleted, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound, metadata_of
 from streaming.server.engine import StoredEntry
 
@@ -32,9 +32,10 @@ class RecentEntries:
         counts: dict[str, int] = {}
         for row in rows:
             effect = row.effect
-            if type(effect) is SendReceipt and effect.ledger_id > 0:
+            if (type(effect) is SendReceipt and effect.ledger_id > 0) or type(effect) is Compacted:
+                metadata = metadata_of(effect)
                 stored = StoredEntry(
-                    metadata_of(effect), effect.payload or b"", effect.size or 0, effect.broker_timestamp
+                    metadata, effect.payload or b"", effect.size or 0, effect.broker_timestamp
                 )
                 topic = effect.topic
                 counts[topic] = counts.get(topic, 0) + 1
@@ -94,6 +95,10 @@ class RecentEntries:
         if len(found) != last + 1 - first:
             raise EntryNotFound(f"{topic} {ledger_id}:{first}..{last}: there are {len(found)} of them")
         return found
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[bytes]:
+        """The payloads of entries that `read` has just read."""
+        return [self.get(topic, ledger_id, entry).payload for entry in range(first, last + 1)]
 
     def get(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
         """An entry with its payload. Raises `EntryNotFound`."""

@@ -273,14 +273,20 @@ def _put(
 
 
 def _ledgers(name: str, partition: int, block: TopicBlock) -> TopicLedgers:
-    ledger = decode_topic(block.data).ledger
+    topic = decode_topic(block.data)
+    ledger, compacted = topic.ledger, topic.compaction.ledger
     entries = {id_: info.entries for id_, info in ledger.ledgers.items()}
     closed = {id_ for id_, info in ledger.ledgers.items() if info.entries or id_ != ledger.current}
     if ledger.current in entries and ledger.current not in closed:
         entries[ledger.current] = ledger.current_entries
         if block.closed:
             closed.add(ledger.current)
-    return TopicLedgers(name, partition, entries, closed, ledger.number_of_entries, ledger.total_size)
+    count, size = ledger.number_of_entries, ledger.total_size
+    if compacted is not None and compacted.entries:
+        entries[compacted.id] = compacted.entries
+        closed.add(compacted.id)
+        count, size = count + compacted.entries, size + compacted.size
+    return TopicLedgers(name, partition, dict(sorted(entries.items())), closed, count, size)
 
 
 def _first_records(clocks: Mapping[int, int]) -> pa.Table:

@@ -123,7 +123,9 @@ def flows(folders: Folders, topic: str | None, storage: int) -> dict[str, Any] |
 
     stored = pc.field("ledger_id") > 0
     of_stored = stored if where is None else where & stored
-    changes = add_up(e.SendReceipt, "size", of_stored) - add_up(e.LedgerDeleted, "size", where)
+    of_topics = ~pc.starts_with(pc.field("cause"), e.COMPACTED_LEDGER)
+    deleted = of_topics if where is None else where & of_topics
+    changes = add_up(e.SendReceipt, "size", of_stored) - add_up(e.LedgerDeleted, "size", deleted)
     after = changes.sum() - np.cumsum(changes)
     return {
         "times": [first + width * (number + 1) for number in range(BUCKETS)],

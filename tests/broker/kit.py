@@ -329,7 +329,9 @@ class BareTopic:
 def batch_of(messages: Iterable[tuple[str | None, bytes]]) -> bytes:
     """The payload of a batch of messages with these keys and payloads."""
     pairs = list(messages)
-    return batch(({} if key is None else {"partition_key": key} for key, _ in pairs), (value for _, value in pairs))
+    return batch(
+        ({} if key is None else {"partition_key": key} for key, _ in pairs), (value for _, value in pairs)
+    )
 
 
 def one(effects: Iterable[Effect], kind: type[E]) -> E:

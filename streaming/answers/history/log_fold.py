@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.effects import Row, SendReceipt
+from schemas.effects import Compacted, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound, metadata_of
 from schemas.printable import counted
 from streaming.broker.broker import Broker
@@ -31,7 +31,7 @@ class StateSnapshot(NamedTuple):
 
 
 class KeptEntries:
-    """The entries that a fold wrote, without payloads. Folding the same log again adds nothing."""
+    """The entries that a fold wrote. Folding the same log again adds nothing."""
 
     def __init__(self) -> None:
         self._ledgers: dict[tuple[str, int], list[Entry]] = {}
@@ -40,10 +40,13 @@ class KeptEntries:
         """Keep the entries that `rows` stored."""
         for row in rows:
             effect = row.effect
-            if type(effect) is SendReceipt and effect.ledger_id > 0:
+            if (type(effect) is SendReceipt and effect.ledger_id > 0) or type(effect) is Compacted:
+                metadata = metadata_of(effect)
                 kept = self._ledgers.setdefault((effect.topic, effect.ledger_id), [])
                 if effect.entry_id == len(kept):
-                    kept.append(Entry(metadata_of(effect), effect.size or 0, effect.broker_timestamp))
+                    kept.append(
+                        Entry(metadata, effect.size or 0, effect.broker_timestamp, effect.payload or b"")
+                    )
 
     def reader(self, partition: int) -> "KeptEntries":
         """The entries of the only partition."""
@@ -57,6 +60,10 @@ class KeptEntries:
                 f"{topic} {ledger_id}:{first}..{last}: there {'is' if len(kept) == 1 else 'are'} {counted(len(kept), 'entry')}"
             )
         return kept[first : last + 1]
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[bytes]:
+        """The payloads of entries that `read` has just read."""
+        return [each.payload or b"" for each in self.read(topic, ledger_id, first, last)]
 
 
 def partitions_of(records: pa.Table) -> list[int]:

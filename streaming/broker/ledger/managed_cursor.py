@@ -472,7 +472,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 position.ledger not in ledger.ledgers
                 and (following := ledger.next_ledger(position.ledger)) is not None
             ):
-                self.read_position = position = Position(following, 0)
+                position = Position(following, 0)
+                if position > last and self.reads_compacted and not ledger.terminated:
+                    break  # it waits where it is
+                self.read_position = position
             elif position.entry < 0 or not ledger.valid(position):
                 position = ledger.next_valid(Position(position.ledger, position.entry - 1))
             if position > last:

@@ -95,7 +95,7 @@ def delete(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscri
     ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
     if cursor.name == COMPACTION_CURSOR and (compacted := topic.compaction.ledger) is not None:
         topic.compaction.ledger = None
-        delete_compacted(ctx, topic, compacted, "compaction subscription deleted")
+        delete_compacted(ctx, topic, compacted, "its subscription is deleted")
     if cursor.durable:
         topic.last_active = ctx.clock
         trim(ctx, topic)

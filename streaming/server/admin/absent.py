@@ -10,7 +10,6 @@ _NEVER_RUN = {"status": "NOT_RUN", "lastError": ""}
 _NO_MESSAGE = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
 
 UNSUPPORTED: dict[str, Any] = {
-    f"{TOPIC}/compaction": _NEVER_RUN,
     f"{TOPIC}/offload": _NEVER_RUN | {"firstUnoffloadedMessage": _NO_MESSAGE},
 }  # fmt: skip
 """Paths of Pulsar's that are not supported, with what GET answers: that nothing is set, or was ever run. A call that would change

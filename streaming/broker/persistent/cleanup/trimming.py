@@ -6,7 +6,7 @@ from typing import Literal, ParamSpec
 
 import msgspec
 
-from schemas.effects import CursorMoved, LedgerDeleted
+from schemas.effects import COMPACTED_LEDGER, CursorMoved, LedgerDeleted
 from streaming.broker.context import NEVER, Context
 from streaming.broker.ledger.compacted_ledger import CompactedLedger
 from streaming.broker.ledger.managed_cursor import ManagedCursor
@@ -231,7 +231,9 @@ def delete_compacted(ctx: Context, topic: PersistentTopic, ledger: CompactedLedg
     """Delete a compacted ledger. One without entries was never stored."""
     ctx.entries.forget(topic.name, ledger.id)
     if ledger.entries:
-        ctx.emit(LedgerDeleted(topic.name, ledger.id, ledger.entries, ledger.size, cause))
+        ctx.emit(
+            LedgerDeleted(topic.name, ledger.id, ledger.entries, ledger.size, f"{COMPACTED_LEDGER}: {cause}")
+        )
 
 
 # -- why ledgers are still there --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import cramjam
+from msgspec.structs import replace
 
 from schemas.commands import MessageMetadata
 
@@ -84,8 +85,7 @@ def rebatched(
     place."""
     data = b"".join(each.data if kept else _REMOVED for each, kept in zip(messages, keeps, strict=True))
     compress = _COMPRESS.get(metadata.compression or "")
-    changed = {**_fields(metadata), "uncompressed_size": len(data)}
-    return MessageMetadata(**changed), data if compress is None else compress(data)
+    return replace(metadata, uncompressed_size=len(data)), data if compress is None else compress(data)
 
 
 def last_index(messages: list[Single]) -> int:
@@ -93,10 +93,6 @@ def last_index(messages: list[Single]) -> int:
     if len(messages) <= 1:
         return -1
     return max((index for index, each in enumerate(messages) if not each.is_removed), default=-1)
-
-
-def _fields(metadata: MessageMetadata) -> dict[str, object]:
-    return {name: getattr(metadata, name) for name in metadata.__struct_fields__}
 
 
 def _uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from schemas.commands import Admin
 from schemas.effect_fields import CompactedFields
-from schemas.effects import Compacted, CursorMoved, LedgerClosed, TopicEvent
+from schemas.effects import COMPACTED_LEDGER, Compacted, CursorMoved, LedgerClosed, TopicEvent
 from schemas.entries import Entry
 from streaming.broker.admin_table import AdminAnswer, Names
 from streaming.broker.context import NEVER, Context
@@ -319,9 +319,9 @@ def _finish(
     topic.compaction.ledger = made
     kept = made.entries
     if kept:
-        ctx.emit(LedgerClosed(topic.name, made.id, kept, made.size, "compaction"))
+        ctx.emit(LedgerClosed(topic.name, made.id, kept, made.size, f"{COMPACTED_LEDGER}: complete"))
     if former is not None:
-        delete_compacted(ctx, topic, former, "compacted again")
+        delete_compacted(ctx, topic, former, "another compaction")
     ctx.emit(TopicEvent(topic.name, f"compacted up to {made.horizon}: {kept} entries"))
     cursor, reason = topic.cursors[COMPACTION_CURSOR], Reason(CursorMoved, "compaction")
     moved = topic.record_move(
