@@ -64,10 +64,11 @@ class RunCheck(Command, tag="RUN_CHECK"):
     """
 
     check: Literal["backlogQuota", "messageExpiry", "consumedLedgers", "deduplicationSnapshot", "inactiveProducers",
-                   "inactiveSubscriptions", "inactiveTopics", "cursorFlush"]  # fmt: skip
+                   "inactiveSubscriptions", "inactiveTopics", "cursorFlush", "compaction"]  # fmt: skip
     """The check. backlogQuota enforces backlog quotas, messageExpiry TTL, consumedLedgers rolls over idle ledgers and
     trims, deduplicationSnapshot stores sequence ids, inactiveProducers forgets them, inactiveSubscriptions deletes unused
-    subscriptions, inactiveTopics unused topics, cursorFlush writes positions that the mark-delete rate limit held back."""
+    subscriptions, inactiveTopics unused topics, cursorFlush writes positions that the mark-delete rate limit held back, compaction
+    compacts topics with more bytes than their compactionThreshold."""
 
 
 class Restart(Command, tag="RESTART"):

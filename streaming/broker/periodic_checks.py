@@ -135,6 +135,7 @@ def is_idle(ctx: Context, topic: PersistentTopic) -> bool:
         and topic.short_form.first() is None
         and not (topic.producers and ctx.policies_of(topic).destination_storage_quota.value.limitSize == 0)
         and not (ledger_rollover.closes_inactive(ctx) and topic.ledger.current_entries)
+        and compactor.next_effect(ctx, topic) == NEVER
     )
 
 
@@ -149,6 +150,7 @@ def takes_only_snapshots(ctx: Context, topic: PersistentTopic) -> bool:
         or ledger_rollover.closes_inactive(ctx)
         or ctx.policies_of(topic).destination_storage_quota.value.limitSize >= 0
         or cursor_flush.holds_back(topic)
+        or ctx.policies_of(topic).compactionThreshold > 0
     )
 
 

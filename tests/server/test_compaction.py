@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.conftest import Running, running
 
-pytestmark = pytest.mark.feature("C16")
+pytestmark = pytest.mark.feature("C4")
 
 TOPIC = "persistent://public/default/t"
 WAIT = 5000
@@ -70,7 +70,9 @@ def test_readers_get_the_last_message_of_each_key(options: dict[str, Any]) -> No
         # Without the size that compression tells, the broker takes an empty message for one with a value.
         plain = not options["batching_enabled"] and "compression_type" not in options
         assert left == [("a", b"3"), ("c", b"4"), *([("b", b"")] if plain else [])]
-        if options.get("compression_type") != pulsar.CompressionType.ZLib:  # of which this client can't read an empty message
+        if (
+            options.get("compression_type") != pulsar.CompressionType.ZLib
+        ):  # of which this client can't read an empty message
             assert _read(client, compacted=False) == SENT
 
 

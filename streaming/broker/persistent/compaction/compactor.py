@@ -322,7 +322,7 @@ def _finish(
         ctx.emit(LedgerClosed(topic.name, made.id, kept, made.size, f"{COMPACTED_LEDGER}: complete"))
     if former is not None:
         delete_compacted(ctx, topic, former, "another compaction")
-    ctx.emit(TopicEvent(topic.name, f"compacted up to {made.horizon}: {kept} entries"))
+    ctx.emit(TopicEvent(topic.name, f"compacted up to {made.horizon}: kept {kept}"))
     cursor, reason = topic.cursors[COMPACTION_CURSOR], Reason(CursorMoved, "compaction")
     moved = topic.record_move(
         ctx,
