@@ -124,7 +124,7 @@ class PublishThrottledFields(Fields, frozen=True):
     """When the broker reads it again (ms since the epoch), unless others use up the rate until then."""
 
 
-class CompactedFields(Fields, frozen=True):
+class CompactedEntryFields(Fields, frozen=True):
     """More about what compaction kept."""
 
     position: str

@@ -343,7 +343,7 @@ TOPIC_CREATED = "created"
 """The cause of the row of a new topic."""
 
 
-class Compacted(NamedTuple):
+class CompactedEntry(NamedTuple):
     """Compaction kept an entry: its copy in the topic's compacted ledger, in which a batch has only the messages that are left."""
 
     topic: str
@@ -362,7 +362,7 @@ class Compacted(NamedTuple):
     metadata: MessageMetadata
     payload: bytes
     broker_timestamp: int | None
-    fields: f.CompactedFields
+    fields: f.CompactedEntryFields
 
 
 class TopicEvent(NamedTuple):
@@ -459,7 +459,7 @@ Effect = (
     SendReceipt | SendError | ProducerSuccess | Success | Error | CloseProducer | CloseConsumer | CloseConnection
     | Message | AckResponse | ActiveConsumerChange | ReachedEndOfTopic | GetLastMessageIdResponse | PartitionedMetadataResponse
     | LookupResponse | GetSchemaResponse | GetOrCreateSchemaResponse | AdminResponse | CursorMoved
-    | Expired | Evicted | LedgerClosed | LedgerDeleted | Compacted | TopicEvent | SubscriptionEvent | MirrorDrift | Tick | Quarantined
+    | Expired | Evicted | LedgerClosed | LedgerDeleted | CompactedEntry | TopicEvent | SubscriptionEvent | MirrorDrift | Tick | Quarantined
     | Unsupported | PublishThrottled
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from schemas.commands import MessageMetadata
-from schemas.effects import Compacted, SendReceipt
+from schemas.effects import CompactedEntry, SendReceipt
 from schemas.errors import MagnetarError
 
 
@@ -31,9 +31,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return 1 if messages is None or messages < 1 else messages
 
 
-def metadata_of(receipt: SendReceipt | Compacted) -> MessageMetadata:
+def metadata_of(receipt: SendReceipt | CompactedEntry) -> MessageMetadata:
     """The metadata of the entry that a receipt confirms, or that compaction kept. In the short form of publishing, it has no other than these."""
-    if isinstance(receipt, Compacted):
+    if isinstance(receipt, CompactedEntry):
         return receipt.metadata
     return receipt.metadata or MessageMetadata(
         receipt.producer_name,

@@ -105,7 +105,7 @@ _NUMBERED = "ledgers and entries are numbered from 0"
 _NAMED = "it has a name"
 _MAYBE_NONE = ("ADMIN_RESPONSE", "GET_LAST_MESSAGE_ID_RESPONSE", "SEND_RECEIPT")
 _STORED = ("LEDGER_CLOSED", "LEDGER_DELETED")
-_ENTRIES = ("MESSAGE", "SEND_RECEIPT")
+_ENTRIES = ("MESSAGE", "SEND_RECEIPT", "COMPACTED_ENTRY")
 
 OUTPUT_RULES = (
     Rule("partition", "ingress partitions are numbered from 0", least=0),
@@ -116,9 +116,9 @@ OUTPUT_RULES = (
     Rule("producer_name", _NAMED, least=1),
     Rule("subscription", _NAMED, least=1),
     Rule("ledger_id", _NONE, least=-1, kinds=_MAYBE_NONE),
-    Rule("ledger_id", _NUMBERED, least=0, kinds=("MESSAGE", *_STORED)),
+    Rule("ledger_id", _NUMBERED, least=0, kinds=("MESSAGE", "COMPACTED_ENTRY", *_STORED)),
     Rule("entry_id", _NONE, least=-1, kinds=_MAYBE_NONE),
-    Rule("entry_id", _NUMBERED, least=0, kinds=("MESSAGE",)),
+    Rule("entry_id", _NUMBERED, least=0, kinds=("MESSAGE", "COMPACTED_ENTRY")),
     Rule("before_ledger", _LEDGER, least=0),
     Rule("before_entry", _FIRST, least=-1),
     Rule("after_ledger", _LEDGER, least=0),

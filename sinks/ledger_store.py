@@ -66,7 +66,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from schemas.effects import KINDS, Compacted, LedgerClosed, LedgerDeleted, SendReceipt
+from schemas.effects import KINDS, CompactedEntry, LedgerClosed, LedgerDeleted, SendReceipt
 from schemas.entries import Entry, EntryNotFound
 from schemas.outputs import ENTRY, Rows
 from sinks import batch_files, ledger_reader, segments
@@ -82,7 +82,7 @@ SEALED_AT_ONCE = 500
 """A micro-batch seals so many ledgers, the largest first, in 0.7 s. When thousands of topics are unloaded at once, the others wait in
 their segments for the next micro-batches."""
 
-_STORED = frozenset(KINDS[each] for each in (SendReceipt, Compacted, LedgerClosed, LedgerDeleted))
+_STORED = frozenset(KINDS[each] for each in (SendReceipt, CompactedEntry, LedgerClosed, LedgerDeleted))
 """The kinds of rows with which a micro-batch has a segment, though it is empty if all its receipts are those of duplicates."""
 
 
@@ -358,7 +358,7 @@ def _select(rows: Rows) -> tuple[_Own, dict[Ledger, int], set[Ledger]]:
     stored = pc.greater_equal(entries["ledger_id"], 1)
     if not pc.all(stored).as_py():
         entries = entries.filter(stored)
-    if (copies := rows.get(KINDS[Compacted])) is not None:
+    if (copies := rows.get(KINDS[CompactedEntry])) is not None:
         # They have no ids of their own besides those in their metadata.
         ids = pa.nulls(len(copies), ENTRY.field("highest_sequence_id").type)
         entries = pa.concat_tables(

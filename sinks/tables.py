@@ -31,7 +31,7 @@ _GROUP_BYTES = 128 << 20
 
 # Entries are in the ledger store. A table of receipts, or of what compaction kept, with payloads would store them twice.
 _LEFT_OUT = {
-    effects.KINDS[kind]: {"metadata", "payload"} for kind in (effects.SendReceipt, effects.Compacted)
+    effects.KINDS[kind]: {"metadata", "payload"} for kind in (effects.SendReceipt, effects.CompactedEntry)
 }
 
 

@@ -114,7 +114,7 @@ ROOMS = {
     ),
     "streaming.metrics": Room("schemas", "msgspec prometheus_client"),
     "streaming.log": Room("streaming.broker sinks schemas", "pyarrow numpy msgspec ruamel"),
-    "streaming.broker": Room("schemas", "msgspec mmh3"),
+    "streaming.broker": Room("schemas", "cramjam msgspec mmh3"),
     "sinks": Room("schemas", "cachetools deltalake kafka pyarrow numpy msgspec"),
     "streaming.runtime": Room("schemas", "filelock platformdirs psutil"),
     "schemas": Room("", "pyarrow msgspec"),
@@ -159,14 +159,14 @@ WINGS = [
 STANDARD_LIBRARY = {
     "streaming.broker": (
         "__future__ abc base64 bisect collections contextlib.contextmanager functools heapq itertools math operator.lt re "
-        "sys.maxsize typing urllib.parse binascii.crc32"
+        "sys.maxsize typing urllib.parse binascii.crc32 zlib"
     ),
 }
 """The standard library's part that a room may use, if not all of it. The core has no clock, randomness or I/O."""
 
 BUILTINS = {
     "streaming.broker": (
-        "Exception KeyError LookupError ValueError abs all any bool bytes classmethod dict enumerate float frozenset "
+        "Exception KeyError LookupError ValueError abs all any bool bytearray bytes classmethod dict enumerate float frozenset "
         "getattr int isinstance iter len list map max memoryview min next object property range reversed set setattr sorted str "
         "sum super tuple type zip"
     ),

@@ -293,6 +293,8 @@ The type of a backlog quota is a parameter, `?backlogQuotaType=destination_stora
 `GET …/backlogQuotaMap` shows both. A topic's TTL may be a parameter, too: `?messageTTL=3600`. `DELETE …/policies` removes all
 policies of a topic, and `DELETE …/removeOffloadPolicies` the offload policies of a namespace.
 
+`compactionThreshold` of a namespace or topic (bytes; 0: off) says from when on a topic is [compacted](../rules/compaction.md) by itself.
+
 `schemaAutoUpdateCompatibilityStrategy` is the older policy of a namespace for `schemaCompatibilityStrategy`, and counts where that is not
 set. Its body is one of {older}.
 
@@ -303,7 +305,7 @@ unacknowledged messages, `delayedDelivery`, `persistence`, and the rates but `pu
 #### Policies without effect
 
 These are kept and returned, and have no effect, since what they govern does not exist here: bookies, replication, offloading,
-compaction, authorization. {kept}. One of them, `dispatcherPauseOnAckStatePersistent`, is not supported: delivery does not pause where
+authorization. {kept}. One of them, `dispatcherPauseOnAckStatePersistent`, is not supported: delivery does not pause where
 more acks must be written than managedLedgerMaxUnackedRangesToPersist allows. So are the [bundles](#calls-on-a-namespace) of a namespace, its `properties`, `replication` and `allowedClusters` (`standalone` is the only cluster),
 and `permissions`. `entryFilters`, `shadowTopics`, and the resource group of a namespace would have an effect, so setting one is answered with 501.
 

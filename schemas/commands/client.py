@@ -217,7 +217,7 @@ class Subscribe(Command, tag="SUBSCRIBE"):
     metadata: list[KeyValue] = []
     """The application's notes on the consumer. Recorded, not used. See maxConsumerMetadataSize."""
     read_compacted: bool = False
-    """True: read the compacted topic. Topics are never compacted, so that is the whole topic. Exclusive and Failover only,
+    """True: read compacted data, and behind that the topic. On a topic that was never compacted: the whole topic. Exclusive and Failover only,
     otherwise refused (NotAllowedError)."""
     schema: SchemaData | None = None
     """The schema that the consumer expects. It becomes that of a topic without schema, producers, messages and consumers. Other

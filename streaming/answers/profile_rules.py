@@ -378,6 +378,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("D1",),
         (("2.10.5", "ks_autosplit"),),
     ),
+    "topicCompactionRetainNullKey": ProfileRule(
+        "Compaction keeps messages without a key, or removes them.",
+        ("A51", "D26"),
+        why=_SOURCES,
+    ),
     "trimLedgerAckedToItsEnd": ProfileRule(
         "A ledger that every subscription has acknowledged to its end is deleted, or stays until a later one is read.",
         why=_ARTICLE,

@@ -44,7 +44,7 @@ from streaming.broker.admin_table import TOPIC, Call, Table
 from streaming.broker.config import PROFILE_OF, RELEASES, BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import NEVER, Acked, Context, Throttled, namespace_of
 from streaming.broker.deleted_topics import DeletedTopics
-from streaming.broker.entries import NoEntries, Payloads
+from streaming.broker.entries import NoEntries, PayloadsOf
 from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
@@ -304,7 +304,7 @@ class Broker:
         """The entries of the effects so far can be read through the `EntryReader` from now on."""
         self._ctx.entries.stored()
 
-    def find_recent_payloads(self, recent: Payloads) -> None:
+    def find_recent_payloads(self, recent: PayloadsOf) -> None:
         """Keep no payloads, not even of entries that can't be read through the `EntryReader` yet. `recent` has these."""
         self._ctx.entries.recent_payloads = recent
 

@@ -200,7 +200,7 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     brokerServiceCompactionMonitorIntervalInSeconds: Annotated[int, between(0, MOST, "s")] = 60
     """The interval of that check (`compaction`). 0: off."""
     topicCompactionRetainNullKey: bool = False
-    """Whether compaction keeps messages without a key. (2.10 and 3.0: always.)"""
+    """Whether compaction keeps messages without a key. Those of 2.10 and 3.0 do."""
 
     # Cursors
     managedLedgerDefaultMarkDeleteRateLimit: Annotated[float, between(-1, 1_000_000)] = 1.0

@@ -6,7 +6,7 @@ from schemas.entries import Entry, EntryNotFound, EntryReader, PayloadReader
 from schemas.errors import MagnetarError
 from streaming.broker.position import Position
 
-Payloads = Callable[[str, int, int, int], Sequence[bytes]]
+PayloadsOf = Callable[[str, int, int, int], Sequence[bytes]]
 """The payloads of the entries of a topic's ledger, from the first to the last number, both included."""
 
 
@@ -49,7 +49,7 @@ class Entries:
 
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
-        self.recent_payloads: Payloads | None = None
+        self.recent_payloads: PayloadsOf | None = None
         self._recent: dict[tuple[str, int], tuple[int, list[Entry | int]]] = {}
         self._makers: list[Callable[[int], Entry]] = []
 

@@ -99,7 +99,8 @@ class PartitionFold:
         self._topics_before = frozenset(self._records.broker.topic_names() if measured else ())
         self._quarantined: Counter[str] = Counter()
         self._records.when_full(self._convert)
-        self._records.broker.find_recent_payloads(RecentPayloads(self._spool, self._flushed).find)
+        self._recent = RecentPayloads(self._spool)
+        self._records.find_recent_payloads(self._recent_payloads)
 
     @property
     def clock(self) -> int:
@@ -214,13 +215,14 @@ class PartitionFold:
         if tables:
             self._spool.append(tables)
 
-    def _flushed(self) -> pa.Table | None:
-        """Turn the effects so far into columns, also in the middle of a record. The receipts of the piece at hand come back: only at its end,
-        they are in order."""
+    def _recent_payloads(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
+        """The payloads of entries that were stored since the micro-batch began. In the middle of a record, the effects so far become columns for
+        that. The receipts of the piece at hand are in order only at its end."""
         self._convert()
-        if self._publishes is None or not (self._held or self._receipts.rows):
-            return None
-        return self._publishes.receipts(self._records.partition, self._receipts, self._held)
+        piece = None
+        if self._publishes is not None and (self._held or self._receipts.rows):
+            piece = self._publishes.receipts(self._records.partition, self._receipts, self._held)
+        return self._recent.find(topic, ledger_id, first, last, piece)
 
     def _convert_receipts(self) -> None:
         """The same for the receipts of a piece, of which runs give theirs by topic."""

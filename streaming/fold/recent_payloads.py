@@ -7,16 +7,16 @@ and one with many costs as much as its rows, whatever it compacts.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from schemas.effects import KINDS, Compacted, SendReceipt
+from schemas.effects import KINDS, CompactedEntry, SendReceipt
 from sinks.rows import SpooledRows
 
-_WITH_ENTRIES = tuple(KINDS[kind] for kind in (SendReceipt, Compacted))
+_WITH_ENTRIES = tuple(KINDS[kind] for kind in (SendReceipt, CompactedEntry))
 
 
 class _Run(NamedTuple):
@@ -31,15 +31,14 @@ class _Run(NamedTuple):
 class RecentPayloads:
     """The payloads by topic, ledger and entries, see `find`."""
 
-    def __init__(self, spool: SpooledRows, flush: Callable[[], pa.Table | None]) -> None:
-        """`flush`: puts the rows so far into `spool`, but for receipts of the piece at hand, which it returns."""
-        self._spool, self._flush = spool, flush
+    def __init__(self, spool: SpooledRows) -> None:
+        """`spool`: where the rows wait."""
+        self._spool = spool
         self._indexed = 0
         self._runs: dict[tuple[str, int], list[_Run]] = {}
 
-    def find(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
-        """The payloads of entries `first` to `last`, inclusive, in order."""
-        piece = self._flush()
+    def find(self, topic: str, ledger_id: int, first: int, last: int, piece: pa.Table | None) -> list[bytes]:
+        """The payloads of entries `first` to `last`, inclusive, in order. `piece`: receipts that are not in the spool yet."""
         for chunk in range(self._indexed, len(self._spool)):
             for kind in _WITH_ENTRIES:
                 table = self._spool.waiting(chunk, kind)

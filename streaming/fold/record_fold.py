@@ -22,7 +22,7 @@ from schemas.entries import EntryNotFound
 from schemas.printable import one_line, quoted
 from schemas.units import LATEST_TIME
 from streaming.broker.broker import Broker, topic_set_aside
-from streaming.broker.entries import NoPayloads
+from streaming.broker.entries import NoPayloads, PayloadsOf
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.records import BrokerType, FoldError, OffsetError, Records, SetAside, StateRow, Store
@@ -98,6 +98,11 @@ class RecordFold:
         """
         weak = WeakMethod(take)
         self.broker.when_full(lambda: weak()())  # type: ignore[misc]
+
+    def find_recent_payloads(self, recent: PayloadsOf) -> None:
+        """See `Broker.find_recent_payloads`. A method of an object, as for `when_full`."""
+        weak = WeakMethod(recent)
+        self.broker.find_recent_payloads(lambda *entries: weak()(*entries))  # type: ignore[misc]
 
     # -- which records, and what they command -----------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from zlib import crc32
 
 import msgspec
 
-from schemas.effects import Compacted, LedgerClosed, LedgerDeleted, Row, SendReceipt
+from schemas.effects import CompactedEntry, LedgerClosed, LedgerDeleted, Row, SendReceipt
 from schemas.undecodable import UNDECODABLE
 from sinks.lock import LOCK
 from sinks.outputs import new_file
@@ -70,7 +70,7 @@ memory, after twice as much."""
 
 RECORDS_PER_ROUND = 4096
 
-_DATA = (SendReceipt, Compacted, LedgerClosed, LedgerDeleted)
+_DATA = (SendReceipt, CompactedEntry, LedgerClosed, LedgerDeleted)
 """The effects that the ledger store takes."""
 
 

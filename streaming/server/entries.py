@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from schemas.effects import Compacted, LedgerDeleted, Row, SendReceipt
+from schemas.effects import CompactedEntry, LedgerDeleted, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound, metadata_of
 from streaming.server.engine import StoredEntry
 
@@ -32,7 +32,7 @@ class RecentEntries:
         counts: dict[str, int] = {}
         for row in rows:
             effect = row.effect
-            if (type(effect) is SendReceipt and effect.ledger_id > 0) or type(effect) is Compacted:
+            if (type(effect) is SendReceipt and effect.ledger_id > 0) or type(effect) is CompactedEntry:
                 metadata = metadata_of(effect)
                 stored = StoredEntry(
                     metadata, effect.payload or b"", effect.size or 0, effect.broker_timestamp

@@ -29,7 +29,7 @@ from schemas.commands import (
     decode_or_refuse,
     to_json,
 )
-from schemas.effects import AdminResponse, Compacted, Effect, LedgerDeleted, Message, SendReceipt
+from schemas.effects import AdminResponse, CompactedEntry, Effect, LedgerDeleted, Message, SendReceipt
 from schemas.entries import Entry, EntryNotFound, EntryReader, metadata_of
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
@@ -368,7 +368,7 @@ class Stored:
                 continue  # a duplicate
             entry = Entry(metadata_of(receipt), receipt.size, receipt.broker_timestamp, receipt.payload)
             self.entries[receipt.topic, receipt.ledger_id, receipt.entry_id] = entry
-        for copy in of(effects, Compacted):
+        for copy in of(effects, CompactedEntry):
             entry = Entry(copy.metadata, copy.size, copy.broker_timestamp, copy.payload)
             self.entries[copy.topic, copy.ledger_id, copy.entry_id] = entry
         gone = {(deleted.topic, deleted.ledger_id) for deleted in of(effects, LedgerDeleted)}

@@ -1143,6 +1143,7 @@ THEMES: dict[str, Theme] = {
         settings=SMALL | {
             "brokerServiceCompactionThresholdInBytes": [0, 1, 200, 500], "brokerServiceCompactionMonitorIntervalInSeconds": [0, 5, 60],
             "topicCompactionRetainNullKey": [False, True], "retentionCheckIntervalInSeconds": [1, 10],
+            "brokerEntryMetadataInterceptors": ["AppendBrokerTimestampMetadataInterceptor", ""],
         },
     ),
 }  # fmt: skip

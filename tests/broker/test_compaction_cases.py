@@ -7,7 +7,7 @@ import pytest
 from schemas.commands import Admin, EncryptionKeys, GetLastMessageId, MessageIdData, MessageMetadata, Send
 from schemas.effects import (
     AdminResponse,
-    Compacted,
+    CompactedEntry,
     CursorMoved,
     GetLastMessageIdResponse,
     LedgerClosed,
@@ -93,7 +93,7 @@ def test_the_last_message_of_each_key_stays() -> None:
     for key, payload in [("a", b"a1"), ("b", b"b1"), ("a", b"a2"), ("c", b"c1"), ("c", b"")]:
         topic.put(key, payload)
     effects = topic.compact()
-    copies = of(effects, Compacted)
+    copies = of(effects, CompactedEntry)
     assert [(each.ledger_id, each.entry_id, each.fields.position) for each in copies] == [
         (2, 0, "1:1"),
         (2, 1, "1:2"),
@@ -272,11 +272,11 @@ def test_the_subscription_holds_ledgers_that_compaction_frees() -> None:
     assert [(each.ledger_id, each.cause) for each in of(effects, LedgerDeleted)] == [
         (4, "compacted ledger: another compaction")
     ]
-    assert [copy.ledger_id for copy in of(effects, Compacted)] == [5, 5]
+    assert [copy.ledger_id for copy in of(effects, CompactedEntry)] == [5, 5]
     topic.put("a", b"8")
     topic.put("b", b"9")
     assert list(topic.topic.ledger.ledgers) == [3, 6], "the id of a compacted ledger is no other ledger's"
-    late, found = topic.reader()
+    _, found = topic.reader()
     assert [(each.ledger_id, each.entry_id) for each in found] == [(2, 2), (3, 1), (3, 2), (6, 0)]
 
 
@@ -306,11 +306,11 @@ def test_a_threshold_compacts_at_the_check() -> None:
     topic.admin("POST", "/compactionThreshold", 60)
     assert one(topic.admin("GET", "/compactionThreshold"), AdminResponse).fields.response == 60
     topic.put("a", b"1")
-    assert of(topic.wait(61), Compacted) == []
+    assert of(topic.wait(61), CompactedEntry) == []
     topic.put("a", b"2")
     topic.put("a", b"3")
-    assert len(of(topic.wait(61), Compacted)) == 1
-    assert of(topic.wait(61), Compacted) == []
+    assert len(of(topic.wait(61), CompactedEntry)) == 1
+    assert of(topic.wait(61), CompactedEntry) == []
     topic.admin("DELETE", "/compactionThreshold")
     applied = topic.admin("GET", "/compactionThreshold?applied=true")
     assert one(applied, AdminResponse).fields.response == 100
@@ -322,13 +322,13 @@ def test_a_threshold_of_the_broker_counts_what_is_stored() -> None:
     topic.put("a", b"1" * 100)
     topic.put("a", b"2" * 100)
     topic.configure(brokerServiceCompactionThresholdInBytes=200)
-    assert of(topic.check("compaction"), Compacted)
+    assert of(topic.check("compaction"), CompactedEntry)
     other = Topic()
     other.put("a", b"1" * 100)
     other.subscribe("s", earliest=False)
     other.put("a", b"2" * 100)
     other.configure(brokerServiceCompactionThresholdInBytes=200)
-    assert of(other.check("compaction"), Compacted) == [], "the slowest subscription has less than that"
+    assert of(other.check("compaction"), CompactedEntry) == [], "the slowest subscription has less than that"
     assert one(other.admin("GET", "/compactionThreshold?applied=true"), AdminResponse).fields.response == 200
 
 
@@ -350,11 +350,11 @@ def test_an_empty_topic_is_compacted_to_nothing() -> None:
     assert of(topic.compact(), CursorMoved) == []
     assert topic.status()["status"] == "SUCCESS"
     topic._send(b"", 1, {"marker_type": 10})
-    assert of(topic.compact(), Compacted) == []
+    assert of(topic.compact(), CompactedEntry) == []
     topic.put("a", b"")
     topic._send(b"", 1, {"marker_type": 10})
     effects = topic.compact()
-    assert (of(effects, Compacted), of(effects, LedgerClosed)) == ([], [])
+    assert (of(effects, CompactedEntry), of(effects, LedgerClosed)) == ([], [])
     name, found = topic.reader()
     assert found == []
     assert topic.last(name) == (-1, -1, -1)
@@ -400,7 +400,9 @@ def test_what_clears_the_property_of_the_cursor_loses_compacted_data() -> None:
     topic.compact()
     topic.admin("POST", "/subscription/__compaction/skip_all")
     assert topic.read() == [("1:1", b"2")]
-    assert "compacted ledger: no cursor knows it" in {each.cause for each in of(topic.unload(), LedgerDeleted)}
+    assert "compacted ledger: no cursor knows it" in {
+        each.cause for each in of(topic.unload(), LedgerDeleted)
+    }
     assert [place for place, _ in topic.read()] == []
 
 

@@ -23,6 +23,7 @@ from schemas.effects import Effect
 from streaming.broker import entry_filters
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from tests.broker.kit import START, TOPIC, Run, Stored
+from tests.broker.random_lives import live
 from tests.e2e.traffic import Traffic
 
 Record = tuple[int, str | None, bytes]
@@ -400,6 +401,12 @@ def go_on(run: Recorder) -> None:
     run.check("consumedLedgers")
 
 
+def compacted() -> Life:
+    """A random life with compactions and readers of compacted data."""
+    log = live("compaction", 1).log
+    return Life(list(log[: len(log) // 2]), list(log[len(log) // 2 :]))
+
+
 LIVES: dict[str, Callable[[], Life]] = {
     "traffic": traffic,
     "corners": corners,
@@ -408,4 +415,5 @@ LIVES: dict[str, Callable[[], Life]] = {
     "rates": rates,
     "operators": operators,
     "mirrored": mirrored,
+    "compacted": compacted,
 }

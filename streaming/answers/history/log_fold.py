@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.effects import Compacted, Row, SendReceipt
+from schemas.effects import CompactedEntry, Row, SendReceipt
 from schemas.entries import Entry, EntryNotFound, metadata_of
 from schemas.printable import counted
 from streaming.broker.broker import Broker
@@ -40,7 +40,7 @@ class KeptEntries:
         """Keep the entries that `rows` stored."""
         for row in rows:
             effect = row.effect
-            if (type(effect) is SendReceipt and effect.ledger_id > 0) or type(effect) is Compacted:
+            if (type(effect) is SendReceipt and effect.ledger_id > 0) or type(effect) is CompactedEntry:
                 metadata = metadata_of(effect)
                 kept = self._ledgers.setdefault((effect.topic, effect.ledger_id), [])
                 if effect.entry_id == len(kept):

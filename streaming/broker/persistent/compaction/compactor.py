@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from schemas.commands import Admin
-from schemas.effect_fields import CompactedFields
-from schemas.effects import COMPACTED_LEDGER, Compacted, CursorMoved, LedgerClosed, TopicEvent
+from schemas.effect_fields import CompactedEntryFields
+from schemas.effects import COMPACTED_LEDGER, CompactedEntry, CursorMoved, LedgerClosed, TopicEvent
 from schemas.entries import Entry
 from streaming.broker.admin_table import AdminAnswer, Names
 from streaming.broker.context import NEVER, Context
@@ -293,10 +293,10 @@ def _keep(
     )
     ctx.entries.add(topic.name, Position(made.id, number), copy)
     ctx.emit_large(
-        Compacted(
+        CompactedEntry(
             topic.name, metadata.producer_name, metadata.sequence_id, made.id, number, size, entry.messages,
             metadata.publish_time, metadata.partition_key, metadata, payload, entry.broker_timestamp,
-            CompactedFields(position=str(position)),
+            CompactedEntryFields(position=str(position)),
         ),
         len(payload),
     )  # fmt: skip

@@ -1,0 +1,129 @@
+"""A topic is compacted in the middle of a micro-batch: its payloads are found wherever they wait, and no cut of the log makes a difference."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from schemas.records import RECORD
+from sinks import rows as spooled
+from sinks.ledger_store import LedgerStore
+from streaming.fold.columns import Fold
+from streaming.log.table import log_table
+from tests.broker.random_lives import live
+from tests.rows import together
+
+pytestmark = pytest.mark.feature("C4", "J1")
+
+Log = Sequence[tuple[int, str | None, bytes]]
+T = "persistent://public/default/t"
+START = 1_700_000_000_000
+
+
+def table(log: Log) -> pa.Table:
+    timestamps, topics, values = zip(*log, strict=True)
+    return log_table(
+        RECORD, partition=[0] * len(log), offset=list(range(len(log))), timestamp=list(timestamps),
+        topic=pa.array(topics, pa.string()), value=list(values),
+    )  # fmt: skip
+
+
+def folded(log: Log, folder: Path, sizes: Iterator[int]) -> tuple[pa.Table, bytes, pa.Table]:
+    """Rows, state and stored entries of a log in micro-batches of these sizes, each stored before the next."""
+    store, records = LedgerStore(str(folder)), table(log)
+    fold, start, batch, found = Fold(store), 0, 0, list[pa.Table]()
+    while start < len(records):
+        size = next(sizes)
+        store.begin(batch)
+        for partition, rows in fold.apply(records.slice(start, size)):
+            store.write(batch, partition, rows)
+            found.append(together(rows))
+        start, batch = start + size, batch + 1
+    (state,) = fold.states()
+    store.begin(batch)
+    return pa.concat_tables(found).combine_chunks(), state.broker, store.scan()
+
+
+def pieces(seed: str, most: int) -> Iterator[int]:
+    draw = Random(seed)
+    while True:
+        yield draw.randint(1, most)
+
+
+def publishes() -> Log:
+    """Runs of plain publishes, with compactions and readers between them."""
+    draw, log = Random("publishes"), list[tuple[int, str | None, bytes]]()
+    now = START
+
+    def add(command: dict[str, Any], topic: str | None = T) -> None:
+        log.append((now, topic, msgspec.json.encode(command)))
+
+    settings = {"managedLedgerMaxEntriesPerLedger": 50, "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+                "managedLedgerDefaultMarkDeleteRateLimit": 0, "brokerServiceCompactionMonitorIntervalInSeconds": 10}  # fmt: skip
+    add({"command": "BROKER_CONFIG", "settings": settings}, None)
+    path = "/persistent/public/default/t"
+    sequence = 0
+    for turn in range(7):
+        for _ in range(draw.choice([5, 20, 60])):
+            key = {"key": f"k{draw.randrange(20)}"} if draw.random() < 0.9 else {}
+            add(
+                {"producer": "p", "sequence_id": sequence, "payload": f"v{sequence}", **key},
+                draw.choice([T, T, T + "2"]),
+            )
+            sequence += 1
+            now += draw.choice([0, 1, 400])
+        if turn == 4:
+            add({"command": "ADMIN", "method": "POST", "path": f"{path}/compactionThreshold", "body": 500})
+        add({"command": "ADMIN", "method": "PUT", "path": f"{path}/compaction"})
+        add({"command": "SUBSCRIBE", "connection": f"c{turn}", "subscription": f"r{turn}", "subType": "Exclusive", "consumer_id": 1,
+             "request_id": 1, "durable": False, "read_compacted": True,
+             "start_message_id": {"ledgerId": 2**64 - 1, "entryId": 2**64 - 1}})  # fmt: skip
+        add(
+            {
+                "command": "FLOW",
+                "connection": f"c{turn}",
+                "consumer_id": 1,
+                "messagePermits": draw.choice([1, 7, 1000]),
+            }
+        )
+        add({"command": "CONNECTION_LOST", "connection": f"c{turn}"}, None)
+    return log
+
+
+@pytest.mark.parametrize("spool", [0, spooled.SPOOL_BYTES], ids=["in a file", "in memory"])
+def test_cuts_of_runs_of_publishes_make_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spool: int
+) -> None:
+    log = publishes()
+    one_by_one = folded(log, tmp_path / "one", pieces("", 1))
+    kinds = one_by_one[0]["kind"].to_pylist()
+    assert kinds.count("COMPACTED_ENTRY") > 50
+    messages = one_by_one[0].filter(pc.equal(one_by_one[0]["kind"], "MESSAGE"))
+    assert pc.sum(pc.is_valid(messages["payload"])).as_py() > 50
+    monkeypatch.setattr(spooled, "SPOOL_BYTES", spool)
+    for most in (7, 100, len(log)):
+        assert folded(log, tmp_path / f"{most}", pieces(f"{most}", most)) == one_by_one, most
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_cuts_of_random_lives_make_no_difference(tmp_path: Path, seed: int) -> None:
+    log = live("compaction", seed).log
+    one_by_one = folded(log, tmp_path / "one", pieces("", 1))
+    for most in (20, len(log)):
+        assert folded(log, tmp_path / f"{most}", pieces(f"{seed}", most)) == one_by_one, most
+
+
+def test_what_was_kept_can_be_read_when_the_topic_has_it_no_more(tmp_path: Path) -> None:
+    """The store has the kept messages in a ledger of their own."""
+    log = publishes()
+    *_, entries = folded(log, tmp_path, pieces("x", 200))
+    kept = entries.filter(pc.equal(entries["topic"], T))
+    newest = pc.max(kept["ledger_id"]).as_py()
+    own = kept.filter(pc.equal(kept["ledger_id"], newest))
+    assert len(own) <= 20
+    assert all(payload.startswith(b"v") for payload in own["payload"].to_pylist())
