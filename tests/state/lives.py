@@ -403,7 +403,7 @@ def go_on(run: Recorder) -> None:
 
 def compacted() -> Life:
     """A random life with compactions and readers of compacted data."""
-    log = live("compaction", 1).log
+    log = live("compaction", 7).log
     return Life(list(log[: len(log) // 2]), list(log[len(log) // 2 :]))
 
 
