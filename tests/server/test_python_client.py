@@ -328,6 +328,22 @@ def test_a_table_view(client: Any, topic: str) -> None:
     assert (view.get("a"), view.get("b"), len(view)) == (b"2", b"3", 2)
 
 
+@pytest.mark.feature("C4")
+def test_a_compacted_topic(broker: Running, client: Any, topic: str) -> None:
+    path = topic.replace("persistent://", "/persistent/")
+    producer = client.create_producer(topic)
+    for key, payload in [("a", b"1"), ("b", b"2"), ("a", b"3")]:
+        producer.send(payload, partition_key=key)
+    admin(broker, "PUT", f"{path}/compaction")
+    assert admin(broker, "GET", f"{path}/compaction")["status"] == "SUCCESS"
+    producer.send(b"4", partition_key="c")
+    for compacted, expected in ((True, [b"2", b"3", b"4"]), (False, [b"1", b"2", b"3", b"4"])):
+        reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
+        assert [reader.read_next(WAIT).data() for _ in expected] == expected
+        assert not reader.has_message_available()
+        reader.close()
+
+
 class Person(pulsar.schema.Record):  # type: ignore[misc]
     name = pulsar.schema.String()
     age = pulsar.schema.Integer()
