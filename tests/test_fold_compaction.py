@@ -9,11 +9,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from typer.testing import CliRunner
 
 from schemas.records import RECORD
 from sinks import rows as spooled
 from sinks.ledger_store import LedgerStore
+from streaming.cli.app import app
 from streaming.fold.columns import Fold
+from streaming.log.files import write_log
 from streaming.log.table import log_table
 from tests.broker.random_lives import live
 from tests.rows import together
@@ -127,3 +130,17 @@ def test_what_was_kept_can_be_read_when_the_topic_has_it_no_more(tmp_path: Path)
     own = kept.filter(pc.equal(kept["ledger_id"], newest))
     assert len(own) <= 20
     assert all(payload.startswith(b"v") for payload in own["payload"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    "command", [["whatif", "{log}", "--policies", "{policies}"], ["advise", "{log}"]], ids=str
+)
+def test_answers_without_payloads_are_refused(tmp_path: Path, command: list[str]) -> None:
+    """In one line that says why."""
+    log, policies = tmp_path / "log.jsonl", tmp_path / "policies.yaml"
+    write_log(log, table(publishes()[:40]))
+    policies.write_text("namespaces:\n  public/default:\n    messageTTL: 60\n")
+    ran = CliRunner().invoke(app, [each.format(log=log, policies=policies) for each in command])
+    assert ran.exit_code == 1
+    assert f"{T} is compacted, which needs the payloads of its messages" in ran.output
+    assert "Traceback" not in ran.output

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from schemas.entries import Entry, EntryNotFound, EntryReader, PayloadReader
-from schemas.errors import MagnetarError
 from streaming.broker.position import Position
 
 PayloadsOf = Callable[[str, int, int, int], Sequence[bytes]]
 """The payloads of the entries of a topic's ledger, from the first to the last number, both included."""
 
 
-class NoPayloads(MagnetarError, LookupError):
+class NoPayloads(EntryNotFound):
     """A topic is compacted where nobody has the payloads of its entries."""
 
 
@@ -26,7 +25,12 @@ class NoEntries:
         raise NoStore(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
-_NOT_KEPT = "{} is compacted, which needs the payloads of its messages, and here they are not kept"
+_NOT_KEPT = "{} is compacted, which needs the payloads of its messages. What-if, advise and canaries keep none, and can't judge such a log"
+
+
+def no_payloads(topic: str, *_entries: int) -> Sequence[bytes]:
+    """`Entries.recent_payloads` where there are none. Raises `NoPayloads`."""
+    raise NoPayloads(_NOT_KEPT.format(topic))
 
 
 def _payload(topic: str, entry: Entry) -> bytes:

@@ -57,6 +57,7 @@ def advise_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Find the smallest TTL, backlog quotas and retention that lose nothing that was consumed, and what smaller values lose."""
+    from schemas.entries import EntryNotFound
     from sinks.outputs import filling
     from streaming.answers.advise.needs import advise, to_json, write
     from streaming.answers.advise.report import report
@@ -68,7 +69,7 @@ def advise_command(
         raise typer.BadParameter(
             f"there are estimates of {', '.join(ESTIMATED)} only", param_hint="--estimate"
         )
-    with expected_errors(LogError, FileNotFoundError), progress() as bar:
+    with expected_errors(LogError, FileNotFoundError, failed=(EntryNotFound,)), progress() as bar:
         bar.add_task("folding", total=None)
         found = advise(log, policies=chosen, partitions=partitions, processes=processes, estimate=estimate)
         if out is not None:

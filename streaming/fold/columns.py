@@ -27,7 +27,7 @@ from schemas.outputs import Rows
 from schemas.units import LATEST_TIME
 from sinks.rows import SpooledRows, to_tables
 from streaming.broker.broker import Broker
-from streaming.broker.entries import NoPayloads
+from streaming.broker.entries import no_payloads
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.plain_layout import PlainPublishes, plain_publishes
 from streaming.fold.publishes import RECEIPTS, PublishColumns, plain_columns, publish_columns, send_columns
@@ -59,9 +59,8 @@ class _Counting:
         return self._reader.read(topic, ledger_id, first, last)
 
     def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[bytes]:
-        if not isinstance(self._reader, PayloadReader):
-            raise NoPayloads(f"{topic} is compacted, and the store has no payloads")
-        return self._reader.payloads(topic, ledger_id, first, last)
+        read = self._reader.payloads if isinstance(self._reader, PayloadReader) else no_payloads
+        return read(topic, ledger_id, first, last)
 
 
 class PartitionFold:

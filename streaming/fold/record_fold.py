@@ -22,7 +22,7 @@ from schemas.entries import EntryNotFound
 from schemas.printable import one_line, quoted
 from schemas.units import LATEST_TIME
 from streaming.broker.broker import Broker, topic_set_aside
-from streaming.broker.entries import NoPayloads, PayloadsOf
+from streaming.broker.entries import PayloadsOf
 from streaming.broker.errors import StateVersionError
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.records import BrokerType, FoldError, OffsetError, Records, SetAside, StateRow, Store
@@ -261,7 +261,7 @@ class RecordFold:
         at_fault = self.broker.at_work or (topic if of_record else None)
         place = f"partition {self.partition}, {place}, {doing}"
         # The store or the disk is to blame, or what is asked for can't be done, and the text says so.
-        if isinstance(error, EntryNotFound | NoPayloads | OSError):
+        if isinstance(error, EntryNotFound | OSError):
             raise type(error)(one_line(f"{place}: {' '.join(str(error).split())}")) from error
         ways = []
         if of_record and self._has_options:

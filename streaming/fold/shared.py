@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from schemas.commands import Decoded
 from streaming.broker.broker import Broker
+from streaming.broker.entries import no_payloads
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.publishes import PublishColumns
 from streaming.fold.record_fold import RecordFold, without_gc
@@ -31,7 +32,8 @@ class Flushing(Protocol):
 
 
 class SharedFold:
-    """One of the folds. Its broker hands effects to the observer itself. Raises what `RecordFold` raises."""
+    """One of the folds. Its broker hands effects to the observer itself. Raises what `RecordFold` raises, and `NoPayloads` if a topic is
+    compacted: nobody who observes keeps payloads."""
 
     def __init__(
         self, partition: int, store: Store, before: StateRow | None, *, broker: BrokerType = Broker
@@ -39,6 +41,7 @@ class SharedFold:
         """As `RecordFold`."""
         self._records = RecordFold(partition, store, before, broker=broker)
         self._records.when_full(self._flush)
+        self.broker.find_recent_payloads(no_payloads)
 
     @property
     def broker(self) -> Broker:
