@@ -330,6 +330,18 @@ def test_nobody_is_told_to_consume_or_delete_the_cursor_of_deduplication() -> No
         assert not any("pulsar.dedup" in each for each in to_do)
 
 
+def test_nobody_is_told_to_consume_or_delete_the_cursor_of_compaction() -> None:
+    """Which would delete what was compacted."""
+    run = Run(managedLedgerMaxEntriesPerLedger=4, brokerServiceCompactionThresholdInBytes=1_000_000)
+    for number in range(10):
+        run.publish(number)
+    run.namespace("POST", "backlogQuota", {"limitSize": 10, "policy": "producer_request_hold"})
+    seen = observed(run.broker, TOPIC)
+    for to_do in (explain_producers(seen).to_do, explain_quotas(seen).to_do, explain_retention(seen).to_do):
+        assert to_do[0].startswith("Compact the topic")
+        assert not any("__compaction" in each for each in to_do)
+
+
 def test_what_it_costs_does_not_grow_with_the_product_of_ledgers_and_cursors() -> None:
     """10,000 subscriptions that hold 1,000 ledgers, and 10,000 ranges of acknowledged entries."""
     internal = {

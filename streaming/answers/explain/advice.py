@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schemas.printable import quoted
 from streaming.broker.dispatch.verdict import LEFT_BY_READER
-from streaming.broker.names import DEDUP_CURSOR
+from streaming.broker.names import COMPACTION_CURSOR, DEDUP_CURSOR
 from streaming.broker.persistent.cleanup.backlog_quota import Quota
 from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import Delivery
@@ -60,6 +60,8 @@ _QUOTA = (
     "Let the slowest subscription consume, or delete it if nobody needs it: pulsar-admin topics unsubscribe -s {subscription} {topic}. "
     "Its messages can be given up (pulsar-admin topics clear-backlog), or the quota raised."
 )
+
+_COMPACT = "Compact the topic, which moves the cursor of compaction: pulsar-admin topics compact {topic}"
 
 _SNAPSHOT = (
     "Wait for the next snapshot of deduplication, which moves its cursor: one follows brokerDeduplicationEntriesInterval entries, or "
@@ -124,6 +126,8 @@ def of_quotas(topic: str, quotas: list[Quota], slowest: str | None) -> list[str]
 def _of_quota(topic: str, slowest: str | None) -> str:
     if slowest == DEDUP_CURSOR:
         return _SNAPSHOT.format(topic=quoted(topic)) + ". Or raise the quota."
+    if slowest == COMPACTION_CURSOR:
+        return _COMPACT.format(topic=quoted(topic)) + ". Or raise the quota."
     subscription = "SUBSCRIPTION" if slowest is None else quoted(slowest)
     return _QUOTA.format(topic=quoted(topic), subscription=subscription)
 
@@ -134,11 +138,14 @@ def of_retention(found: Retention) -> list[str]:
     first = next((each for each in found.ledgers if each.reason == "cursor"), None)
     if first is not None:
         topic = quoted(found.topic)
-        subscription = next((each for each in first.cursors if each != DEDUP_CURSOR), None)
+        internal = (DEDUP_CURSOR, COMPACTION_CURSOR)
+        subscription = next((each for each in first.cursors if each not in internal), None)
         if subscription is not None:
             advice.append(_LEDGER.format(topic=topic, subscription=quoted(subscription)))
         if DEDUP_CURSOR in first.cursors:
             advice.append(_SNAPSHOT.format(topic=topic))
+        if COMPACTION_CURSOR in first.cursors:
+            advice.append(_COMPACT.format(topic=topic))
     if any(each.reason == "retention" for each in found.ledgers):
         advice.append("Lower the retention, if nobody reads consumed messages again.")
     if any(each.reason == "not checked yet" for each in found.ledgers):

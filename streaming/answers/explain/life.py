@@ -21,6 +21,7 @@ from streaming.answers.explain.opened import opened
 from streaming.answers.fates import MOVED, Outcome, Published, deletes
 from streaming.answers.history.folders import Folders, NotFound, listed
 from streaming.broker.broker import Broker
+from streaming.broker.names import COMPACTION_CURSOR, DEDUP_CURSOR
 from streaming.broker.persistent.mirroring import SEEN_FIRST
 from streaming.broker.position import Position
 
@@ -393,7 +394,8 @@ class _LifeReader:
         }
         if self._broker is not None:
             names |= dict.fromkeys(self._broker.topic(self._topic).subscriptions)
-        names.pop("pulsar.dedup", None)
+        for internal in (DEDUP_CURSOR, COMPACTION_CURSOR):
+            names.pop(internal, None)
         end = next((row for row in rows if row["kind"] == KINDS[e.TopicEvent]), None)
         found: list[SubscriptionFate] = []
         for name in names:
