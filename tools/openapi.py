@@ -63,6 +63,7 @@ ANSWERS: dict[str, Any] = {
     "GET /namespaces/{tenant}": Names,
     "GET /namespaces/{cluster}/antiAffinity/{group}": Names,
     **{f"GET {path}": Names for path in _LISTS},
+    f"GET {NAMESPACE}": "Policies",
     f"GET {NAMESPACE}/permissions": Permissions,
     f"GET {NAMESPACE}/permissions/subscription": dict[str, Names],
     f"GET {NAMESPACE}/properties": Texts,
@@ -141,6 +142,7 @@ ANSWERS: dict[str, Any] = {
 BODIES: dict[str, Any] = {
     "PUT /tenants/{tenant}": TenantInfo,
     "POST /tenants/{tenant}": TenantInfo,
+    f"PUT {NAMESPACE}": "Policies",
     f"POST {NAMESPACE}/permissions/{{role}}": list[AuthAction],
     f"POST {NAMESPACE}/permissions/subscription/{{subscription}}": Names,
     f"PUT {NAMESPACE}/properties": Texts,
@@ -367,9 +369,7 @@ class _Maker:
         """Types of answer and body, None for none, and what the call does."""
         key, of_topic = f"{call.method} {call.path}", call.path.startswith(TOPIC)
         if call not in (*NAMESPACE_CALLS.calls, *TOPIC_CALLS.calls):
-            text = _without_links(doc(call.handler))
-            whole = call.path == NAMESPACE and call.method in ("GET", "PUT")
-            return ANSWERS.get(key, "Policies" if whole and call.method == "GET" else None), BODIES.get(key, "Policies" if whole else None), text  # fmt: skip
+            return ANSWERS.get(key), BODIES.get(key), _without_links(doc(call.handler))
         name, described = call.path.removeprefix(TOPIC if of_topic else NAMESPACE)[1:], descriptions(Policies)
         type_: Any
         if name in ("backlogQuota", "backlogQuotaMap"):
@@ -378,18 +378,23 @@ class _Maker:
         elif call.handler is call_subscription_rate:
             type_, text = DispatchRate, described["subscriptionDispatchRates"]
         elif name == ALL_POLICIES:
-            type_, text = None, "All policies of the topic."
+            return None, None, "Remove all policies of the topic."
         elif name in KEPT:
-            type_, text = (
-                KEPT[name].type,
-                f"The policy `{name}`, which is kept and returned, and has no effect.",
+            type_ = KEPT[name].type
+            text = (
+                "It counts where `schemaCompatibilityStrategy` is not set."
+                if KEPT[name].has_effect
+                else "It is kept and returned, and has no effect."
             )
-            type_ = str if name == "antiAffinity" else type_
+            if name == "antiAffinity":
+                text += " The group is the body as it is: quotes, which JSON has, are part of it."
         else:
             policy, type_ = POLICY_CALLS[name]
             text = described[policy]
         what = {"GET": "Show", "DELETE": "Remove"}.get(call.method, "Set")
-        text = f"{what} a policy. {_without_links(text)}"
+        text = f"{what} the policy {_named(name)}. {_without_links(text)}"
+        if of_topic and f"{call.method} {call.path}" in FURTHER and name in QUERY:
+            return None, None, text  # it is a parameter of the query
         if call.method == "GET":
             plain = [each for each in get_args(type_) if each is not type(None)]
             nullable = type(None) in get_args(type_)
@@ -541,6 +546,14 @@ def _words(path: str) -> Iterator[str]:
             path = path.removeprefix(below)
     for brace, part in re.findall(r"(\{?)([^/{}_-]+)", path):
         yield f"{'By' if brace else ''}{part[0].upper()}{part[1:]}"
+
+
+def _named(policy: str) -> str:
+    """A policy by its name in the path of a call."""
+    if policy == "{subscription}/dispatchRate":
+        return "`dispatchRate` of a subscription"
+    other = {"removeOffloadPolicies": "offloadPolicies", "backlogQuotaMap": "backlogQuota"}
+    return f"`{other.get(policy, policy)}`"
 
 
 def _without_links(text: str) -> str:
