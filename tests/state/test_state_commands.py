@@ -27,7 +27,7 @@ def magnetar(*arguments: str | Path) -> Result:
 def test_the_states_of_a_replay_as_text(tmp_path: Path) -> None:
     replay_in_process(EXAMPLE, tmp_path / "out", partitions=2)
     ran = magnetar("state", "export", tmp_path / "out", "--out", tmp_path / "states.jsonl")
-    assert (ran.exit_code, ran.output) == (0, f"3 topics to {tmp_path}/states.jsonl\n")
+    assert (ran.exit_code, ran.output) == (0, f"4 topics to {tmp_path}/states.jsonl\n")
     with (tmp_path / "states.jsonl").open("rb") as file:
         found = list(read_dump(file))
     states = read_states(tmp_path / "out" / "state")

@@ -30,7 +30,7 @@ from streaming.broker.persistent.topic import PersistentTopic, Reason
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.producer.message_size import HEADER, broker_entry_metadata_size, metadata_size, varint
 
-MessageId = tuple[Position, int]
+_MessageId = tuple[Position, int]
 """A message by its entry and its place in the batch; −1: it is in no batch."""
 
 _AT_ONCE = 64
@@ -178,7 +178,7 @@ class _FirstPhase:
     that was read: `messages`, their entries' `size` in bytes, and how many are `removed`."""
 
     def __init__(self, *, retains_keyless: bool) -> None:
-        self.latest: dict[str, MessageId] = {}
+        self.latest: dict[str, _MessageId] = {}
         self.retains_keyless = retains_keyless
         self.start = self.to = EARLIEST
         self.messages = self.size = self.removed = 0
