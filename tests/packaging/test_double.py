@@ -275,6 +275,7 @@ def test_alone_it_serves_clients_tests_and_tools(built: Built, tmp_path: Path) -
                 == 0
             )
             assert "pulsar_msg_backlog" in http.get("/metrics").text
+            assert http.get("/admin/v2/openapi.json").json()["openapi"] == "3.1.0"
             assert http.get("/admin/v2/persistent/public/default/orders/stats").json()["msgInCounter"] == 100
             assert (
                 http.post("/magnetar/v1/tests", json={"name": "next"}).json()["service_url"]
