@@ -793,7 +793,7 @@ def test_unload_forgets_everything_but_policies() -> None:
         ("DELETE", "/subscription/s", 412),
         ("DELETE", "/subscription/s?force=true", 204),
         ("DELETE", "/subscription/nobody", 404),
-        ("POST", "/compaction", 404),
+        ("PUT", "/compaction", 405),
         ("POST", "/terminate", 406),
         ("GET", "/subscription/s/position/1", 405),
         ("GET", "/stats", 200),
