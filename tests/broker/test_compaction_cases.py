@@ -15,9 +15,11 @@ from schemas.effects import (
     Message,
     TopicEvent,
 )
-from streaming.broker.entries import NoPayloads
+from schemas.entries import Entry
+from streaming.broker.entries import Entries, NoPayloads, no_payloads
 from streaming.broker.persistent.compaction import batches
 from streaming.broker.persistent.topic import SHADOW_SOURCE
+from streaming.broker.position import Position
 from tests.broker.kit import TOPIC, Run, Stored, batch_of, of, one, response
 
 pytestmark = pytest.mark.feature("C4")
@@ -471,6 +473,37 @@ def test_who_keeps_no_payloads_says_so() -> None:
     topic.broker = type(topic.broker).decode(topic.broker.encode(), store)
     with pytest.raises(NoPayloads, match="needs the payloads"):
         topic.compact()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_payloads_of_the_same_micro_batch_may_be_missing(refused: bool) -> None:
+    """Whether a fold without payloads says that it has none, or gives entries without them."""
+    entries = Entries(Stored())
+    entries.add(TOPIC, Position(1, 0), Entry(MessageMetadata("p", 0, 1), 10))
+    if refused:
+        entries.recent_payloads = no_payloads
+    with pytest.raises(NoPayloads, match="needs the payloads"):
+        entries.whole(TOPIC, 1, 0, 0)
+
+
+def test_a_read_after_one_that_failed_is_short() -> None:
+    """At the end of a terminated topic."""
+    topic = Topic(dispatcherMaxReadBatchSize=10, dispatcherMinReadBatchSize=2)
+    for key in "abcd":
+        topic.put(key, b"1")
+    topic.compact()
+    topic.admin("POST", "/terminate")
+    topic.subscribe("s", read_compacted=True, permits=10)
+    assert topic.topic.subscriptions["s"].read_batch == 2
+    assert [each.entry_id for each in of(topic.redeliver("s"), Message)] == [0, 1, 2, 3]
+
+
+def test_compaction_fails_if_the_topic_has_no_ledger_to_begin_with() -> None:
+    topic = Topic()
+    topic.admin("POST", "/terminate")
+    topic.unload()
+    topic.compact()
+    assert topic.status()["lastError"] == "the topic is terminated and has no ledger to begin with"
 
 
 def test_a_shadow_topic_is_not_compacted() -> None:
