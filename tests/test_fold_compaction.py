@@ -144,3 +144,17 @@ def test_answers_without_payloads_are_refused(tmp_path: Path, command: list[str]
     assert ran.exit_code == 1
     assert f"{T} is compacted, which needs the payloads of its messages" in ran.output
     assert "Traceback" not in ran.output
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_scenario_with_compaction_is_refused(tmp_path: Path, processes: int) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(
+        "topic: t\nsetup: [PUBLISH: {times: 2}]\n"
+        "clients: {c: [SUBSCRIBE: {subscription: s, subType: Shared}]}\n"
+        "faults: [ADMIN: {method: PUT, path: '{topic}/compaction'}]\n"
+    )
+    ran = CliRunner().invoke(app, ["check", str(scenario), "--processes", str(processes)])
+    assert ran.exit_code == 2
+    assert f"{T} is compacted, which needs the payloads of its messages" in ran.output
+    assert "Traceback" not in ran.output

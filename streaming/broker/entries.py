@@ -25,7 +25,7 @@ class NoEntries:
         raise NoStore(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
-_NOT_KEPT = "{} is compacted, which needs the payloads of its messages. What-if, advise and canaries keep none, and can't judge such a log"
+_NOT_KEPT = "{} is compacted, which needs the payloads of its messages. What-if, advise, check and canaries keep none, and can't judge this"
 
 
 def no_payloads(topic: str, *_entries: int) -> Sequence[bytes]:

@@ -54,12 +54,13 @@ def check_command(
     from streaming.answers.check.scenario import ScenarioError, read_scenario
     from streaming.answers.check.schedules import MOST_STATES, check
     from streaming.answers.explain.delivery import to_json
+    from streaming.broker.entries import NoPayloads
 
     with expected_errors(ScenarioError):
         found = read_scenario(scenario)
         if to is not None:
             to.mkdir(parents=True, exist_ok=True)
-    with expected_errors(ScenarioError), stop_signals() as stop, progress() as bar:
+    with expected_errors(ScenarioError, NoPayloads), stop_signals() as stop, progress() as bar:
         task = bar.add_task("exploring", total=None)
 
         def show(states: int, depth: int) -> None:
