@@ -28,6 +28,9 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+_ROLE = "pytest"
+"""The role of the fixture's own calls."""
+
 _LOG = Path("commands", f"{0:020d}.jsonl")
 _FOREVER = 10**15
 _HOME = str(Path(__file__).parent)
@@ -287,7 +290,7 @@ class PulsarBroker:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         if self._key is not None:
-            headers["Authorization"] = f"Bearer {self.token('pytest')}"
+            headers["Authorization"] = f"Bearer {self.token(_ROLE)}"
         url = self.admin_url + urllib.parse.quote(path, safe=_IN_URLS)
         request = urllib.request.Request(url, data, headers, method=method)
         try:
@@ -345,7 +348,10 @@ class _Double:
         command = [sys.executable, "-P", "-c", _PROGRAM, _HOME,
                    "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data", str(self._folder)]  # fmt: skip
         key = None
-        for name, value in self._settings.items():
+        settings = dict(self._settings)
+        if str(settings.get("authorizationEnabled")).lower() == "true":  # the fixture's own calls
+            settings["superUserRoles"] = ",".join(filter(None, [settings.get("superUserRoles"), _ROLE]))
+        for name, value in settings.items():
             if name == "tokens":
                 if str(value).lower() == "true":
                     key = secrets.token_bytes(32)

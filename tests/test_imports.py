@@ -128,6 +128,7 @@ WINGS = [
     "topics",
     "periodic_checks",
     "state",
+    "authorization",
     "admin",
     "non_persistent",
     "persistent",

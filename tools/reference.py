@@ -304,10 +304,10 @@ unacknowledged messages, `delayedDelivery`, `persistence`, and the rates but `pu
 
 #### Policies without effect
 
-These are kept and returned, and have no effect, since what they govern does not exist here: bookies, replication, offloading,
-authorization. {kept}. One of them, `dispatcherPauseOnAckStatePersistent`, is not supported: delivery does not pause where
+These are kept and returned, and have no effect, since what they govern does not exist here: bookies, replication, offloading
+and more. {kept}. One of them, `dispatcherPauseOnAckStatePersistent`, is not supported: delivery does not pause where
 more acks must be written than managedLedgerMaxUnackedRangesToPersist allows. So are the [bundles](#calls-on-a-namespace) of a namespace, its `properties`, `replication` and `allowedClusters` (`standalone` is the only cluster),
-and `permissions`. `entryFilters`, `shadowTopics`, and the resource group of a namespace would have an effect, so setting one is answered with 501.
+and `permissions`. A server with [authorization](../operate/security.md#authorization) enforces `subscriptionAuthMode` and `permissions`. `entryFilters`, `shadowTopics`, and the resource group of a namespace would have an effect, so setting one is answered with 501.
 
 #### RetentionPolicies
 

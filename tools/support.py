@@ -244,7 +244,7 @@ def _admin_calls() -> Iterator[str]:
     yield f"\nNot supported: {unsupported}. `GET` shows that nothing is set; other methods are answered with 501.\n"
     yield (
         "\nKept and returned without effect: the [policies](commands.md#policies-without-effect) on bookies, bundles, replication, "
-        "offloading, compaction and authorization; "
+        "offloading and compaction; "
         "[clusters](commands.md#calls-on-the-cluster), failure domains, isolation policies, resource groups and quotas, racks; and dynamic "
         "settings that are not in [settings.md](settings.md). Functions, connectors, packages and transactions are answered as by a "
         "broker that has them turned off.\n"

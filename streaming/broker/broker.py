@@ -41,6 +41,7 @@ from streaming.broker.admin import (
     tenants,
 )
 from streaming.broker.admin_table import TOPIC, Call, Table
+from streaming.broker.authorization import Access
 from streaming.broker.config import PROFILE_OF, RELEASES, BadSetting, ServiceConfiguration, configuration
 from streaming.broker.context import NEVER, Acked, Context, Throttled, namespace_of
 from streaming.broker.deleted_topics import DeletedTopics
@@ -1066,6 +1067,10 @@ class Broker:
     def partitioned(self) -> dict[str, int]:
         """The partitioned topics by name, with their number of partitions."""
         return self._ctx.partitioned
+
+    def access(self, superusers: frozenset[str], *, wildcards: bool) -> Access:
+        """Who may do what, as the state is when it is asked, see `streaming.broker.authorization`."""
+        return Access(self._ctx, superusers, wildcards)
 
     @property
     def namespace_policies(self) -> dict[str, Policies]:

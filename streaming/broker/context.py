@@ -47,7 +47,7 @@ def tenant_of(namespace: str) -> str:
 
 
 class TenantInfo(msgspec.Struct):
-    """What the admin API keeps of a tenant. Neither has an effect."""
+    """What the admin API keeps of a tenant."""
 
     adminRoles: list[str] = []
     """Who may administer it."""

@@ -171,7 +171,7 @@ def _serve(given: argparse.Namespace, broker: BrokerConfig, bounds: Limits) -> N
             _say(f"magnetar: serving {server.service_url} and {server.admin_url}; Ctrl-C stops it")
             ready(server)
 
-        security = Security(tls, tokens, given.insecure)
+        security = Security(tls, tokens, given.insecure, pairs(given.set))
         asyncio.run(
             serve(
                 engine, clients, stop, started, bounds, admin_listener=admin, clock=clock, security=security, advertised=advertised

@@ -279,7 +279,7 @@ def serve_command(
     ):
         broker = broker_config(profile.value if profile else "4.x", settings)
         has_tokens = token_secret_key is not None or token_public_key is not None
-        check_protection(settings, tokens=has_tokens, tls=tls_cert is not None)
+        check_protection(settings, tokens=has_tokens, tls=tls_cert is not None, embedded=topics is None)
         bounds = structs.replace(bounds, connections=allow_connections(bounds.connections))
         give_back_memory()
         tokens = authentication(token_secret_key, token_public_key)
@@ -288,7 +288,7 @@ def serve_command(
         is_open = not (insecure or tokens)
         clients = listener("--listen", listen, only_loopback=is_open)
         admin_listener = listener("--admin-listen", admin_listen, only_loopback=is_open)
-        security = Security(tls, tokens, insecure)
+        security = Security(tls, tokens, insecure, settings)
 
         def run(engine: Engine, clock: HeldClock | None = None) -> None:
             collect_garbage_rarely()

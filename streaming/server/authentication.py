@@ -1,6 +1,7 @@
 """Who may connect: token authentication, as Pulsar's `AuthenticationProviderToken` does it.
 
-A token is a JWT that is signed with a key. Whoever has one may do everything: there is no authorization.
+A token is a JWT that is signed with a key. Whoever has one may do everything, unless there is authorization
+(`streaming.server.authorization`).
 """
 
 import base64
@@ -26,6 +27,9 @@ METHOD = "token"
 
 REFRESH = b"PulsarAuthRefresh"
 """The challenge that asks a client for a new token."""
+
+ROLE = "magnetar.role"
+"""What a scope has the role of a request under. Empty: its token has none."""
 
 _SECRET = ["HS256", "HS384", "HS512"]
 _RSA = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]
@@ -104,8 +108,9 @@ class TokenAuthentication:
         first = subject[0] if isinstance(subject, list) and subject else subject
         return first if isinstance(first, str) else ""
 
-    def guarded(self, app: ASGIApp) -> ASGIApp:
-        """`app` for requests with a token alone."""
+    def guarded(self, app: ASGIApp, anonymous: str | None = None) -> ASGIApp:
+        """`app` for requests with a token alone, in whose scope `ROLE` is the token's. `anonymous`: the role of all other requests; None: they
+        are refused."""
 
         async def call(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
@@ -115,9 +120,13 @@ class TokenAuthentication:
                     if scheme != b"Bearer":
                         raise NotAuthenticated("no token")
                     self.expiry(token)
+                    role = self.principal({"auth_data": token})
                 except NotAuthenticated:
-                    refusal = JSONResponse({"reason": "Authentication required"}, 401)
-                    return await refusal(scope, receive, send)
+                    if anonymous is None:
+                        refusal = JSONResponse({"reason": "Authentication required"}, 401)
+                        return await refusal(scope, receive, send)
+                    role = anonymous
+                scope = {**scope, ROLE: role}
             return await app(scope, receive, send)
 
         return call

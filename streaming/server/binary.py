@@ -31,6 +31,8 @@ from schemas.commands import Ack, Admin, ConnectionLost, MessageMetadata, Send, 
 from schemas.effects import Row
 from schemas.entries import EntryNotFound
 from streaming.broker.admin_requests import topic_path
+from streaming.broker.context import namespace_of
+from streaming.broker.errors import BrokerError
 from streaming.broker.names import is_namespace_name
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.metrics.server import Gauges, ServerMetrics
@@ -62,13 +64,14 @@ from streaming.protocol.plain import plain_command, sender
 from streaming.protocol.requests import OF_THE_BROKER, Requests
 from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
+from streaming.server.authorization import ERROR, Authorization
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, Greeting, NoAnswer
 from streaming.server.entry_spool import FILE_BYTES, EntrySpool, SpooledEntry
 from streaming.server.fair_queue import FairQueue
 from streaming.server.faults import Faults, FaultSpec, error_answer
 from streaming.server.rarely import Rarely
-from streaming.server.refusals import answer_of
+from streaming.server.refusals import answer_of, refusal
 from streaming.server.stalled import Stalled
 from streaming.server.topic_watchers import TopicWatchers, Watching
 
@@ -113,6 +116,9 @@ _HELLO = 1 << 16
 
 _DESCRIBED = 10
 """Producers and consumers of a connection that are named where it is described."""
+
+_OWN_REQUESTS = 1 << 62
+"""The first number of our own requests: clients count from 0."""
 
 _NO_ANSWER = 60.0
 """How long a command is timed (s) before another one is."""
@@ -172,9 +178,10 @@ class BinaryServer:
         service_url: str,
         limits: Limits | None = None,
         authentication: TokenAuthentication | None = None,
+        authorization: Authorization | None = None,
     ) -> None:
         self.engine, self.service_url, self.limits = engine, service_url, limits or Limits()
-        self.authentication = authentication
+        self.authentication, self.authorization = authentication, authorization
         self.connections: dict[str, Connection] = {}
         self.faults = Faults()
         self.bugs = Rarely(log)
@@ -200,6 +207,8 @@ class BinaryServer:
         self.turns = Turns(self.bugs)
         self.metrics = ServerMetrics(self._gauges, engine.written)
         self._keep_alive: asyncio.TimerHandle | None = None
+        if authorization is not None:
+            authorization.on_change = self._check_permissions
         engine.connect(self.deliver)
 
     def start(self) -> None:
@@ -336,6 +345,10 @@ class BinaryServer:
             for connection in list(self.connections.values()):
                 connection.pace()
 
+    def _check_permissions(self, namespace: str) -> None:
+        for connection in list(self.connections.values()):
+            connection.check_permissions(namespace)
+
     def _refused(self, effect: e.Quarantined) -> e.Effect | None:
         """The answer to a command that the gate refuses."""
         answer = answer_of(effect, in_order=self.engine.answers_in_order)
@@ -427,11 +440,12 @@ class _WithSchema(NamedTuple):
 
 class _Opened(msgspec.Struct):
     """A producer or consumer that is open, or will be if the request that came last is granted: its id, and the bytes of the largest frame
-    with which it was asked for."""
+    with which it was asked for. `subscription`: a consumer's."""
 
     request_id: int
     size: int = 0
     is_open: bool = False
+    subscription: str | None = None
 
 
 class _Flow(NamedTuple):
@@ -469,6 +483,9 @@ class Connection(asyncio.Protocol):
         self._opened: dict[tuple[str, int], _Opened] = {}
         self._opening: dict[int, tuple[str, int]] = {}
         """The producers and consumers that these requests ask for."""
+        self._revoking: dict[int, tuple[str, int]] = {}
+        """The producers and consumers that these requests of ours close."""
+        self._own_requests = 0
         self._unsubscribing: dict[int, tuple[str, int]] = {}
         """The consumers that are gone if these requests succeed."""
         self._waiting: deque[_Due] = deque()
@@ -752,12 +769,23 @@ class Connection(asyncio.Protocol):
         """Whether the token in the fields of a CONNECT or AUTH_RESPONSE is valid. If not, the connection ends."""
         if self._server.authentication is None:
             return True
+        authorization = self._server.authorization
+        anonymous = None if authorization is None else authorization.anonymous
         try:
-            self._expires = self._server.authentication.of_connect(fields)
+            if anonymous is not None and fields.get("auth_method_name") != METHOD:
+                self._expires, principal = None, anonymous
+            else:
+                self._expires = self._server.authentication.of_connect(fields)
+                principal = self._server.authentication.principal(fields)
+                if authorization is not None and not principal:
+                    raise NotAuthenticated("its token has no role")
         except NotAuthenticated as error:
             self._refuse_authentication(f"it is not authenticated: {error}")
             return False
-        principal = self._server.authentication.principal(fields)
+        if authorization is not None and "original_principal" in fields:
+            self._answer("ERROR", {"request_id": MINUS_ONE, "error": ERROR, "message": "Invalid roles."})
+            self.close("it is for another principal, as a proxy would be")
+            return False
         if self._ready and self._principal and principal != self._principal:
             self.close("the new token has another principal")
             return False
@@ -842,6 +870,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._begin(size, self._greet_later, asked.fields)
                 self._greeting = True
+        elif self._server.authorization is not None and self._may_not(self._server.authorization, asked):
+            pass
         elif cmd in OF_THE_BROKER:
             self._ask_broker(asked, size)
         elif cmd == "AUTH_RESPONSE" and "response" in asked.fields:
@@ -858,6 +888,39 @@ class Connection(asyncio.Protocol):
         elif cmd not in _NOTHING:
             self.close(f"{cmd} is not a client's command")
         return not self._closing
+
+    def _may_not(self, authorization: Authorization, asked: Frame) -> bool:
+        """Refuse a frame if the client's role may not ask for that. Returns whether it is."""
+        try:
+            authorization.check_frame(self._principal, asked)
+        except BrokerError as error:
+            fields = asked.fields
+            text = str(error)
+            answer = refusal(asked.cmd, fields.get("topic", ""), self.name, fields["request_id"], error.code, text)  # fmt: skip
+            self._deliver([answer], True)
+            return True
+        return False
+
+    def check_permissions(self, namespace: str) -> None:
+        """Close the producers and consumers in a namespace that the client may no longer have (docs/rules/authorization.md §5)."""
+        authorization = self._server.authorization
+        if authorization is None or self._closing:
+            return
+        for key, opened in self._opened.items():
+            topic = self._requests.topic_of(key)
+            if (
+                namespace_of(topic) != namespace
+                or key in self._revoking.values()
+                or authorization.may_keep(self._principal, topic, opened.subscription)
+            ):
+                continue
+            kind, number = key
+            self._own_requests += 1
+            request_id = _OWN_REQUESTS + self._own_requests
+            self._revoking[request_id] = key
+            command = {"command": f"CLOSE_{kind.upper()}", "connection": self.name, f"{kind}_id": number, "request_id": request_id}  # fmt: skip
+            self._goes(1, 0)
+            self._post(topic, _json(command), 0)
 
     async def _greet_later(self, fields: dict[str, Any]) -> None:
         """Nothing more is read from the client meanwhile."""
@@ -971,6 +1034,7 @@ class Connection(asyncio.Protocol):
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
             opened = self._opened.setdefault(key, _Opened(0))
             opened.request_id = request_id = asked.fields["request_id"]
+            opened.subscription = asked.fields.get("subscription")
             self._opening[request_id] = key
             former = opened.size  # if that is open, the broker keeps its names
             opened.size = max(size, former)
@@ -1323,6 +1387,11 @@ class Connection(asyncio.Protocol):
             self._say_closed(effect.cause, None)
             self._closing = True
             return b""
+        if (closed := self._revoking.pop(found.fields.get("request_id", -1), None)) is not None:
+            if found.cmd != "SUCCESS":  # it is closed already
+                return b""
+            kind, number = closed
+            found = Frame(self.name, f"CLOSE_{kind.upper()}", {f"{kind}_id": number, "request_id": MINUS_ONE})
         if found.cmd == "LOOKUP_RESPONSE" and "error" not in found.fields:
             url = self._server.service_url
             name = "brokerServiceUrlTls" if url.startswith("pulsar+ssl:") else "brokerServiceUrl"

@@ -339,6 +339,11 @@ class EmbeddedEngine:
         return
 
     @property
+    def folded(self) -> Broker:
+        """The broker after what is folded, to look at. Others may have submitted more."""
+        return self._fold.broker
+
+    @property
     def broker(self) -> Broker:
         """The broker after all that was submitted, to look at."""
         self._round()

@@ -14,6 +14,7 @@ _Need = Literal["tokens", "TLS"]
 OPTIONS: dict[str, _Need] = {
     "authenticationEnabled": "tokens",
     "authenticateMetricsEndpoint": "tokens",
+    "authorizationEnabled": "tokens",
     "tokenSecretKey": "tokens",
     "tokenPublicKey": "tokens",
     "tlsEnabled": "TLS",
@@ -27,7 +28,6 @@ OPTIONS: dict[str, _Need] = {
 """Settings that ask for what options of the server give."""
 
 NOTHING: dict[str, str] = {
-    "authorizationEnabled": "there is no authorization: a client that may connect may do everything",
     "tlsRequireTrustedClientCertOnConnect": "certificates of clients are not checked",
     "tokenAudience": "the audience of tokens is not checked",
     "tokenAudienceClaim": "the audience of tokens is not checked",
@@ -45,9 +45,12 @@ _HOW: dict[_Need, tuple[str, str]] = {
 _UNSET = ("", "false", "null", "[]")
 
 
-def check_protection(settings: Mapping[str, str], *, tokens: bool, tls: bool) -> None:
+_PROVIDER = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
+
+
+def check_protection(settings: Mapping[str, str], *, tokens: bool, tls: bool, embedded: bool = True) -> None:
     """Raises `NotSupported` if settings ask for a protection that a server with or without `tokens` and `tls` has not. The text says what
-    to do."""
+    to do. `embedded`: the broker is in this process."""
     has: dict[_Need, bool] = {"tokens": tokens, "TLS": tls}
     for name, value in settings.items():
         if value.strip().lower() in _UNSET:
@@ -59,3 +62,19 @@ def check_protection(settings: Mapping[str, str], *, tokens: bool, tls: bool) ->
             raise NotSupported(
                 f"{name}: this setting has no effect here, and {without}: {to_do}, or leave it out"
             )
+    if settings.get("authorizationEnabled", "").strip().lower() == "true":
+        _check_authorization(settings, embedded=embedded)
+
+
+def _check_authorization(settings: Mapping[str, str], *, embedded: bool) -> None:
+    if not embedded:
+        raise NotSupported(
+            "authorizationEnabled: permissions are in the state of the query, which this server does not have, so it can't enforce "
+            "them: serve with the embedded engine, or leave the setting out"
+        )
+    if settings.get("proxyRoles", "").strip():
+        raise NotSupported("proxyRoles: a client can't act for another principal here: leave the setting out")
+    if (provider := settings.get("authorizationProvider", "").strip()) not in ("", _PROVIDER):
+        raise NotSupported(f"authorizationProvider: only {_PROVIDER} is supported, not {provider}")
+    if (claim := settings.get("tokenAuthClaim", "").strip()) not in ("", "sub"):
+        raise NotSupported(f"tokenAuthClaim: the role is always the claim sub, not {claim}")

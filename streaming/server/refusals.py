@@ -49,10 +49,15 @@ def answer_of(refused: Quarantined, *, in_order: bool) -> Effect | None:
         if request_id is not None and consumer is not None:
             return AckResponse(topic, connection, request_id, consumer, _ERROR, cause)
     elif request_id is not None:
-        if kind in _LOOKUPS:
-            return lookup.refusal(_LOOKUPS[kind], topic, connection, request_id, _ERROR, cause)
-        return Error(topic, connection, request_id, _ERROR, cause)
+        return refusal(kind, topic, connection, request_id, _ERROR, cause)
     return CloseConnection(topic, connection, cause)
+
+
+def refusal(kind: str, topic: str, connection: str, request_id: int, error: str, cause: str) -> Effect:
+    """The answer to a request, a frame of some `kind`, that is refused before it is a command."""
+    if kind in _LOOKUPS:
+        return lookup.refusal(_LOOKUPS[kind], topic, connection, request_id, error, cause)
+    return Error(topic, connection, request_id, error, cause)
 
 
 def _number(fields: dict[str, Any], name: str) -> int | None:

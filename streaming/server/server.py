@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -34,7 +35,8 @@ from streaming.metrics.topics import BrokerMetrics
 from streaming.server.admin.application import application
 from streaming.server.admin.http import MOST_OPEN, HttpServer
 from streaming.server.admin.turns import InTurn
-from streaming.server.authentication import TokenAuthentication
+from streaming.server.authentication import ROLE, TokenAuthentication
+from streaming.server.authorization import Authorization
 from streaming.server.binary import BinaryServer, Limits
 from streaming.server.clock import HeldClock
 from streaming.server.control import Control
@@ -130,11 +132,13 @@ def _why(error: OSError) -> str:
 
 class Security(NamedTuple):
     """How a server is protected. `tls`: the context with its certificate; None: connections are in plain text.
-    `authentication`: None: everybody may connect. `insecure`: that is wanted, so pages in browsers may, too."""
+    `authentication`: None: everybody may connect. `insecure`: that is wanted, so pages in browsers may, too. `settings`: the broker's, of which
+    some say whether there is authorization, and how; only with `authentication`, and an embedded engine."""
 
     tls: ssl.SSLContext | None = None
     authentication: TokenAuthentication | None = None
     insecure: bool = False
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 OPEN = Security()
@@ -223,7 +227,13 @@ class Server:
         self.address = Address(*listener.getsockname()[:2])
         binary, http = ("pulsar", "http") if security.tls is None else ("pulsar+ssl", "https")
         self._scheme, self._advertised = binary, advertised
-        self.binary = BinaryServer(engine, self._url(), limits, security.authentication)
+        authorization = (
+            Authorization.of(lambda: engine.folded, security.settings)
+            if security.authentication is not None and isinstance(engine, EmbeddedEngine)
+            else None
+        )
+        self._authorization = authorization
+        self.binary = BinaryServer(engine, self._url(), limits, security.authentication, authorization)
         self._addresses = Addresses(self.binary.new_connection)
         self._tls = security.tls
         self._handshakes: Handshakes | None = None
@@ -238,13 +248,14 @@ class Server:
             app: ASGIApp = InTurn(
                 application(
                     engine, lambda: self.service_url, self.admin_url, self.binary.clients,
-                    changes_in_turn=isinstance(engine, EmbeddedEngine),
+                    changes_in_turn=isinstance(engine, EmbeddedEngine), authorization=authorization,
                 )
             )  # fmt: skip
             app = app if clock is None else self._with_control(app, clock)
             app = _with_metrics(app, engine, self.binary.metrics)
             if security.authentication is not None:
-                app = security.authentication.guarded(app)
+                anonymous = None if authorization is None else authorization.anonymous
+                app = security.authentication.guarded(app, anonymous)
             app = _with_health(app, engine)  # probes have no token
             if security.authentication is None and not security.insecure:
                 app = not_for_pages(app, "the server", advertised)
@@ -301,7 +312,11 @@ class Server:
 
         async def either(scope: Scope, receive: Receive, send: Send) -> None:
             is_control = scope["type"] == "http" and scope["path"].startswith(f"{CONTROL}/")
-            await (below if is_control else app)(scope, receive, send)
+            if is_control and self._authorization and not self._authorization.is_superuser(scope[ROLE]):
+                refusal = JSONResponse({"reason": "This operation requires super-user access"}, 401)
+                await refusal(scope, receive, send)
+            else:
+                await (below if is_control else app)(scope, receive, send)
 
         return either
 

@@ -112,11 +112,17 @@ def jars_of(pom: Path, name: str = "pulsar-admin", version: str = VERSION) -> Pa
 class LocalPulsar:
     """A broker in a folder that is wiped at first. Logs to `pulsar.log`. Ends with its `with` block.
 
-    `config`: its settings, without those that only make it small and local.
+    `config`: its settings, without those that only make it small and local. `token`: a superuser's, if it asks for one.
     """
 
-    def __init__(self, directory: Path, config: dict[str, str] | None = None, version: str = VERSION) -> None:
-        self.version = version
+    def __init__(
+        self,
+        directory: Path,
+        config: dict[str, str] | None = None,
+        version: str = VERSION,
+        token: str | None = None,
+    ) -> None:
+        self.version, self._token = version, token
         self.directory = directory.absolute()
         self.log = self.directory / "pulsar.log"
         self.ports = Ports(free_port(), free_port(), free_port())
@@ -210,7 +216,9 @@ class LocalPulsar:
     def _wait_until_up(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         # The namespace is the last thing that a standalone broker creates.
-        while not _serves(f"http://{HOST}:{self.ports.admin}/admin/v2/namespaces/public/default"):
+        while not _serves(
+            f"http://{HOST}:{self.ports.admin}/admin/v2/namespaces/public/default", self._token
+        ):
             if self._process.poll() is not None:
                 raise PulsarError(
                     f"Pulsar ended at once; the end of {self.log}:\n{self.log.read_text()[-1500:]}"
@@ -220,9 +228,10 @@ class LocalPulsar:
             time.sleep(0.3)
 
 
-def _serves(url: str) -> bool:
+def _serves(url: str, token: str | None) -> bool:
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(url, timeout=5):
+        with urllib.request.urlopen(asked, timeout=5):
             return True
     except (urllib.error.URLError, OSError):
         return False

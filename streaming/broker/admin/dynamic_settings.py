@@ -195,6 +195,12 @@ def changed(ctx: Context) -> list[str]:
     return [name for name in ctx.resources.get(_VALUES, {}) if name in ServiceConfiguration.__struct_fields__]
 
 
+def changed_value(ctx: Context, name: str) -> str | None:
+    """What a setting was changed to, as a text. None: it was not changed."""
+    found: str | None = ctx.resources.get(_VALUES, {}).get(name)
+    return found
+
+
 def initial(ctx: Context) -> ServiceConfiguration:
     """The configuration without the changed settings."""
     config = ctx.config

@@ -447,7 +447,7 @@ def _resource_group(ctx: Context, namespace: str, command: Admin, call: str) -> 
 
 
 def _permissions(ctx: Context, namespace: str, command: Admin, call: str) -> tuple[int, Any] | None:
-    """Which roles may do what, and which may use a subscription. Nothing enforces it, as in a Pulsar without authorization."""
+    """Which roles may do what, and which may use a subscription."""
     name, _, rest = call.partition("/")
     role, _, last = rest.partition("/")
     if name != "permissions":

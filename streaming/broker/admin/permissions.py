@@ -1,5 +1,5 @@
-"""Admin calls on permissions, of a namespace or a topic. They are kept and shown, but nothing enforces them, as in a Pulsar
-without authorization."""
+"""Admin calls on permissions, of a namespace or a topic. They are kept and shown. What enforces them is a server with
+authorization (`streaming.broker.authorization`)."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -34,7 +34,7 @@ def call_topic_permissions(ctx: Context, topic: str, command: Admin) -> None:
 
 
 def _get(ctx: Context, of: str, command: Admin, names: Names) -> AdminAnswer:
-    """Which roles may do what. Nothing enforces it."""
+    """Which roles may do what."""
     return 200, ctx.permissions.get(of, {})
 
 

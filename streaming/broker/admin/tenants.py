@@ -1,4 +1,5 @@
-"""Admin calls on tenants (mirrors `TenantsBase`). A tenant has roles and clusters, which have no effect here."""
+"""Admin calls on tenants (mirrors `TenantsBase`). A tenant has roles, which count with authorization, and clusters, which have no
+effect here."""
 
 from collections.abc import Callable
 
@@ -45,7 +46,7 @@ def _list(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -
 
 
 def _get(ctx: Context, command: Admin, names: Names, delete: DeleteNamespace) -> AdminAnswer:
-    """The tenant's `adminRoles` and `allowedClusters`. Neither has an effect; there is one cluster, `standalone`."""
+    """The tenant's `adminRoles`, which count with authorization, and `allowedClusters`. There is one cluster, `standalone`."""
     if (known := ctx.tenants.get(names["tenant"])) is None:
         raise AdminError(404, "Tenant does not exist")
     return 200, msgspec.to_builtins(known)

@@ -4,6 +4,7 @@ A row of the core's table is a route. `OWN` and `BESIDE` have those that the ser
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext
@@ -42,9 +43,14 @@ from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
 from streaming.server.admin import broker_stats, isolation, merging, rest_producer, topics_of_bundles
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
+from streaming.server.admin.asks import ASKS
 from streaming.server.admin.turns import MOST
+from streaming.server.authentication import ROLE
+from streaming.server.authorization import Authorization
 from streaming.server.clients import Clients
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES, MOST_BYTES_OF_ALL = 1 << 20, 64 << 20
 """Of a request's body, and of all that are being read, or wait for the turn of their request."""
@@ -66,12 +72,13 @@ def application(
     clients: Clients | None = None,
     *,
     changes_in_turn: bool = False,
+    authorization: Authorization | None = None,
 ) -> ASGIApp:
     """The application. `service_url` and `admin_url`: where clients reach the binary protocol and this API. `clients`: what
     is known of them. `changes_in_turn`: the broker is in this process, so that a change takes the time of others: `MOST` are worked
-    on at a time."""
+    on at a time. `authorization`: None, and every request may do everything."""
     known = Clients() if clients is None else clients
-    return _Encoded(_Api(engine, service_url, admin_url, known, changes_in_turn).starlette())
+    return _Encoded(_Api(engine, service_url, admin_url, known, changes_in_turn, authorization).starlette())
 
 
 class _Encoded:
@@ -100,7 +107,9 @@ class _Api:
         admin_url: str,
         clients: Clients,
         changes_in_turn: bool,
+        authorization: Authorization | None = None,
     ) -> None:
+        self._authorization, self._has_warned = authorization, False
         self._changes = asyncio.Semaphore(MOST) if changes_in_turn else nullcontext()
         self._engine, self._clients, self._bodies = engine, clients, Bodies()
         self._service_url, self._admin_url = service_url, admin_url
@@ -122,18 +131,51 @@ class _Api:
         handlers = {(call.method, call.path): self._of_engine(call) for call in CALLS}
         handlers |= {(call.method, call.path): self._own(call) for call in OWN}
         for method, path in _literal_first(handlers):
-            yield from _http(method, path, handlers[method, path])
+            yield from _http(method, path, self._authorized(method, path, handlers[method, path]))
         for path, unset in UNSUPPORTED.items():
             for method in _METHODS:
-                yield from _http(method, path, self._never_run(unset))
+                yield from _http(method, path, self._authorized(method, path, self._never_run(unset)))
         for path, answer in ABSENT.items():
             yield HttpRoute(path, _absent(*answer), methods=_METHODS)
         yield HttpRoute(f"/admin/v2{OPENAPI}", _openapi, methods=["GET"])
         for call in BESIDE:
-            yield HttpRoute(call.path, self._own(call), methods=[call.method])
+            handler = self._authorized(call.method, call.path, self._own(call))
+            yield HttpRoute(call.path, handler, methods=[call.method])
 
     async def _body(self, request: Request) -> Any:
         return _decoded(await self._bodies.of(request))
+
+    def _authorized(self, method: str, path: str, handle: RequestHandler) -> RequestHandler:
+        """A handler that is asked only if the role of a request may make the call (docs/rules/authorization.md §6)."""
+        asks, sets = ASKS[method, path], (method, path) in _GRANTS
+        if self._authorization is None and not sets:
+            return handle
+
+        async def checked(request: Request) -> Response:
+            if self._authorization is None:
+                self._warn()
+                return await handle(request)
+            names = {"domain": _domain(request), "address": self._broker, **request.path_params}
+            role, original = request.scope.get(ROLE, ""), request.headers.get("X-Original-Principal")
+            try:
+                for ask in asks:
+                    self._authorization.check_call(role, original, ask, names)
+            except AdminError as error:
+                return _reason(error.status, error.reason)
+            response = await handle(request)
+            if (method != "GET" and path.startswith(NAMESPACE)) or sets or (method, path) in _REVOKES:
+                self._authorization.on_change(_namespace(request))
+            return response
+
+        return checked
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "permissions are set, and are NOT enforced: there is no authorization (--set authorizationEnabled=true and tokens), "
+                "so every client may do everything"
+            )
 
     def _own(self, call: Call[OwnHandler]) -> RequestHandler:
         async def handle(request: Request) -> Response:
@@ -672,6 +714,26 @@ class _Api:
             if answer.fields.status == 404
             else await self._response(answer)
         )
+
+
+_GRANTS = frozenset(
+    {("POST", f"{NAMESPACE}/permissions/{{role}}"), ("POST", f"{NAMESPACE}/permissions/subscription/{{subscription}}"),
+     ("POST", f"{NAMESPACE}/subscriptionAuthMode"), ("POST", f"{TOPIC}/permissions/{{role}}")}
+)  # fmt: skip
+"""The calls that say who may do what."""
+
+_REVOKES = frozenset({("DELETE", f"{TOPIC}/permissions/{{role}}")})
+"""What takes something back, besides calls on namespaces."""
+
+
+def _domain(request: Request) -> str:
+    """The domain of the topics in the path of a call."""
+    parts = _path(request).partition("?")[0].split("/")
+    return (
+        "non-persistent"
+        if "non-persistent" in parts[1:6] and parts[1] in ("non-persistent", "lookup", "topics")
+        else "persistent"
+    )
 
 
 _NOT_PARTITIONED = "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate commands"
