@@ -759,7 +759,9 @@ def settings() -> str:
                 "Any other name is refused.\n\n"
                 "`magnetar serve` refuses the settings among them that protect a broker ("
                 + ", ".join(f"`{name}`" for name in (*OPTIONS, *NOTHING))
-                + "), unless its [options](../operate/security.md#clients-of-magnetar-serve) do what they ask for.\n\n"
+                + "), unless its [options](../operate/security.md#clients-of-magnetar-serve) do what they ask for. With "
+                "`authorizationEnabled`, those of [authorization](../operate/security.md#authorization) have an effect in the server: "
+                "`superUserRoles`, `authorizationAllowWildcardsMatching`, `anonymousUserRole`.\n\n"
                 "Some of these settings change what a broker does unless they have a certain value. Another value is refused:\n\n")  # fmt: skip
     rows = [(f"`{name}`", f"`{allowed}`" if allowed else "empty") for name, (allowed, _) in ONLY.items()]
     page.append(table(["setting", "value"], rows))

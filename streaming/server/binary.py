@@ -347,7 +347,10 @@ class BinaryServer:
 
     def _check_permissions(self, namespace: str) -> None:
         for connection in list(self.connections.values()):
-            connection.check_permissions(namespace)
+            try:
+                connection.check_permissions(namespace)
+            except EngineStopped as error:
+                connection.close(str(error))
 
     def _refused(self, effect: e.Quarantined) -> e.Effect | None:
         """The answer to a command that the gate refuses."""
@@ -906,11 +909,12 @@ class Connection(asyncio.Protocol):
         authorization = self._server.authorization
         if authorization is None or self._closing:
             return
+        closing = set(self._revoking.values())
         for key, opened in self._opened.items():
             topic = self._requests.topic_of(key)
             if (
                 namespace_of(topic) != namespace
-                or key in self._revoking.values()
+                or key in closing
                 or authorization.may_keep(self._principal, topic, opened.subscription)
             ):
                 continue

@@ -3,13 +3,16 @@
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
+from typer.testing import CliRunner
 
 from streaming.broker.admin_calls import CALLS
 from streaming.broker.config import NotSupported
+from streaming.cli.app import app
 from streaming.server.admin.absent import UNSUPPORTED
 from streaming.server.admin.application import BESIDE, OWN
 from streaming.server.admin.asks import ASKS
@@ -36,6 +39,8 @@ from tests.server.conftest import Running, running
 pytestmark = pytest.mark.feature("I8")
 
 REAL: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())
+
+SECURITY = Security(None, TokenAuthentication.with_secret(SETTINGS["tokenSecretKey"]), settings=SETTINGS)
 
 NS, TOPIC = "/namespaces/{tenant}/{namespace}", "/{domain}/{tenant}/{namespace}/{topic}"
 
@@ -86,8 +91,7 @@ def compare(real: dict[str, Any], ours: dict[str, Any], besides: set[str] = froz
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Running]:
-    security = Security(None, TokenAuthentication.with_secret(SETTINGS["tokenSecretKey"]), settings=SETTINGS)
-    with running(security=security, namespacesMustExist=True, defaultNumberOfNamespaceBundles=1) as found:
+    with running(security=SECURITY, namespacesMustExist=True, defaultNumberOfNamespaceBundles=1) as found:
         admin = admin_of(found)
         admin.must("PUT", "/tenants/public", {"allowedClusters": ["standalone"]})
         admin.must("PUT", "/namespaces/public/default")
@@ -207,6 +211,35 @@ def test_clients_without_a_token_may_have_a_role() -> None:
         topic = {"topic": "persistent://shop/n/t", "producer_id": 1, "request_id": 1}
         assert client.ask("PRODUCER", topic)[0] == "PRODUCER_SUCCESS"
         client.close()
+
+
+def test_grants_are_in_the_log(tmp_path: Path) -> None:
+    topic = {"topic": "persistent://shop/n/t", "producer_id": 1, "request_id": 1}
+    for life in range(2):
+        with running(tmp_path, security=SECURITY, namespacesMustExist=True) as broker:
+            if life == 0:
+                admin_of(broker).prepare("shop")
+            producer, stranger = (Connection(address_of(broker), role) for role in ("producer", "stranger"))
+            assert producer.ask("PRODUCER", topic)[0] == "PRODUCER_SUCCESS"
+            assert stranger.ask("PRODUCER", topic)[0] == "ERROR"
+            if life == 1:
+                admin_of(broker).must("DELETE", "/namespaces/shop/n/permissions/producer")
+                assert producer.next()[0] == "CLOSE_PRODUCER"
+                stats = admin_of(broker).ask(SUPERUSER, "GET", "/persistent/shop/n/t/stats")[1]
+                assert stats["publishers"] == []
+            producer.close()
+            stranger.close()
+
+
+def test_a_server_before_a_query_refuses_it(tmp_path: Path) -> None:
+    topics = ["--ingress", "kafka://127.0.0.1:1/a", "--responses", "kafka://127.0.0.1:1/b"]
+    for more in ([], ["--engine", "spark", "--data", str(tmp_path)]):
+        found = CliRunner().invoke(
+            app, ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", *topics, *more,
+                  "--token-secret-key", SETTINGS["tokenSecretKey"], "--set", "authorizationEnabled=true"]
+        )  # fmt: skip
+        assert found.exit_code == 2
+        assert "permissions are in the state of the query" in found.output
 
 
 def test_permissions_that_nothing_enforces_are_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -429,6 +429,43 @@ def test_clients_of_a_double_may_need_tokens(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+HAS_AUTHORIZATION = """
+import pulsar
+import pytest
+
+
+@pytest.fixture(scope="session")
+def pulsar_broker_settings():
+    return {"tokens": "true", "authorizationEnabled": "true", "superUserRoles": "root"}
+
+
+def test_roles(pulsar_broker):
+    client = pulsar.Client(pulsar_broker.service_url, pulsar.AuthenticationToken(pulsar_broker.token("shop")))
+    with pytest.raises(pulsar.AuthorizationError):
+        client.create_producer("orders")
+    pulsar_broker.admin("POST", "/namespaces/public/default/permissions/shop", ["produce"])
+    producer = client.create_producer("orders")
+    producer.send(b"x")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.subscribe("orders", "s")
+    root = pulsar.Client(pulsar_broker.service_url, pulsar.AuthenticationToken(pulsar_broker.token("root")))
+    root.subscribe("orders", "s")
+    snapshot = pulsar_broker.snapshot()
+    pulsar_broker.admin("DELETE", "/namespaces/public/default/permissions/shop")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.create_producer("orders")
+    pulsar_broker.restore(snapshot)
+    client.create_producer("orders").send(b"y")
+    client.close()
+    root.close()
+"""
+
+
+def test_a_double_has_authorization(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, ("test_roles.py", HAS_AUTHORIZATION))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 ENDS_THE_BROKER = """
 import os, signal
 import psutil
