@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -374,6 +375,28 @@ def of_connections(admin: Admin, address: str) -> Iterator[tuple[str, Any]]:
     yield "SUBSCRIBE then", _shown(consumer.ask(*_subscribe(topic)), tenant)
     producer.close()
     consumer.close()
+    path = f"/namespaces/{tenant}/n"
+    for what, role, asked, change in (
+        ("a grant on the topic is revoked", "topic-producer", _producer(topic),
+         ("DELETE", f"/persistent/{tenant}/n/t/permissions/topic-producer", None)),
+        ("the subscription is for others", "topic-consumer", _subscribe(topic),
+         ("POST", f"{path}/permissions/subscription/s", ["consumer"])),
+        ("the auth mode becomes Prefix", "topic-consumer", _subscribe(topic, "other"),
+         ("POST", f"{path}/subscriptionAuthMode", "Prefix")),
+    ):  # fmt: skip
+        client = Connection(address, role)
+        yield f"{role}, before {what}", _shown(client.ask(*asked), tenant)
+        admin.must(*change)
+        yield f"{role}, when {what}", _shown(client.next(), tenant)
+        client.close()
+    client = Connection(address, TENANT_ADMIN)
+    client.ask(*_subscribe(topic, "admins"))
+    admin.must("POST", f"/tenants/{tenant}", {"adminRoles": [], "allowedClusters": ["standalone"]})
+    time.sleep(0.5)
+    still = client.ask("GET_LAST_MESSAGE_ID", {"consumer_id": 1, "request_id": 5})
+    yield "GET_LAST_MESSAGE_ID of one who was an admin", _shown(still, tenant)
+    yield "LOOKUP of one who was an admin", _shown(client.ask(*_lookup(topic)), tenant)
+    client.close()
     for role, principal in [
         ("stranger", "root"),
         ("stranger", "stranger"),
