@@ -96,7 +96,7 @@ ANSWERS: dict[str, Any] = {
     f"PUT {TOPIC}/backlogSize": Annotated[Int64, unit("bytes")],
     f"POST {TOPIC}/terminate": admin.MessageId,
     f"POST {TOPIC}/terminate/partitions": dict[str, admin.MessageId],
-    **{f"GET {path}": admin.LongRunning for path in UNSUPPORTED},
+    **{f"GET {path}": admin.LongRunning for path in (*UNSUPPORTED, f"{TOPIC}/compaction")},
     f"GET {SCHEMAS}/schema": admin.SchemaInfo,
     f"GET {SCHEMAS}/schema/{{version}}": admin.SchemaInfo,
     f"GET {SCHEMAS}/schemas": admin.AllSchemas,

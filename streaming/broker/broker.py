@@ -1069,7 +1069,7 @@ class Broker:
         return self._ctx.partitioned
 
     def access(self, superusers: frozenset[str], *, wildcards: bool) -> Access:
-        """Who may do what, as the state is when it is asked, see `streaming.broker.authorization`."""
+        """Who may do what, as the state is when it is asked."""
         return Access(self._ctx, superusers, wildcards)
 
     @property

@@ -111,7 +111,7 @@ ASKS: Mapping[_Key, tuple[Ask, ...]] = {
         "TERMINATE": f"POST {TOPIC}/terminate;POST {TOPIC}/terminate/partitions",
         "TRIM_TOPIC": f"POST {TOPIC}/trim",
         "UNLOAD": f"PUT {TOPIC}/unload",
-        "COMPACT": f"GET {TOPIC}/compaction;PUT {TOPIC}/compaction;POST {TOPIC}/compaction;DELETE {TOPIC}/compaction",
+        "COMPACT": f"GET {TOPIC}/compaction;PUT {TOPIC}/compaction",
         "OFFLOAD": f"GET {TOPIC}/offload;PUT {TOPIC}/offload;POST {TOPIC}/offload;DELETE {TOPIC}/offload",
     }),
     **_each("namespace", {
