@@ -13,7 +13,7 @@ from tests.answers.test_reactive import as_table
 from tests.answers.test_settled import POLICIES
 from tests.answers.test_whatif import Record, T, ack, broker, flow, publish, subscribe, table, tick, ttl
 from tests.broker.random_lives import live
-from tests.broker.recorded_lives import NAMES
+from tests.broker.recorded_lives import WITHOUT_PAYLOADS
 
 STAMPED = PolicySet(
     "stamped",
@@ -43,7 +43,7 @@ def told(log: Any, asked: list[PolicySet], name: str) -> list[Any]:
     return [[each for each in found.totals if each.policies in (name, BASELINE)], rows]
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_a_policy_set_alone_and_among_others(theme: str, seed: int) -> None:
     log = as_table(live(theme, seed).log)
     sets = [POLICIES[seed % 2], STAMPED, POLICIES[2], UNSTAMPED]

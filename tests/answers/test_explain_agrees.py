@@ -17,7 +17,7 @@ from streaming.broker.position import Position
 from streaming.jobs.replay import replay_in_process
 from tests.answers.test_reactive import as_table
 from tests.broker.random_lives import live
-from tests.broker.recorded_lives import NAMES
+from tests.broker.recorded_lives import NAMES, WITHOUT_PAYLOADS
 
 MOST = 6
 """Messages of a topic that are asked for: so many of the first, and of the last."""
@@ -58,9 +58,7 @@ def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int, tmp_path
             assert waits == {name for name, of in backlogs.items() if str(position) in of}, found
 
 
-@pytest.mark.parametrize(
-    ("theme", "seed"), [each for each in NAMES if each[0] not in ("mirrors", "compaction")]
-)  # what-if refuses to compact
+@pytest.mark.parametrize(("theme", "seed"), [each for each in WITHOUT_PAYLOADS if each[0] != "mirrors"])
 def test_what_if_says_the_same(theme: str, seed: int, tmp_path: Path) -> None:
     records = as_table(live(theme, seed).log)
     replay_in_process(records, tmp_path / "out")

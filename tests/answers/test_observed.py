@@ -18,7 +18,7 @@ from streaming.log.positions import WrittenEntries
 from tests.answers.test_reactive import as_table
 from tests.answers.test_whatif import Record, T, publish, table
 from tests.broker.random_lives import live
-from tests.broker.recorded_lives import NAMES
+from tests.broker.recorded_lives import WITHOUT_PAYLOADS
 
 
 def fates(observer: Observer) -> dict[tuple[str, str, Position], str]:
@@ -33,7 +33,7 @@ def fates(observer: Observer) -> dict[tuple[str, str, Position], str]:
     return found
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int) -> None:
     (observer,) = fold_side_by_side(as_table(live(theme, seed).log), 0, []).observers
     topics = observer.broker.topics()
@@ -48,7 +48,7 @@ def test_a_message_waits_if_it_is_in_the_backlog(theme: str, seed: int) -> None:
         assert (fate == "waiting") == waits, (name, subscription, position, fate)
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_a_move_counts_what_leaves_the_backlog(
     theme: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +68,7 @@ def test_a_move_counts_what_leaves_the_backlog(
     fold_side_by_side(as_table(live(theme, seed).log), 0, [])
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_the_output_rows_say_the_same_as_far_as_they_can(theme: str, seed: int, tmp_path: Path) -> None:
     """They have no acks: what a rule took, or a deleted subscription had, may have been acked. Of a reader, they don't say where it began."""
     records = as_table(live(theme, seed).log)

@@ -16,7 +16,7 @@ from streaming.state.saved import read_states
 from tests.answers.test_reactive import as_table
 from tests.answers.test_settled import POLICIES, answer, rows
 from tests.broker.random_lives import live
-from tests.broker.recorded_lives import NAMES
+from tests.broker.recorded_lives import WITHOUT_PAYLOADS
 
 
 def resumed(every: int) -> Any:
@@ -40,7 +40,7 @@ def resumed(every: int) -> Any:
     return mock.patch.object(compare, "fold_side_by_side", fold)
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_the_answer_is_the_same(theme: str, seed: int) -> None:
     log = as_table(live(theme, seed).log)
     policies = [POLICIES[seed % 2], POLICIES[2 + seed // 2 % 2]]

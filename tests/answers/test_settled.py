@@ -13,7 +13,7 @@ from streaming.answers.whatif.observed import OfTopic
 from tests.answers.test_reactive import as_table
 from tests.answers.test_whatif import Record, T, ack, broker, flow, publish, subscribe, table, tick
 from tests.broker.random_lives import live
-from tests.broker.recorded_lives import NAMES
+from tests.broker.recorded_lives import WITHOUT_PAYLOADS
 
 LEDGERS: dict[str, Any] = {
     "managedLedgerMaxEntriesPerLedger": 3,
@@ -49,7 +49,7 @@ def rows(found: WhatIf) -> list[Any]:
     return [found.totals, *(each.to_pylist() for each in tables)]
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_the_answer_is_the_same(theme: str, seed: int) -> None:
     log = as_table(live(theme, seed).log)
     asked: dict[str, Any] = {"policies": [POLICIES[seed % 2], POLICIES[2 + seed // 2 % 2]]}

@@ -398,8 +398,8 @@ def test_the_schema_accepts_files_that_are_read_and_refuses_misspelled_names() -
         ("topics:\n  persistent://a/b/t:\n    messageTtl: 5\n", "perhaps messageTTL is meant"),
         ("topics:\n  persistent://a/b/t:\n    unload: 5\n", "policies are autoSubscriptionCreation, "),
         (
-            "topics:\n  persistent://a/b/t:\n    compactionThreshold: 5\n",
-            "line 3: Magnetar keeps compactionThreshold without acting on it",
+            "topics:\n  persistent://a/b/t:\n    offloadPolicies: 5\n",
+            "line 3: Magnetar keeps offloadPolicies without acting on it",
         ),
         ("broker:\n  profile: 2.x\n", "line 2: the profile is not a setting: give it separately"),
         ("profile: 9.x\n", "line 1: Invalid enum value '9.x'"),

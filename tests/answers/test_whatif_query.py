@@ -40,7 +40,7 @@ from tests.answers.test_resumed import folded, half_folded
 from tests.answers.test_settled import LEDGERS, POLICIES, answer, rows
 from tests.answers.test_whatif import Record, ack, eviction, flow, publish, subscribe, table, ttl
 from tests.broker.random_lives import live
-from tests.broker.recorded_lives import NAMES
+from tests.broker.recorded_lives import WITHOUT_PAYLOADS
 from tests.state.test_other_partitions import made_log
 
 SETS = [PolicySet("short", ttl(100)), PolicySet("evict", eviction(500))]
@@ -85,7 +85,7 @@ def in_batches(count: int) -> Any:
     return mock.patch.object(compare, "_fold_all", fold)
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_the_rows_are_the_same(theme: str, seed: int) -> None:
     own = as_table(live(theme, seed).log)
     policies = [POLICIES[seed % 2], POLICIES[2 + seed // 2 % 2]]

@@ -22,7 +22,7 @@ from streaming.quality.gate import judge
 from tests.answers.test_reactive import as_table
 from tests.answers.test_settled import POLICIES
 from tests.broker.random_lives import live
-from tests.broker.recorded_lives import NAMES
+from tests.broker.recorded_lives import WITHOUT_PAYLOADS
 from tests.canaries.running import Running, batches
 
 pytestmark = pytest.mark.feature("J7")
@@ -86,7 +86,7 @@ class Traffic:
         run(self.query, self.log.slice(self.before), self.random)
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_canaries_fold_what_the_query_folds(theme: str, seed: int, tmp_path: Path) -> None:
     """Their baseline is its state, and policies that change nothing make no difference."""
     traffic = Traffic(theme, seed, tmp_path)
@@ -112,7 +112,7 @@ def test_a_configuration_alone(tmp_path: Path) -> None:
     assert running.state == found.state
 
 
-@pytest.mark.parametrize(("theme", "seed"), NAMES)
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
 def test_it_does_not_matter_when_canaries_look(theme: str, seed: int, tmp_path: Path) -> None:
     """But that they forget what is deleted and no policies changed anything of."""
     traffic = Traffic(theme, seed, tmp_path)
@@ -140,7 +140,7 @@ def test_it_does_not_matter_when_canaries_look(theme: str, seed: int, tmp_path: 
 
 
 # A mirror's topics follow their source until the first MIRROR here, and not at all in whatif.
-@pytest.mark.parametrize(("theme", "seed"), [each for each in NAMES if each[0] != "mirrors"])
+@pytest.mark.parametrize(("theme", "seed"), [each for each in WITHOUT_PAYLOADS if each[0] != "mirrors"])
 def test_from_the_first_record_on_they_answer_as_whatif(theme: str, seed: int, tmp_path: Path) -> None:
     log, running = loaded(theme, seed), Running(tmp_path)
     own = POLICIES[seed % 4]
