@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
 from sinks.storage import Storage
-from streaming.answers.whatif import differences
+from streaming.answers.whatif import settling
 from streaming.answers.whatif.answer import DIFFERENCES, WhatIf
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
@@ -232,7 +232,7 @@ def settled(folder: Path, *names: str) -> Beside:
     """A query whose canaries have found differences that are settled."""
     own = Beside(folder, *names)
     own.log = settling()
-    with mock.patch.object(differences, "_SETTLED", 1):
+    with mock.patch.object(settling, "AT_LEAST", 1):
         own.begin()
         for _ in range(4):
             own.fold(60)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from streaming.answers.fates import CHANGE_COLUMNS
-from streaming.answers.whatif import differences
+from streaming.answers.whatif import settling
 from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.difference_table import gathered, together
 from streaming.canaries.partition import Canary, CanaryPolicy, Kept, Looked, Place, begun, changed, looked
@@ -117,7 +117,7 @@ def test_it_does_not_matter_when_canaries_look(theme: str, seed: int, tmp_path: 
     """But that they forget what is deleted and no policies changed anything of."""
     traffic = Traffic(theme, seed, tmp_path)
     forgotten: set[tuple[str, str | None]] = set()
-    with mock.patch.object(differences, "_SETTLED", 1):
+    with mock.patch.object(settling, "AT_LEAST", 1):
         once = look(traffic.query, traffic.begun, traffic.canaries, traffic.begins)
         kept, settled = traffic.begun, list[pa.Table]()
         for visit in traffic.query.visits(traffic.begins):
