@@ -219,7 +219,7 @@ def test_what_a_canary_found_goes_with_it(folder: Path) -> None:
     )
 
 
-def settling() -> pa.Table:
+def settles() -> pa.Table:
     """Messages that nobody acks, and then the end of the subscription: the ledgers go."""
     log = table(
         [subscribe(), flow(0, 3), *(publish(10 * number, number) for number in range(200)), (2500, T, {"command": "UNSUBSCRIBE", "connection": "s", "consumer_id": 1, "request_id": 9}), *(publish(2600 + number, 200 + number) for number in range(40))],
@@ -231,7 +231,7 @@ def settling() -> pa.Table:
 def settled(folder: Path, *names: str) -> Beside:
     """A query whose canaries have found differences that are settled."""
     own = Beside(folder, *names)
-    own.log = settling()
+    own.log = settles()
     with mock.patch.object(settling, "AT_LEAST", 1):
         own.begin()
         for _ in range(4):
