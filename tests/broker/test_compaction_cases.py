@@ -1,6 +1,8 @@
 """The worked cases of docs/rules/compaction.md: what compaction keeps, who gets it, and what else there is of it."""
 
+import re
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -248,12 +250,56 @@ def test_a_batch_that_is_none_makes_compaction_fail(payload: bytes, size: int, c
     assert [place for place, _ in topic.read()] == ["1:0", "1:1"]
 
 
+_REMOVED = bytes.fromhex("0000000418002001")
+
+
+@pytest.mark.parametrize(
+    ("codec", "messages", "unpacked", "what"),
+    [
+        *((codec, 100_000, bytes(400_000), "messages") for codec in ("LZ4", "ZSTD", "ZLIB")),
+        ("ZSTD", 100_000, _REMOVED * 100_000, "messages"),
+        ("ZSTD", 1, bytes(32 << 20), "bytes uncompressed"),
+    ],
+    ids=["LZ4", "ZSTD", "ZLIB", "compacted-out", "bytes"],
+)
+def test_batches_that_unpack_to_too_much_make_compaction_fail(
+    codec: str, messages: int, unpacked: bytes, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, few of them are unpacked."""
+    unpacks = Mock(wraps=batches.singles)
+    monkeypatch.setattr(batches, "singles", unpacks)
+    payload = batches._COMPRESS[codec](unpacked)
+    known = {"num_messages_in_batch": messages, "uncompressed_size": len(unpacked), "compression": codec}
+    topic = Topic()
+    for _ in range(50):
+        topic.batch(payload=payload, **known)
+    topic.compact()
+    status = topic.status()
+    assert status["status"] == "ERROR"
+    assert re.fullmatch(
+        rf"batches of \d+ {what} in \d+ bytes of entries, at most \d+ are read", status["lastError"]
+    )
+    assert unpacks.call_count < 30
+
+
+@pytest.mark.parametrize("codec", ["LZ4", "ZSTD", "SNAPPY", "ZLIB"])
+def test_batches_as_clients_make_them_are_not_too_much(codec: str) -> None:
+    """A thousand small messages each, of which one stays, compacted again."""
+    topic = Topic()
+    for number in range(120):
+        messages = [(f"stays-{number}", b"x"), *((f"key-{each}", b"x") for each in range(999))]
+        topic.batch(*messages, payload=batches._COMPRESS[codec](batch_of(messages)), compression=codec)
+    for _ in range(2):
+        topic.compact()
+        assert topic.status()["status"] == "SUCCESS"
+
+
 def test_fields_that_compaction_does_not_know_are_no_matter() -> None:
     single = b"\x0a\x02zz\x12\x01k\x18\x01\x28\x07\x40\x09\x48\x00"
     payload = len(single).to_bytes(4, "big") + single + b"v"
     (found,) = batches.singles(MessageMetadata("p", 0, 0, num_messages_in_batch=1), payload)
     assert tuple(found) == ("k", 1, False, payload)
-    assert batches.last_index([found]) == -1
+    assert batches.last_index([True]) == -1
 
 
 def test_the_subscription_holds_ledgers_that_compaction_frees() -> None:

@@ -56,6 +56,9 @@ class Single(NamedTuple):
     data: bytes
 
 
+_REMOVED_SINGLE = Single(None, 0, True, _REMOVED)
+
+
 def is_batch(metadata: MessageMetadata) -> bool:
     """Whether compaction looks at the single messages of an entry. An encrypted batch is one message to it."""
     return metadata.num_messages_in_batch is not None and not metadata.encryption_keys
@@ -65,6 +68,10 @@ def singles(metadata: MessageMetadata, payload: bytes) -> list[Single]:
     """The messages of a batch. Raises `Undecodable` and `Malformed`."""
     data, found, at = _uncompressed(metadata, payload), list[Single](), 0
     for _ in range(metadata.num_messages_in_batch or 0):
+        if data.startswith(_REMOVED, at):  # most of a batch that was compacted
+            found.append(_REMOVED_SINGLE)
+            at += len(_REMOVED)
+            continue
         start = at + 4
         end = start + int.from_bytes(data[at:start], "big")
         if start > len(data) or end > len(data):
@@ -88,11 +95,11 @@ def rebatched(
     return replace(metadata, uncompressed_size=len(data)), data if compress is None else compress(data)
 
 
-def last_index(messages: list[Single]) -> int:
-    """The index of the last message that is not compacted out, as GET_LAST_MESSAGE_ID tells it. −1: of a batch of one, and if there is none."""
-    if len(messages) <= 1:
+def last_index(keeps: list[bool]) -> int:
+    """The index of the last message of a batch that stays, as GET_LAST_MESSAGE_ID tells it. −1: of a batch of one, and if there is none."""
+    if len(keeps) <= 1:
         return -1
-    return max((index for index, each in enumerate(messages) if not each.is_removed), default=-1)
+    return max((index for index, kept in enumerate(keeps) if kept), default=-1)
 
 
 def _uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
@@ -101,7 +108,7 @@ def _uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
         raise Malformed(f"a batch has {size} bytes uncompressed, at most {_MOST} are read")
     try:
         if codec == "ZLIB":
-            return zlib.decompressobj().decompress(payload, _MOST)
+            return zlib.decompressobj().decompress(payload, size) if size else b""  # to zlib, 0 is no limit
         if codec in _INTO:
             found = bytearray(size)
             return bytes(found[: _INTO[codec](payload, found)])

@@ -9,7 +9,7 @@ than `_AT_ONCE` payloads.
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from schemas.commands import Admin
+from schemas.commands import Admin, MessageMetadata
 from schemas.effect_fields import CompactedEntryFields
 from schemas.effects import COMPACTED_LEDGER, CompactedEntry, CursorMoved, LedgerClosed, TopicEvent
 from schemas.entries import Entry
@@ -35,6 +35,12 @@ _MessageId = tuple[Position, int]
 
 _AT_ONCE = 64
 """So many entries are read at once."""
+
+_MESSAGES, _MESSAGES_PER_BYTE, _REMOVED_PER_MESSAGE = 100_000, 8, 16
+_BYTES, _BYTES_PER_BYTE = 64 << 20, 1000
+"""How many messages batches may have in all, and how many bytes uncompressed: so many, and so many more for each stored byte, for 30 bytes can
+unpack to 100,000 messages, which take half a second. What clients send has one to six messages for each byte at most, and messages that
+were compacted out, which compress well, take a sixteenth of the time or less."""
 
 LEDGER_PROPERTY = "CompactedTopicLedger"
 """The property of the compaction cursor's position."""
@@ -182,6 +188,7 @@ class _FirstPhase:
         self.retains_keyless = retains_keyless
         self.start = self.to = EARLIEST
         self.messages = self.size = self.removed = 0
+        self._batched = self._uncompressed = 0
 
     def take(self, position: Position, entry: Entry) -> None:
         """The next entry. Raises `_Failed`."""
@@ -211,9 +218,11 @@ class _FirstPhase:
         return is_value
 
     def _take_batch(self, position: Position, entry: Entry) -> bool:
+        self._count_bytes(entry.metadata)
         messages = _singles(entry)
         if messages is None:
             return True
+        self._count_messages(messages)
         deleted = 0
         for index, each in enumerate(messages):
             if each.is_removed:
@@ -231,6 +240,23 @@ class _FirstPhase:
                 deleted += 1
                 self.removed += 1
         return deleted < len(messages)
+
+    def _count_bytes(self, metadata: MessageMetadata) -> None:
+        """A batch is about to be uncompressed. Raises `_Failed` if all of them become too large."""
+        if metadata.compression is not None:
+            self._uncompressed += metadata.uncompressed_size or 0
+            self._check(self._uncompressed, _BYTES + _BYTES_PER_BYTE * self.size, "bytes uncompressed")
+
+    def _count_messages(self, messages: list[batches.Single]) -> None:
+        removed = sum([each.is_removed for each in messages])
+        self._batched += len(messages) - removed + removed // _REMOVED_PER_MESSAGE
+        self._check(self._batched, _MESSAGES + _MESSAGES_PER_BYTE * self.size, "messages")
+
+    def _check(self, count: int, most: int, what: str) -> None:
+        if count > most:
+            raise _Failed(
+                f"batches of {count} {what} in {self.size} bytes of entries, at most {most} are read"
+            )
 
 
 def _is_value(entry: Entry) -> bool:
@@ -277,9 +303,7 @@ def _keep(
             size = HEADER + metadata_size(metadata) + len(payload)
             if entry.broker_timestamp is not None:
                 size += broker_entry_metadata_size(entry.broker_timestamp)
-            last = batches.last_index(
-                [each._replace(is_removed=not kept) for each, kept in zip(messages, keeps, strict=True)]
-            )
+            last = batches.last_index(keeps)
     elif metadata.partition_key is None:
         if not first.retains_keyless:
             return
