@@ -639,6 +639,7 @@ def folder(path: Path) -> Path:
     (path / "double" / TEST_DOUBLE).touch()
     (path / "full").mkdir()
     (path / "full" / "thesis.txt").touch()
+    (path / "full" / "tables").mkdir()
     return path
 
 

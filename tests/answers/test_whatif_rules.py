@@ -593,6 +593,7 @@ _SIZES_AND_STATS = {"storage", "peak_storage", "other_stats"}
 ELSEWHERE = {
     "highestProtocolVersion": "no command of a log is answered with it",
     "missingAdminFields": "the rows of a log have the fields of 4.0",
+    "topicCompactionRetainNullKey": "what-if refuses a log in which something is compacted",
 }
 """Settings that none of these meets, and why."""
 

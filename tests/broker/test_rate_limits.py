@@ -623,6 +623,25 @@ def test_a_message_that_exceeds_a_publish_rate_has_a_row() -> None:
     assert [throttled(n) for n in range(6, 9)] == [[], [(broker, 250)], []]
 
 
+def test_a_server_is_told_whom_not_to_read() -> None:
+    """What it asks later changes nothing."""
+    run = Run(now=60_000_000)
+    run.admin("POST", "/publishRate", {"publishThrottlingRateInMsg": 2})
+    throttled = run.broker.watch_throttled()
+    for id_, connection in enumerate("ab"):
+        run.create_producer(connection, id_, connection)
+        run.send(id_, name=connection, id_=id_, connection=connection)
+    assert throttled == [(TOPIC, "b", run.now + 500)]
+    assert run.broker.throttled_until(TOPIC, "a", run.now) == 0
+    assert run.broker.throttled_until(TOPIC, "b", run.now + 499) == run.now + 500
+    run.send(1, name="a", id_=0, connection="a")
+    before = run.broker.encode()
+    assert run.broker.throttled_until(TOPIC, "b", run.now + 500) == run.now + 1000
+    assert run.broker.throttled_until(TOPIC, "b", run.now + 1000) == 0
+    assert run.broker.throttled_until("persistent://public/default/none", "b", run.now) == 0
+    assert run.broker.encode() == before
+
+
 def test_a_publish_rate_in_bytes() -> None:
     run = Run(now=60_000_000)
     run.admin("POST", "/publishRate", {"publishThrottlingRateInByte": 250})

@@ -172,7 +172,7 @@ OF_TOPIC = admin("/persistent/public/default/t/messageTTL", 7)
         ((None, admin(f"{NAMESPACE}/unload", None, "PUT")), "unload is not a policy: policies are autoSubscriptionCreation, "),
         ((TOPIC, admin("/persistent/public/default/t/skip", 7)), "skip is not a policy"),
         ((None, admin("/clusters/public", 7)), "POST /clusters/public sets no policy of a topic or a namespace"),
-        ((None, admin(f"{NAMESPACE}/compactionThreshold", 5)), "keeps compactionThreshold without acting on it"),
+        ((None, admin(f"{NAMESPACE}/offloadThreshold", 5)), "keeps offloadThreshold without acting on it"),
         ((TOPIC, admin("/persistent/public/default/t/offloadPolicies", {})), "keeps offloadPolicies without"),
         ((None, OF_TOPIC), f'the command is about a topic, but its record has none: add "topic": "{TOPIC}"'),
         ((f"{TOPIC}t", OF_TOPIC), f"the log has no records of the topic {TOPIC}t: it has {TOPIC}"),
