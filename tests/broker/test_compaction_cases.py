@@ -6,7 +6,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from schemas.commands import Admin, EncryptionKeys, GetLastMessageId, MessageIdData, MessageMetadata, Send
+from schemas.commands import (
+    Admin,
+    EncryptionKeys,
+    GetLastMessageId,
+    MessageIdData,
+    MessageMetadata,
+    Send,
+    Tick,
+)
 from schemas.effects import (
     AdminResponse,
     CompactedEntry,
@@ -292,6 +300,35 @@ def test_batches_as_clients_make_them_are_not_too_much(codec: str) -> None:
     for _ in range(2):
         topic.compact()
         assert topic.status()["status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize("why", ["batch", "consumer", "creation"])
+def test_the_check_tries_again_when_what_made_compaction_fail_has_changed(why: str) -> None:
+    """A year has half a million rounds, of which each would read the whole topic."""
+    topic = Topic(brokerServiceCompactionThresholdInBytes=1, allowAutoSubscriptionCreation=why != "creation")
+    topic.admin("PUT", "/subscription/other")
+    topic.put("a", b"1")
+    topic.put("a", b"2")
+    if why == "batch":
+        topic.batch(("a", b"2"), payload=b"", uncompressed_size=20)
+    elif why == "consumer":
+        topic.subscribe("__compaction", durable=True)
+    else:
+        topic.admin("DELETE", "/subscription/__compaction")
+    topic.now += 365 * 86_400_000
+    rows = topic.do(Tick())
+    assert topic.status()["status"] == "ERROR"
+    assert sum(type(each) is TopicEvent and each.cause.startswith("not compacted") for each in rows) == 1
+    if why == "batch":
+        topic.put("a", b"3")
+        topic.admin("POST", "/subscription/__compaction/skip/3")
+    elif why == "consumer":
+        topic.close_consumer("__compaction")
+    else:
+        topic.namespace("POST", "autoSubscriptionCreation", {"allowAutoSubscriptionCreation": True})
+    topic.now += 60_000
+    rows = topic.do(Tick())
+    assert any(type(each) is TopicEvent and "compacted" in each.cause for each in rows)
 
 
 def test_fields_that_compaction_does_not_know_are_no_matter() -> None:

@@ -68,11 +68,12 @@ def status(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -
 def compact(ctx: Context, topic: PersistentTopic) -> None:
     """Compact a topic up to its last message. A compaction that fails leaves everything as it was, but for the cursor."""
     state = topic.compaction
-    state.has_run, state.error = True, ""
+    state.has_run, state.error, state.failed_at = True, "", None
     try:
         subscription = _subscription(ctx, topic)
+        state.failed_at = topic.ledger.last_confirmed
         state.removed = _compact(ctx, topic, subscription)
-        state.succeeded = ctx.clock
+        state.succeeded, state.failed_at = ctx.clock, None
     except _Failed as error:
         state.error, state.failed = str(error), ctx.clock
         ctx.emit(TopicEvent(topic.name, f"not compacted: {error}"))
@@ -409,7 +410,7 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
 
 def _is_due(ctx: Context, topic: PersistentTopic) -> bool:
     threshold = ctx.policies_of(topic).compactionThreshold
-    if threshold <= 0 or topic.is_shadow:
+    if threshold <= 0 or topic.is_shadow or _fails_again(ctx, topic):
         return False
     ledger = topic.ledger
     cursor = topic.cursors.get(COMPACTION_CURSOR)
@@ -417,6 +418,18 @@ def _is_due(ctx: Context, topic: PersistentTopic) -> bool:
         return ledger.estimate_backlog_from(cursor.mark_delete) > threshold
     has_durable = any(each.durable for each in topic.subscriptions.values())
     return (topic.backlog_size() if has_durable else ledger.total_size) > threshold
+
+
+def _fails_again(ctx: Context, topic: PersistentTopic) -> bool:
+    """Whether the last compaction failed, and what made it fail is as it was. Pulsar tries again in each round. Here, each would read the
+    whole topic while others wait, and a silence of a year has half a million."""
+    state = topic.compaction
+    if not state.error:
+        return False
+    found = topic.subscriptions.get(COMPACTION_CURSOR)
+    if found is None:
+        return state.failed_at is None and not ctx.policies_of(topic).autoSubscriptionCreation
+    return bool(found.consumers) or state.failed_at == topic.ledger.last_confirmed
 
 
 def create_subscription_if_needed(ctx: Context, topic: PersistentTopic) -> None:
