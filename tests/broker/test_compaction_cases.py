@@ -2,7 +2,7 @@
 
 import re
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -27,7 +27,7 @@ from schemas.effects import (
 )
 from schemas.entries import Entry
 from streaming.broker.entries import Entries, NoPayloads, no_payloads
-from streaming.broker.persistent.compaction import batches
+from streaming.broker.persistent.compaction import batches, compactor
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.broker.position import Position
 from tests.broker.kit import TOPIC, Run, Stored, batch_of, of, one, response
@@ -329,6 +329,25 @@ def test_the_check_tries_again_when_what_made_compaction_fail_has_changed(why: s
     topic.now += 60_000
     rows = topic.do(Tick())
     assert any(type(each) is TopicEvent and "compacted" in each.cause for each in rows)
+
+
+@pytest.mark.parametrize("moved", ["resetcursor/0", "skip/1", None])
+def test_a_silence_has_few_compactions(moved: str | None) -> None:
+    """Also where there is nothing to compact, or compaction leaves more than the threshold, as it does after a reset."""
+    topic = Topic(brokerServiceCompactionThresholdInBytes=1)
+    if moved is None:
+        topic.put("a", b"1", marker_type=10)
+    else:
+        topic.put("a", b"1")
+        topic.put(None, b"2")
+        topic.compact()
+        topic.admin("POST", f"/subscription/__compaction/{moved}")
+    topic.now += 60_000
+    topic.do(Tick())
+    with patch.object(compactor, "compact", wraps=compactor.compact) as compacts:
+        topic.now += 7 * 86_400_000
+        topic.do(Tick())
+    assert compacts.call_count < 3
 
 
 def test_fields_that_compaction_does_not_know_are_no_matter() -> None:

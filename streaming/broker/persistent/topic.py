@@ -124,7 +124,8 @@ class Mirrored(msgspec.Struct, array_like=True):
 class Compaction(msgspec.Struct, array_like=True):
     """`ledger`: what the last compaction kept; None: there was none. Since the topic was loaded: `has_run` and `error` (the reason if the
     last one failed) are its status, `succeeded` and `failed` the times (ms) of the last that did, 0: none. `removed`: how many messages
-    the last one removed. `failed_at`: the last message of the topic when one failed because of what the topic holds; None: none did."""
+    the last one removed. `settled`: the last message of the topic and the cursor's mark-delete position when the last one that read the
+    topic ended."""
 
     ledger: CompactedLedger | None = None
     has_run: bool = False
@@ -132,7 +133,7 @@ class Compaction(msgspec.Struct, array_like=True):
     removed: int = 0
     succeeded: int = 0
     failed: int = 0
-    failed_at: Position | None = None
+    settled: tuple[Position, Position] | None = None
 
 
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):

@@ -68,12 +68,12 @@ def status(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -
 def compact(ctx: Context, topic: PersistentTopic) -> None:
     """Compact a topic up to its last message. A compaction that fails leaves everything as it was, but for the cursor."""
     state = topic.compaction
-    state.has_run, state.error, state.failed_at = True, "", None
+    state.has_run, state.error, state.settled = True, "", None
     try:
         subscription = _subscription(ctx, topic)
-        state.failed_at = topic.ledger.last_confirmed
+        state.settled = _settled(topic)
         state.removed = _compact(ctx, topic, subscription)
-        state.succeeded, state.failed_at = ctx.clock, None
+        state.succeeded, state.settled = ctx.clock, _settled(topic)
     except _Failed as error:
         state.error, state.failed = str(error), ctx.clock
         ctx.emit(TopicEvent(topic.name, f"not compacted: {error}"))
@@ -410,7 +410,7 @@ def next_effect(ctx: Context, topic: PersistentTopic) -> int:
 
 def _is_due(ctx: Context, topic: PersistentTopic) -> bool:
     threshold = ctx.policies_of(topic).compactionThreshold
-    if threshold <= 0 or topic.is_shadow or _fails_again(ctx, topic):
+    if threshold <= 0 or topic.is_shadow or _is_in_vain(ctx, topic):
         return False
     ledger = topic.ledger
     cursor = topic.cursors.get(COMPACTION_CURSOR)
@@ -420,16 +420,17 @@ def _is_due(ctx: Context, topic: PersistentTopic) -> bool:
     return (topic.backlog_size() if has_durable else ledger.total_size) > threshold
 
 
-def _fails_again(ctx: Context, topic: PersistentTopic) -> bool:
-    """Whether the last compaction failed, and what made it fail is as it was. Pulsar tries again in each round. Here, each would read the
-    whole topic while others wait, and a silence of a year has half a million."""
-    state = topic.compaction
-    if not state.error:
-        return False
-    found = topic.subscriptions.get(COMPACTION_CURSOR)
+def _is_in_vain(ctx: Context, topic: PersistentTopic) -> bool:
+    """Whether nothing has changed since the last compaction, so that another one fails as it did, or leaves as much to compact. Pulsar tries
+    in each round. Here, each would read the whole topic while others wait, and a silence of a year has half a million."""
+    state, found = topic.compaction, topic.subscriptions.get(COMPACTION_CURSOR)
     if found is None:
-        return state.failed_at is None and not ctx.policies_of(topic).autoSubscriptionCreation
-    return bool(found.consumers) or state.failed_at == topic.ledger.last_confirmed
+        return bool(state.error) and not ctx.policies_of(topic).autoSubscriptionCreation
+    return (bool(state.error) and bool(found.consumers)) or state.settled == _settled(topic)
+
+
+def _settled(topic: PersistentTopic) -> tuple[Position, Position]:
+    return topic.ledger.last_confirmed, topic.cursors[COMPACTION_CURSOR].mark_delete
 
 
 def create_subscription_if_needed(ctx: Context, topic: PersistentTopic) -> None:
