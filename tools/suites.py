@@ -16,6 +16,7 @@ from schemas.commands.parts import ServerError
 from schemas.outputs import IDENTITY, OUTPUT
 from schemas.records import RECORD as RECORDS
 from schemas.rules import INPUT_RULES, NOT_BELOW, OUTPUT_KINDS, OUTPUT_RULES, RECORD_RULES, Rule
+from sinks.tables import TABLES
 from streaming.quality.inputs import KINDS, PUBLISH, RECORD, columns_of
 from streaming.quality.suites import FOLDER
 
@@ -60,6 +61,8 @@ def _about(kind: str) -> str:
 def _of_rows(kind: str, effect: type[Any]) -> Iterator[dict[str, Any]]:
     hints = get_type_hints(effect)
     for column in [*IDENTITY, "clock", *effect._fields]:
+        if column in effect._fields and column not in TABLES[kind].names:
+            continue  # it is in the ledger store, and so are its rules
         if column in hints and type(None) not in (hints[column], *get_args(hints[column])):
             yield _expectation(
                 "values_to_not_be_null", f"{column}_given", "this kind always has it", column=column
