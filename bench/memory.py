@@ -79,6 +79,42 @@ class Peaks:
             self.java, self.worker = max(self.java, now.java), max(self.worker, now.worker)
 
 
+class Shared:
+    """The memory of this process and its descendants, in bytes, twice a second: what they share counts once. `processor`: their seconds of
+    processor time."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._processor: dict[int, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    @property
+    def processor(self) -> float:
+        return sum(self._processor.values())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        own = psutil.Process()
+        while not self._stop.wait(0.5):
+            total = 0
+            for process in [own, *own.children(recursive=True)]:
+                try:
+                    total += process.memory_full_info().pss
+                    times = process.cpu_times()
+                except psutil.Error:
+                    continue
+                self._processor[process.pid] = times.user + times.system
+            self.sizes.append(total)
+
+
 class Cost(NamedTuple):
     """What a run cost: seconds, seconds of processor time, and peaks of memory in bytes."""
 

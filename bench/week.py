@@ -1,20 +1,23 @@
 """A made week, and four policy sets over it: what-if in one pass beside four separate replays.
 
 ``python -m bench.week [MESSAGES]`` prints times and the speed-up over real time; ``python -m bench.week MESSAGES FOLDER`` writes the
-answer and its report instead of replaying.
+answer and its report instead of replaying. ``python -m bench.week MESSAGES long`` prints what a log takes that memory does not hold.
 """
 
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bench.logs import START
+from bench.memory import Shared
 from schemas.commands import (
     Ack,
     Admin,
@@ -48,13 +51,22 @@ acks nothing; producers of `clocks` are up to a day off; nobody reads `unread`."
 SHARES = (4, 46, 10, 20, 20)
 PAYLOAD = bytes(100)
 
+PIECE = 1 << 20
+"""Records of a piece, or a few more."""
+
 
 def week(messages: int) -> pa.Table:
     """A week's log in four ingress partitions. Three of four messages come in bursts."""
+    return pa.concat_tables(pieces(messages)).combine_chunks()
+
+
+def pieces(messages: int) -> Iterator[pa.Table]:
+    """The same in pieces, made one after the other: of most of a message, only its time is in memory."""
     dice = random.Random(7)
     columns: tuple[list[Any], ...] = ([], [], [], [])
     brokers = [Broker(number, NoEntries()) for number in range(4)]
     acked: dict[str, MessageIdData] = {}
+    offsets = OffsetCounter()
 
     def say(name: str | None, partition: int, now: int, command: AnyCommand | Publish) -> list[MessageIdData]:
         topic = None if name is None else f"persistent://{NAMESPACE}/{name}"
@@ -69,6 +81,17 @@ def week(messages: int) -> pa.Table:
             if isinstance(row.effect, Message)
         ]
 
+    def said() -> pa.Table:
+        """What was said since the last call."""
+        partitions, timestamps, topics, values = (column[:] for column in columns)
+        for column in columns:
+            column.clear()
+        partition_ids = np.array(partitions, np.int32)
+        return log_table(
+            RECORD, partition=partition_ids, offset=offsets.of(partition_ids), timestamp=timestamps,
+            topic=pa.array(topics, pa.string()), value=values,
+        )  # fmt: skip
+
     for partition in range(4):
         say(None, partition, START, BrokerConfig(settings={"ttlDurationDefaultInSeconds": 3 * 86_400}))
     for name, partition in TOPICS.items():
@@ -79,15 +102,19 @@ def week(messages: int) -> pa.Table:
         if name in ("jobs", "clocks", "unread"):
             leave(say, name, partition, START)
     names = dice.choices(list(TOPICS), SHARES, k=messages)
-    times = sorted(
+    drawn = (
         dice.randrange(WEEK)
         if dice.random() < 0.25
         else dice.randrange(28) * (WEEK // 28) + dice.randrange(900_000)
         for _ in range(messages)
     )
+    times = np.sort(np.fromiter(drawn, np.int64, messages))
     next_job, got = WEEK // 28, 0
-    for number, (name, since) in enumerate(zip(names, times, strict=True)):
+    for number, name in enumerate(names):
+        since = int(times[number])
         now = START + since
+        if len(columns[0]) >= PIECE:
+            yield said()
         if since >= next_job:
             next_job += WEEK // 28
             for each in ("jobs", "clocks"):
@@ -111,12 +138,7 @@ def week(messages: int) -> pa.Table:
             say("live", 0, now, Flow(connection="live", consumer_id=1, messagePermits=500))
     for partition in range(4):
         say(None, partition, START + WEEK, Tick())
-    partitions, timestamps, topics, values = columns
-    partition_ids = np.array(partitions, np.int32)
-    return log_table(
-        RECORD, partition=partition_ids, offset=OffsetCounter().of(partition_ids), timestamp=timestamps,
-        topic=pa.array(topics, pa.string()), value=values,
-    )  # fmt: skip
+    yield said()
 
 
 def leave(say: Any, name: str, partition: int, now: int) -> None:
@@ -190,11 +212,32 @@ def main(messages: int, report_to: Path | None = None) -> None:
     )
 
 
+def long(messages: int) -> None:
+    """Print the memory and the processor time of a what-if whose log is on the disk, where its pieces go as they are made."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, records = Path(folder, "week.parquet"), 0
+        with pq.ParquetWriter(log, RECORD, compression="zstd") as file:
+            for piece in pieces(messages):
+                file.write_table(piece, row_group_size=1 << 16)
+                records += len(piece)
+        begun = time.perf_counter()
+        with Shared() as used:
+            found = whatif(log, policies())
+        took = time.perf_counter() - begun
+    half = len(used.sizes) // 2
+    first, second = max(used.sizes[:half]) / 1e9, max(used.sizes[half:]) / 1e9
+    print(f"{messages:,} messages, {records:,} records, {len(found.differences):,} differences")
+    print(f"{took:.0f} s, {used.processor / messages * 1e6:.1f} µs of a processor per message")
+    print(f"memory of all processes: {first:.2f} GB at most in the first half, {second:.2f} GB in the second")
+
+
 ROUNDS = 2
 """What-if and replays take turns so many times: the machine may not be quiet."""
 
 
 if __name__ == "__main__":
-    main(
-        int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000, Path(sys.argv[2]) if len(sys.argv) > 2 else None
-    )
+    count, *to = sys.argv[1:] or ["5000000"]
+    if to == ["long"]:
+        long(int(count))
+    else:
+        main(int(count), Path(to[0]) if to else None)

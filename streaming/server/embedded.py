@@ -40,7 +40,7 @@ from sinks.lock import exclusive
 from sinks.outputs import name_full
 from streaming.broker.broker import Broker
 from streaming.broker.config import configuration
-from streaming.broker.context import Throttled
+from streaming.broker.context import NEVER, Throttled
 from streaming.broker.errors import StateVersionError
 from streaming.broker.rates.rate import seconds_of_interval
 from streaming.fold.live import LiveFold
@@ -387,8 +387,7 @@ class EmbeddedEngine:
         self.clock.set_back(snapshot.now)
         if self._log is not None:
             self._log.cut(snapshot.length)
-        for connection in self._paused:
-            self._release(connection)
+        self._release_all()
         self._entries, self._offset = snapshot.entries.copy(), snapshot.offset
         self._fold = self._new_fold(snapshot.state)
         self._throttled = self._fold.broker.watch_throttled()
@@ -527,6 +526,8 @@ class EmbeddedEngine:
         self._throttled.clear()
 
     def _release_due(self) -> None:
+        if self._paused.next == NEVER:
+            return  # without a look at the clock, as in almost every round
         now, throttled_until = self.clock.now(), self._fold.broker.throttled_until
         for connection, topics in self._paused.over(now):
             until = max(throttled_until(topic, connection, now) for topic in topics)
@@ -534,6 +535,10 @@ class EmbeddedEngine:
                 self._paused.put_off(connection, until)
             else:
                 self._release(connection)
+
+    def _release_all(self) -> None:
+        for connection in self._paused:
+            self._release(connection)
 
     def _release(self, connection: str) -> bool:
         """Carry out again what a connection sends. Returns whether it was held back."""
@@ -654,8 +659,7 @@ class EmbeddedEngine:
         waiting = [each for round_ in self._folded for each in round_.pending]
         self._folded.clear()
         self._durable = 0
-        for connection in self._paused:
-            self._release(connection)
+        self._release_all()
         while self._waiting:
             waiting.append(self._waiting.take().item)
         for each in (*waiting, *pending):
