@@ -33,6 +33,7 @@ from streaming.log.pins import (
     config_over,
     first_of_mirror,
     front_of,
+    may_be_overridden,
     pins_of_piece,
 )
 
@@ -229,10 +230,10 @@ def _pins(
     begins: bool = False,
 ) -> tuple[PartitionPins, list[PartitionPins]]:
     """What is done to some records for the baseline, and under the policies of each canary. `begins`: they are the first."""
-    owned = partial(place.owns, None)
+    owned, rows = partial(place.owns, None), may_be_overridden(records)
 
     def pinned(own: list[PolicyCommand]) -> PartitionPins:
-        return pins_of_piece(records, own, owned, begins=begins, mirrored=apart)
+        return pins_of_piece(records, own, owned, begins=begins, mirrored=apart, rows=rows)
 
     return pinned([]) if apart else PartitionPins(), [pinned(each) for each in policies]
 

@@ -11,30 +11,28 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, repeat
-from operator import ge
-from typing import Any, NoReturn
+from itertools import accumulate
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import Decoded, Refused
+from schemas.commands import Refused
 from schemas.effects import KINDS, Quarantined, Row
 from schemas.entries import Entry, EntryReader, PayloadReader
 from schemas.metrics import PartitionMetrics
 from schemas.outputs import Rows
-from schemas.units import LATEST_TIME
 from sinks.rows import SpooledRows, to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.entries import no_payloads
 from streaming.broker.persistent.publish.publish_run import Receipts
-from streaming.fold.plain_layout import PlainPublishes, plain_publishes
-from streaming.fold.publishes import RECEIPTS, PublishColumns, plain_columns, publish_columns, send_columns
+from streaming.fold.publishes import RECEIPTS, PublishColumns
+from streaming.fold.reading import read
 from streaming.fold.recent_payloads import RecentPayloads
 from streaming.fold.record_fold import RecordFold, without_gc
 from streaming.fold.records import BrokerType, Records, SetAside, StateRow, Store
-from streaming.quality.gate import Judge, judge, passes
+from streaming.quality.gate import Judge, judge
 
 CHUNK_RECORDS = 1 << 16
 CHUNK_BYTES = 1 << 25
@@ -90,7 +88,6 @@ class PartitionFold:
         self._records = RecordFold(
             partition, store, before, broker=broker, judge=judge, set_aside=set_aside, latest=latest
         )
-        self._judge = judge
         self._spool = SpooledRows()
         self._publishes: PublishColumns | None = None
         self._receipts = Receipts([], [], [])
@@ -149,55 +146,12 @@ class PartitionFold:
         return found
 
     def _fold(self, records: Records, aside: Mapping[int, Refused]) -> None:
-        plain = self._plain_publishes(records, aside)
-        commands = self._commands(records, plain, aside)
-        self._publishes = self._columns(records, commands, plain, aside)
+        _, commands, self._publishes = read(self._records, records, aside)
         self._receipts = Receipts([], [], [])
         self._records.fold(records, commands, aside, self._publishes, self._receipts)
         self._convert()
         self._convert_receipts()
         self._publishes = None
-
-    def _plain_publishes(self, records: Records, aside: Mapping[int, Refused]) -> PlainPublishes | None:
-        """Those among the records that were read by column and that the gate passes."""
-        plain = None if aside else plain_publishes(records.values)
-        if plain is None:
-            return None
-        sizes = pc.binary_length(plain.payloads)
-        ids = pa.array(plain.sequence_ids)
-        return plain if passes(self._judge, records.topics, plain.names, ids, sizes) else None
-
-    def _commands(
-        self, records: Records, plain: PlainPublishes | None, aside: Mapping[int, Refused]
-    ) -> Sequence[Decoded | None]:
-        """The commands of the records, None for plain publishes that were read by column."""
-        if plain is None:
-            return list(self._records.judged(records, aside))
-        mask = np.ones(len(records.offsets), bool)
-        mask[plain.rows] = False
-        return self._records.judged_where(records, aside, mask.tolist(), repeat(None))
-
-    def _columns(
-        self,
-        records: Records,
-        commands: Sequence[Decoded | None],
-        plain: PlainPublishes | None,
-        aside: Mapping[int, Refused],
-    ) -> PublishColumns | None:
-        offsets, last = records.offsets, self._records.last
-        if (
-            (aside and not aside.keys().isdisjoint(offsets))
-            or max(records.timestamps) > LATEST_TIME
-            or any(map(ge, offsets, offsets[1:]))
-            or (last is not None and offsets[0] <= last)
-        ):
-            return None
-        coordinates = offsets, records.timestamps, records.topics
-        clock = self._records.broker.clock
-        if plain is not None:
-            return plain_columns(*coordinates, plain, clock)
-        decoded: Any = commands
-        return publish_columns(*coordinates, decoded, clock) or send_columns(*coordinates, decoded, clock)
 
     def _convert(self) -> None:
         """Turn the effects so far into columns, which take less memory. They wait until the record at hand is done."""

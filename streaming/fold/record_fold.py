@@ -39,7 +39,7 @@ _DECODING = "decoding and checking it"
 class RecordFold:
     """The broker of an ingress partition during one micro-batch, or for as long as a server runs.
 
-    `broker`: to look at between two calls. `last`: the offset of the last record, None: there was none. Its methods raise
+    `broker`: to look at between two calls. `last`: the offset of the last record, None: there was none. `judge`: its gate. Its methods raise
     `FoldError`, and what the store raises when an entry can't be read. Both name the partition and the record.
     """
 
@@ -62,7 +62,7 @@ class RecordFold:
         """
         self.partition = partition
         self.last = None if before is None else before.offset
-        self._judge = judge
+        self.judge = judge
         self._has_options = set_aside is not None
         aside = (set_aside or {}).items()
         self._set_aside = {
@@ -155,13 +155,13 @@ class RecordFold:
             topics = [None if at in aside else each for at, each in zip(records.offsets, topics, strict=True)]
             values = [b"" if at in aside else each for at, each in zip(records.offsets, values, strict=True)]
         try:
-            yield from self._judge(topics, values)
+            yield from self.judge(topics, values)
         except Exception as error:
             # It judges many records at once. To name the one that it fails on, judge each alone.
             start = 0 if self.last is None else bisect_right(records.offsets, self.last)
             for row in range(start, len(values)):
                 try:
-                    next(self._judge(topics[row : row + 1], values[row : row + 1]))
+                    next(self.judge(topics[row : row + 1], values[row : row + 1]))
                 except Exception as alone:
                     self.failed(_DECODING, alone, records.offsets[row], topics[row], values[row])
             self.failed(_DECODING, error)
@@ -178,8 +178,8 @@ class RecordFold:
     def carry_out(
         self, records: Records, commands: Sequence[Decoded | None], aside: Mapping[int, Refused]
     ) -> Callable[[int], None]:
-        """A function that folds the record of a number. A command None is decoded then, without the gate. Raises
-        `OffsetError`, too."""
+        """A function that folds the record of a number. A command None is decoded then, without the gate, and kept in a list, for
+        other folds of the same records. Raises `OffsetError`, too."""
         offsets, timestamps, topics, values = records
         apply = self.broker.apply
 
@@ -196,7 +196,12 @@ class RecordFold:
                 if aside and (why := aside.get(offset)) is not None:
                     apply(offset, _NO_TIME, topic, why, value)
                 else:
-                    apply(offset, timestamps[record], topic, commands[record] or decode(value), value)
+                    command = commands[record]
+                    if command is None:
+                        command = decode(value)
+                        if isinstance(commands, list):
+                            commands[record] = command
+                    apply(offset, timestamps[record], topic, command, value)
             except Exception as error:
                 self.failed("carrying out the command", error, offset, topic, value)
 
@@ -205,7 +210,7 @@ class RecordFold:
     def fold(
         self,
         records: Records,
-        commands: Sequence[Decoded | None],
+        commands: list[Decoded | None],
         aside: Mapping[int, Refused],
         columns: PublishColumns | None,
         receipts: Receipts,

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
-from schemas.commands import Decoded
+from schemas.commands import Refused
 from streaming.broker.broker import Broker
 from streaming.broker.entries import no_payloads
 from streaming.broker.persistent.publish.publish_run import Receipts
-from streaming.fold.publishes import PublishColumns
+from streaming.fold.reading import ReadRecords, read
 from streaming.fold.record_fold import RecordFold, without_gc
 from streaming.fold.records import BrokerType, Records, StateRow, Store
-
-
-class SharedRecords(NamedTuple):
-    """Records that several brokers fold: their commands, decoded once, and the plain publishes among them as columns."""
-
-    records: Records
-    commands: Sequence[Decoded]
-    columns: PublishColumns | None
 
 
 @runtime_checkable
@@ -48,11 +41,15 @@ class SharedFold:
         """The broker as it is between two calls, to look at."""
         return self._records.broker
 
-    def fold(self, shared: SharedRecords) -> None:
+    def read(self, records: Records, aside: Mapping[int, Refused]) -> ReadRecords:
+        """Some records, for all folds whose clock and last record are this one's. `aside`: why some are quarantined unread, by offset."""
+        return read(self._records, records, aside)
+
+    def fold(self, shared: ReadRecords, aside: Mapping[int, Refused] = MappingProxyType({})) -> None:
         """Fold some records. The store must have the entries of those before."""
         self._records.broker.stored()
         with without_gc():
-            self._records.fold(shared.records, shared.commands, {}, shared.columns, Receipts([], [], []))
+            self._records.fold(*shared[:2], aside, shared.columns, Receipts([], [], []))
         self._flush()
 
     @property

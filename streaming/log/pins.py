@@ -109,9 +109,11 @@ class PartitionPins(NamedTuple):
         )
 
 
-def pins(records: pa.Table, policies: list[PolicyCommand]) -> dict[int, PartitionPins]:
-    """What `pin` would do to each ingress partition of `records`."""
-    overridden = _overridden(records, policies)
+def pins(
+    records: pa.Table, policies: list[PolicyCommand], rows: Sequence[int] | None = None
+) -> dict[int, PartitionPins]:
+    """What `pin` would do to each ingress partition of `records`. `rows`: `may_be_overridden` of them, if that is known."""
+    overridden = _overridden(records, policies, rows)
     front = _front(records, policies, overridden)
     dropped: dict[int, set[int]] = defaultdict(set)
     replaced: dict[int, dict[int, BrokerConfig | Admin]] = defaultdict(dict)
@@ -134,10 +136,11 @@ def pins_of_piece(
     *,
     begins: bool,
     mirrored: bool,
+    rows: Sequence[int] | None = None,
 ) -> PartitionPins:
     """What policies do to some records of one ingress partition, which are its first (`begins`), or follow others: then nothing comes before
-    them. `owned`: whether a topic belongs into the partition. `mirrored`: the records are a mirror's."""
-    overridden = _overridden(records, policies, begins=begins, mirrored=mirrored)
+    them. `owned`: whether a topic belongs into the partition. `mirrored`: the records are a mirror's. `rows`: see `pins`."""
+    overridden = _overridden(records, policies, rows, begins=begins, mirrored=mirrored)
     offsets = records["offset"]
     front = front_of(policies, owned, next(iter(overridden.configs.values()), None)) if begins else []
     return PartitionPins(
@@ -240,10 +243,20 @@ def created_by(topic: str | None, command: Admin) -> str | None:
     return about[0] if about is not None and not about[1] else None
 
 
+def may_be_overridden(records: pa.Table) -> list[int]:
+    """The rows of commands that policies may override, and of a few others. It looks at all bytes of all values."""
+    return [*mentioning(records, b"ADMIN", b"BROKER_CONFIG")]
+
+
 def _overridden(
-    records: pa.Table, policies: list[PolicyCommand], *, begins: bool = True, mirrored: bool | None = None
+    records: pa.Table,
+    policies: list[PolicyCommand],
+    rows: Sequence[int] | None = None,
+    *,
+    begins: bool = True,
+    mirrored: bool | None = None,
 ) -> _Overridden:
-    """`begins`: the records are the first of their partitions. `mirrored`: they are a mirror's; None: they tell."""
+    """`rows`: see `pins`. `begins`: the records are the first of their partitions. `mirrored`: they are a mirror's; None: they tell."""
     starts = _starts(records) if begins else {}
     if mirrored is None:
         mirrored = policies != [_NOTHING] and is_mirrored(records)
@@ -256,7 +269,7 @@ def _overridden(
     dropped: list[int] = []
     configs = {start: _over(BrokerConfig(), config) for start in first_rows} if config is not None else {}
     reconfigured: dict[int, BrokerConfig | Admin] = {}
-    for row in mentioning(records, b"ADMIN", b"BROKER_CONFIG"):
+    for row in may_be_overridden(records) if rows is None else rows:
         command = decode_or_refuse(records["value"][row].as_py())
         topic = records["topic"][row].as_py()
         if isinstance(command, Line):

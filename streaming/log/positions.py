@@ -87,6 +87,17 @@ class WrittenEntries:
         for column, value in zip(self._columns(), (number, *position, 1), strict=True):
             column.append(value)
 
+    def add_all(self, numbers: "_Ints", ledgers: "_Ints", entries: "_Ints") -> None:
+        """`add` for some publishes, at least one, and their entries, which rise."""
+        new = (np.diff(numbers) != 1) | (np.diff(ledgers) != 0) | (np.diff(entries) != 1)
+        starts = np.append(0, np.flatnonzero(new) + 1)
+        counts = np.diff(starts, append=len(numbers))
+        columns = zip(*(column[starts].tolist() for column in (numbers, ledgers, entries)), strict=True)
+        for (number, ledger, entry), count in zip(columns, counts.tolist(), strict=True):
+            self.add(number, Position(ledger, entry))
+            self._count[-1] += count - 1
+        self.last = Position(int(ledgers[-1]), int(entries[-1]))
+
     def last_up_to(self, number: int) -> WrittenEntry | None:
         """The last entry that a publish up to `number` wrote."""
         run = bisect_right(self._first, number) - 1

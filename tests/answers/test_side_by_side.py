@@ -1,18 +1,39 @@
 """Folding several policies side by side: what an observer gets of runs of plain publishes."""
 
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from schemas.commands import BrokerConfig, Publish, to_binary
+from schemas.commands import Ack, BrokerConfig, Flow, MessageIdData, Publish, Subscribe, to_binary
 from schemas.records import RECORD
+from streaming.answers.whatif.compare import PolicySet, whatif
 from streaming.answers.whatif.side_by_side import fold_side_by_side
 from streaming.broker import context
 from streaming.fold import publishes as publish_columns
+from tests.answers.test_reactive import as_table
+from tests.answers.test_settled import rows
+from tests.answers.test_whatif import broker
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import WITHOUT_PAYLOADS
 
 START = 1_700_000_000_000
 TOPICS = ["persistent://public/default/a", "persistent://public/default/b"]
+
+
+def table(log: Sequence[tuple[int, str | None, Any]]) -> pa.Table:
+    """A log of (seconds, topic, command)."""
+    return pa.Table.from_pylist(
+        [
+            {"partition": 0, "offset": offset, "timestamp": START + seconds * 1000, "topic": topic, "value": to_binary(command)}
+            for offset, (seconds, topic, command) in enumerate(log)
+        ],
+        RECORD,
+    )  # fmt: skip
 
 
 def test_effects_that_leave_in_the_middle_of_a_run_come_in_order() -> None:
@@ -27,18 +48,12 @@ def test_effects_that_leave_in_the_middle_of_a_run_come_in_order() -> None:
         (None, BrokerConfig(settings=settings)),
         *((TOPICS[n % 7 % 2], each) for n, each in enumerate(publishes)),
     ]
-    records = pa.Table.from_pylist(
-        [
-            {"partition": 0, "offset": offset, "timestamp": START, "topic": topic, "value": to_binary(command)}
-            for offset, (topic, command) in enumerate(log)
-        ],
-        RECORD,
-    )  # fmt: skip
+    records = table([(0, topic, command) for topic, command in log])
     found = []
-    for shortest, rows in ((1_000, 1_000), (1, 1)):
+    for shortest, most in ((1_000, 1_000), (1, 1)):
         with (
             mock.patch.object(publish_columns, "_SHORTEST", shortest),
-            mock.patch.object(context, "ROWS", rows),
+            mock.patch.object(context, "ROWS", most),
             mock.patch("streaming.answers.whatif.side_by_side.PIECES", 1),
         ):
             (observer,) = fold_side_by_side(records, 0, []).observers
@@ -49,3 +64,67 @@ def test_effects_that_leave_in_the_middle_of_a_run_come_in_order() -> None:
             ]
         )
     assert found[0] == found[1]
+
+
+POLICIES = [
+    PolicySet("ttl", broker(ttlDurationDefaultInSeconds=70)),
+    PolicySet("hold", broker(backlogQuotaDefaultLimitBytes=600, backlogQuotaDefaultRetentionPolicy="producer_request_hold")),
+    PolicySet("evict", broker(backlogQuotaDefaultLimitBytes=600, backlogQuotaDefaultRetentionPolicy="consumer_backlog_eviction")),
+    PolicySet("duplicates", broker(brokerDeduplicationEnabled=True)),
+]  # fmt: skip
+
+
+def answers(log: pa.Table) -> list[Any]:
+    """What-if's answer if each publish is observed by itself, and if all are in runs that can be."""
+    found = []
+    for shortest in (1 << 30, 1):
+        with (
+            mock.patch.object(publish_columns, "_SHORTEST", shortest),
+            mock.patch("streaming.answers.whatif.side_by_side.PIECES", 2),
+        ):
+            found.append(rows(whatif(log, POLICIES, partitions=1, processes=1)))
+    return found
+
+
+BURSTS = st.tuples(st.sampled_from(TOPICS), st.integers(1, 12), st.integers(0, 3), st.integers(0, 9))
+"""Publishes in a row: the topic, how many, the producer, and the first sequence id."""
+
+
+@given(
+    st.lists(
+        BURSTS | st.tuples(st.just("flow"), st.integers(1, 9)) | st.tuples(st.just("wait"), st.integers(1, 90)), min_size=2, max_size=30
+    ),
+    st.booleans(),
+)  # fmt: skip
+def test_runs_of_publishes_are_observed_as_each_publish_is(actions: list[Any], connected: bool) -> None:
+    settings: dict[str, Any] = {
+        "managedLedgerMaxEntriesPerLedger": 4,
+        "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+        "retentionCheckIntervalInSeconds": 30,
+    }
+    now, log = 0, list[tuple[int, str | None, Any]]()
+    log.append((0, None, BrokerConfig(settings=settings)))
+    for topic in TOPICS[: 1 + connected]:
+        subscribe = Subscribe(connection="c", consumer_id=TOPICS.index(topic), request_id=1, subscription="s", subType="Exclusive")  # fmt: skip
+        log.append((0, topic, subscribe))
+    for action in actions:
+        match action:
+            case ("wait", seconds):
+                now += seconds  # without a record, so that checks fall into a run
+            case ("flow", permits):
+                log.append((now, TOPICS[0], Flow(connection="c", consumer_id=0, messagePermits=permits)))
+                last = [MessageIdData(ledgerId=1 + permits % 3, entryId=permits % 4)]
+                ack = Ack(connection="c", consumer_id=0, ack_type="Cumulative", message_id=last)
+                log.append((now, TOPICS[0], ack))
+            case (topic, count, producer, first):
+                for number in range(count):
+                    sent = Publish(producer=f"p{producer}", sequence_id=first + number, payload="x" * 40)
+                    log.append((now, topic if number % 5 < 4 else TOPICS[producer % 2], sent))
+    one_by_one, in_runs = answers(table(log))
+    assert in_runs == one_by_one
+
+
+@pytest.mark.parametrize(("theme", "seed"), WITHOUT_PAYLOADS)
+def test_the_publishes_of_a_life_are_observed_alike(theme: str, seed: int) -> None:
+    one_by_one, in_runs = answers(as_table(live(theme, seed).log))
+    assert in_runs == one_by_one

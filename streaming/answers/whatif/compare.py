@@ -49,7 +49,15 @@ from streaming.broker.config import PROFILE_OF
 from streaming.jobs.replay import load
 from streaming.log.files import read_log
 from streaming.log.partition import by_partition
-from streaming.log.pins import PartitionPins, configurations, is_mirrored, of_baseline, pin, pins
+from streaming.log.pins import (
+    PartitionPins,
+    configurations,
+    is_mirrored,
+    may_be_overridden,
+    of_baseline,
+    pin,
+    pins,
+)
 from streaming.log.policies import configuring, of_profile, read_policies
 from streaming.log.policy_sources import name_of
 from streaming.log.table import LogError
@@ -197,7 +205,8 @@ def _works(
     """What there is to fold, by ingress partition. Raises `PolicyError`."""
     records = _whole(parts)
     policies = [read_policies(each.source, records, judge) for each in named]
-    by_set = [pins(records, each) for each in policies] if clients is None else []
+    rows = may_be_overridden(records) if clients is None and policies else []
+    by_set = [pins(records, each, rows) for each in policies] if clients is None else []
     baselines = of_baseline(records) if clients is None else {}
     pinned = [pin(records, each) for each in policies] if clients is not None else []
     for partition, own in parts.items():

@@ -256,14 +256,9 @@ def _number(pieces: list[list[Row]], messages: dict[str, TopicPublishes], number
             )
             of = messages.setdefault(stored.topic, TopicPublishes())
             time = getattr(stored, "publish_time", None) or answers[0].clock
+            keys = [getattr(stored, "partition_key", None)]
             number = of.add(
-                key[0],
-                answers[0].clock,
-                time,
-                key[2],
-                stored.sequence_id,
-                getattr(stored, "partition_key", None),
-                None,
+                [key[0]], [answers[0].clock], [time], [stored.sequence_id], [key[2]], keys, [None]
             )
             numbers.setdefault(key, []).append(number)
 
@@ -297,28 +292,28 @@ class _RowObserver(Observer):
         self._answered[key] = place + 1
         return self._by_answer[key][place]
 
-    def _subscription_event(self, offset: int, clock: int, effect: e.SubscriptionEvent) -> None:
+    def _subscription_event(self, row: e.Row, effect: e.SubscriptionEvent) -> None:
         of = self.of(effect.topic)
         if is_non_persistent(effect.topic):
             return  # it has no cursor, and no message a fate
         found = of.subscriptions.get(effect.subscription)
         if deletes(effect.cause):
             if found is not None:
-                found.end(clock, of.written, of.stored)
+                found.end(row.clock, of.written, of.stored)
             return
         start: int | None = of.written.last_number_up_to(of.written.last)
         if effect.cause == "created at Earliest":
             start = of.written.last_number_up_to(of.there(EARLIEST))
         elif effect.cause != "created at Latest":
             start = None
-        if (reset := self._resets.get((offset, effect.topic, effect.subscription))) is not None:
+        if (reset := self._resets.get((row.offset, effect.topic, effect.subscription))) is not None:
             start = of.written.last_number_up_to(of.there(Position(reset.after_ledger, reset.after_entry)))
         if found is None:
             found = of.subscriptions[effect.subscription] = _OfSubscription(start)
         else:
             assert isinstance(found, _OfSubscription)
             found.begin_again_at(start, of.written, of.stored)
-        found.created = offset
+        found.created = row.offset
 
     def sample_storage(self, clock: int | None) -> None:
         """A piece is observed: note the storage of each topic that something happened on."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -166,7 +166,6 @@ class ByNumber:
 
     def __init__(self, first: int = 0, values: Integers | None = None) -> None:
         self.first, self.values = first, array("q") if values is None else values
-        self.append = self.values.append
 
     def __len__(self) -> int:
         return len(self.values)
@@ -179,6 +178,14 @@ class ByNumber:
 
     def __setitem__(self, number: int, value: int) -> None:
         self.values[number - self.first] = value
+
+    def add(self, values: Iterable[int]) -> None:
+        """Those of the next publishes."""
+        self.values.extend(values)
+
+    def set(self, numbers: Ints, values: Ints) -> None:
+        """Set those of some publishes."""
+        np.frombuffer(self.values, np.int64)[numbers - self.first] = values
 
     def between(self, first: int, stop: int) -> Ints:
         """A copy of those of the publishes `first`..`stop` − 1."""
@@ -218,13 +225,12 @@ class TopicPublishes:
     @classmethod
     def of(cls, entries: Sequence[TopicEntry]) -> TopicPublishes:
         """The messages that a topic has. Their offsets are not known: −1."""
-        found = cls()
-        for each in entries:
-            metadata = each.entry.metadata
-            time = metadata.publish_time
-            found.add(
-                -1, time, time, metadata.producer_name, metadata.sequence_id, metadata.partition_key, metadata
-            )
+        found, metadata = cls(), [each.entry.metadata for each in entries]
+        times = [each.publish_time for each in metadata]
+        ids = [each.sequence_id for each in metadata]
+        producers = [each.producer_name for each in metadata]
+        keys = [each.partition_key for each in metadata]
+        found.add([-1] * len(entries), times, times, ids, producers, keys, metadata)
         return found
 
     @property
@@ -245,22 +251,22 @@ class TopicPublishes:
         _forget(self.metadata, stop)
 
     def add(
-        self, offset: int, clock: int, publish_time: int, producer: str, sequence_id: int, key: str | None,
-        metadata: MessageMetadata | None,
+        self, offsets: Sequence[int], clocks: Sequence[int], publish_times: Sequence[int], sequence_ids: Sequence[int],
+        producers: Sequence[str], keys: Sequence[str | None], metadata: Sequence[MessageMetadata | None],
     ) -> int:  # fmt: skip
-        """Add the next publish, and give its number. `metadata`: of a SEND, None for the short form."""
-        number = len(self)
-        self.offset.append(offset)
-        self.clock.append(clock)
-        self.publish_time.append(publish_time)
-        self.sequence_id.append(sequence_id)
-        self.size.append(0)
-        self.producer.append(self._place(producer))
-        if key is not None:
-            self.key[number] = key
-        if metadata is not None:
-            self.metadata[number] = metadata
-        return number
+        """Add the next publishes, and give the number of the first. `metadata`: of a SEND, None for the short form."""
+        first = len(self)
+        self.offset.add(offsets)
+        self.clock.add(clocks)
+        self.publish_time.add(publish_times)
+        self.sequence_id.add(sequence_ids)
+        self.size.add(repeat(0, len(producers)))
+        self.producer.add(map(self._place, producers))
+        if keys.count(None) < len(keys):
+            self.key.update((number, key) for number, key in enumerate(keys, first) if key is not None)
+        if metadata.count(None) < len(metadata):
+            self.metadata.update((number, of) for number, of in enumerate(metadata, first) if of is not None)
+        return first
 
     def name(self, number: int, producer: str) -> None:
         """The broker's answer to a publish names its producer. The metadata of a SEND may have any other name."""
@@ -546,19 +552,21 @@ def _after(found: Integers, last: Position) -> Integers:
     return array("q", rows[ahead].tobytes())
 
 
-class Seen(NamedTuple):
-    """Something that a client saw."""
-
-    offset: int
-    clock: int
-    effect: e.Effect
-
-
 class Stamped(NamedTuple):
     """An entry with the broker's time (ms), and its size with that."""
 
     size: int
     time: int
+
+
+class PlainReceipts(NamedTuple):
+    """Receipts of plain publishes of a topic: their numbers, the positions of their entries and the sizes of these (bytes). Ledger −1: a
+    duplicate, which has no entry."""
+
+    numbers: Ints
+    ledgers: Ints
+    entries: Ints
+    sizes: Ints
 
 
 @dataclass(eq=False)
@@ -585,7 +593,7 @@ class OfTopic:
     _begins: Position = EARLIEST
 
     def __post_init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[e.Row] = []
 
     def store(self, number: int, position: Position, size: int, broker_timestamp: int | None = None) -> None:
         """A publish wrote an entry."""
@@ -620,6 +628,16 @@ class OfTopic:
         for number, each in self.stamped.items():
             found[number - column.first] = each[place]
         return found
+
+    def store_plain(self, receipts: PlainReceipts) -> None:
+        """Publishes wrote entries, without the broker's time."""
+        numbers, _, _, sizes = receipts
+        self.written.add_all(*receipts[:3])
+        first, stop = _span(numbers)
+        self.answer.to_set(first, stop)[numbers - first] = STORED
+        self.messages.size.set(numbers, sizes)
+        self.storage += int(sizes.sum())
+        self.peak_storage = max(self.peak_storage, self.storage)
 
     def refuse(self, number: int, answer: int, rule: int) -> None:
         """A publish wrote nothing."""
@@ -790,42 +808,60 @@ class Observer:
             subscription.ack(ack)
 
     def _effects(self, rows: Sequence[e.Row]) -> None:
-        for offset, _, clock, effect in rows:
+        stored: dict[
+            str, list[Sequence[int]]
+        ] = {}  # receipts by topic, to note together; nothing but they and messages came since
+        for row in rows:
+            offset, _, clock, effect = row
             kind = type(effect)
             if kind is e.Message:
-                self._message(offset, clock, effect)  # type: ignore[arg-type]
+                self._message(row, effect)  # type: ignore[arg-type]
             elif kind is e.SendReceipt:
-                self._receipt(offset, clock, effect)  # type: ignore[arg-type]
-            elif kind in _OTHERS:
-                getattr(self, _OTHERS[kind])(offset, clock, effect)
-            elif kind is e.AdminResponse:
-                self.of(effect.topic or "")
-                self.admin_answers[offset] = effect  # type: ignore[assignment]
-            elif kind in _SEEN:
-                self.of(effect.topic or "").seen.append(Seen(offset, clock, effect))
+                self._receipt(offset, clock, effect, stored)  # type: ignore[arg-type]
+            elif kind in OBSERVED:
+                topic = getattr(effect, "topic", None) or ""
+                if topic in stored:
+                    self.plain(topic, PlainReceipts(*np.array(stored.pop(topic)).T))
+                if kind in _OTHERS:
+                    getattr(self, _OTHERS[kind])(row, effect)
+                elif kind is e.AdminResponse:
+                    self.of(topic)
+                    self.admin_answers[offset] = effect  # type: ignore[assignment]
+                else:
+                    self.of(topic).seen.append(row)
+        for topic, receipts in stored.items():
+            self.plain(topic, PlainReceipts(*np.array(receipts).T))
 
-    def _message(self, offset: int, clock: int, effect: e.Message) -> None:
+    def _message(self, row: e.Row, effect: e.Message) -> None:
         if effect.ledger_id <= 0:
             return
         of = self.of(effect.topic)
         found = of.subscriptions.get(effect.subscription)
         if found is not None:
-            found.sent(effect.ledger_id, effect.entry_id, clock, effect.redelivery_count)
-        of.seen.append(Seen(offset, clock, effect))
+            found.sent(effect.ledger_id, effect.entry_id, row.clock, effect.redelivery_count)
+        of.seen.append(row)
 
-    def _receipt(self, offset: int, clock: int, effect: e.SendReceipt) -> None:
-        if effect.ledger_id == 0:
+    def _receipt(
+        self, offset: int, clock: int, effect: e.SendReceipt, stored: dict[str, list[Sequence[int]]]
+    ) -> None:
+        """`stored`: see `_effects`."""
+        topic, ledger = effect.topic, effect.ledger_id
+        if ledger == 0:
             return  # of a non-persistent topic
-        of = self.of(effect.topic)
+        of = self.of(topic)
         number = self._number(of, offset, effect)
         if number is None:
             return
-        if effect.ledger_id > 0:
+        if ledger > 0:
             messages = of.messages
             if effect.metadata is not None and number not in messages.metadata:
                 messages.metadata[number] = effect.metadata
-            position = Position(effect.ledger_id, effect.entry_id)
-            of.store(number, position, effect.size or 0, effect.broker_timestamp)
+            if effect.broker_timestamp is None and of.held_since is None and not self._put_off.waits:
+                stored.setdefault(topic, []).append((number, ledger, effect.entry_id, effect.size or 0))
+                return
+            if topic in stored:
+                self.plain(topic, PlainReceipts(*np.array(stored.pop(topic)).T))
+            of.store(number, Position(ledger, effect.entry_id), effect.size or 0, effect.broker_timestamp)
             of.admit(clock)
         elif effect.size is None:
             of.refuse(number, DUPLICATE, self._rule("duplicate", effect.cause or "", None))
@@ -839,52 +875,70 @@ class Observer:
             of.messages.name(number, effect.producer_name)
         return number
 
-    def plain(self, topic: str, number: int, ledger: int, entry: int, size: int) -> None:
-        """A receipt of a run of plain publishes."""
+    def plain(self, topic: str, receipts: PlainReceipts) -> None:
+        """Receipts of plain publishes of a topic, in their order."""
         of = self.of(topic)
-        of.written.publishes = max(of.written.publishes, number + 1)
-        if ledger < 0:
-            of.refuse(number, DUPLICATE, self._rule("duplicate", DUPLICATE_ID, None))
-        else:
-            of.store(number, Position(ledger, entry), size)
+        numbers, ledgers, _, _ = receipts
+        if len(numbers) < _FEW:
+            for number, ledger, entry, size in zip(*(column.tolist() for column in receipts), strict=True):
+                self._plain_one(of, number, Position(ledger, entry), size)
+            return
+        of.written.publishes = max(of.written.publishes, int(numbers.max()) + 1)
+        stored = ledgers >= 0
+        if not stored.all():
+            rule = self._rule("duplicate", DUPLICATE_ID, None)
+            for number in numbers[~stored].tolist():
+                of.refuse(number, DUPLICATE, rule)
+            receipts = PlainReceipts(*(column[stored] for column in receipts))
+        if len(receipts.numbers):
+            of.store_plain(receipts)
             if of.held_since is not None:
-                of.admit(of.messages.clock[number])
+                of.admit(of.messages.clock[int(receipts.numbers[0])])
+
+    def _plain_one(self, of: OfTopic, number: int, position: Position, size: int) -> None:
+        of.written.publishes = max(of.written.publishes, number + 1)
+        if position.ledger < 0:
+            of.refuse(number, DUPLICATE, self._rule("duplicate", DUPLICATE_ID, None))
+            return
+        of.store(number, position, size)
+        if of.held_since is not None:
+            of.admit(of.messages.clock[number])
 
     def unanswered(self, topic: str, pending: Sequence[PendingWrite], number: int) -> None:
         """A publish was carried out without an answer. `pending`: the writes of the topic that a fault put off."""
         self._put_off.note(topic, pending, number)
 
-    def _send_error(self, offset: int, clock: int, effect: e.SendError) -> None:
+    def _send_error(self, row: e.Row, effect: e.SendError) -> None:
         of = self.of(effect.topic)
-        of.seen.append(Seen(offset, clock, effect))
-        number = self._number(of, offset, effect)
+        of.seen.append(row)
+        number = self._number(of, row.offset, effect)
         if number is not None:
             of.refuse(number, REFUSED, self._rule("refused", f"{effect.error}: {effect.cause}", None))
         if _QUOTA in effect.cause:
-            of.hold(clock)
+            of.hold(row.clock)
 
-    def _error(self, offset: int, clock: int, effect: e.Error) -> None:
+    def _error(self, row: e.Row, effect: e.Error) -> None:
         of = self.of(effect.topic)
-        of.seen.append(Seen(offset, clock, effect))
+        of.seen.append(row)
         if effect.error in _BLOCKED:
-            of.hold(clock)
+            of.hold(row.clock)
 
-    def _close_producer(self, offset: int, clock: int, effect: e.CloseProducer) -> None:
+    def _close_producer(self, row: e.Row, effect: e.CloseProducer) -> None:
         of = self.of(effect.topic)
-        of.seen.append(Seen(offset, clock, effect))
+        of.seen.append(row)
         if _QUOTA in effect.cause:
             of.closed_producers += 1
-            of.hold(clock)
+            of.hold(row.clock)
 
-    def _producer_success(self, offset: int, clock: int, effect: e.ProducerSuccess) -> None:
+    def _producer_success(self, row: e.Row, effect: e.ProducerSuccess) -> None:
         of = self.of(effect.topic)
-        of.seen.append(Seen(offset, clock, effect))
-        of.admit(clock)
+        of.seen.append(row)
+        of.admit(row.clock)
 
-    def _moved(self, offset: int, clock: int, effect: e.Expired | e.Evicted | e.CursorMoved) -> None:
+    def _moved(self, row: e.Row, effect: e.Expired | e.Evicted | e.CursorMoved) -> None:
         of = self.of(effect.topic)
         found = of.subscriptions.get(effect.subscription)
-        if found is None or (found.created == offset and resets(effect)):  # to where it begins
+        if found is None or (found.created == row.offset and resets(effect)):  # to where it begins
             return
         move = Move(
             MOVED[type(effect)],
@@ -894,17 +948,17 @@ class Observer:
             resets(effect),
         )
         rule = self._rule(move.outcome, effect.cause, effect.policy)
-        found.move(move, clock, rule, of.written, len(of.messages))
+        found.move(move, row.clock, rule, of.written, len(of.messages))
 
-    def _ledger_deleted(self, offset: int, clock: int, effect: e.LedgerDeleted) -> None:
+    def _ledger_deleted(self, row: e.Row, effect: e.LedgerDeleted) -> None:
         self.of(effect.topic).trim(effect.ledger_id, effect.entries, effect.size)
 
-    def _subscription_event(self, offset: int, clock: int, effect: e.SubscriptionEvent) -> None:
+    def _subscription_event(self, row: e.Row, effect: e.SubscriptionEvent) -> None:
         of = self.of(effect.topic)
         if deletes(effect.cause):
             found = of.subscriptions.get(effect.subscription)
             if found is not None:
-                found.end(clock, of.written, of.stored)
+                found.end(row.clock, of.written, of.stored)
             return
         try:
             cursor = self.broker.topic(effect.topic).cursors[effect.subscription]
@@ -916,19 +970,19 @@ class Observer:
             found = of.subscriptions[effect.subscription] = OfSubscription(start)
         else:
             found.begin_again(start, of.written, of.stored)
-        found.created = offset
+        found.created = row.offset
 
-    def _quarantined(self, offset: int, clock: int, effect: e.Quarantined) -> None:
+    def _quarantined(self, row: e.Row, effect: e.Quarantined) -> None:
         self.quarantined[QuarantineKey(effect.rule, effect.topic is not None)] += 1
 
-    def _topic_event(self, offset: int, clock: int, effect: e.TopicEvent) -> None:
+    def _topic_event(self, row: e.Row, effect: e.TopicEvent) -> None:
         if not loses_writes(effect.cause):
             return
         of = self.of(effect.topic)
         self._put_off.lost(effect.topic)
         if deletes(effect.cause):
             of.storage = 0
-            of.admit(clock)
+            of.admit(row.clock)
 
     def begin(self, entries: Mapping[str, Sequence[TopicEntry]]) -> None:
         """The broker has these entries by topic already, which are the first messages."""
@@ -1016,6 +1070,9 @@ class Observer:
         self._touched.clear()
         self.admin_answers.clear()
 
+
+_FEW = 8
+"""So few receipts are noted one by one: NumPy takes some microseconds to begin."""
 
 _QUOTA = "backlog quota"
 _BLOCKED = ("ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException")

@@ -7,9 +7,11 @@ Records are decoded once, and the positions in recorded commands are translated 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import accumulate, count, pairwise, repeat, zip_longest
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +21,7 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas import effects as e
 from schemas.commands import Decoded, Line, Refused, command_in, decode_or_refuse
+from schemas.units import LATEST_TIME
 from streaming.answers.whatif import kept as kept_runs
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.kept import KeptRun
@@ -27,23 +30,23 @@ from streaming.answers.whatif.observed import (
     Observer,
     OfTopic,
     OpenLoop,
-    Seen,
+    PlainReceipts,
     SharedEntries,
     TopicPublishes,
 )
 from streaming.answers.whatif.projection import Start
 from streaming.answers.whatif.put_off import pending_writes
 from streaming.broker.broker import Broker
+from streaming.broker.context import Acked
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
-from streaming.fold.publishes import publish_columns
+from streaming.fold.reading import ReadRecords
 from streaming.fold.records import Records, StateRow
-from streaming.fold.shared import SharedFold, SharedRecords
+from streaming.fold.shared import SharedFold
 from streaming.log.pins import PartitionPins, mentioning
 from streaming.log.positions import NAMING, WrittenEntries, translate
-from streaming.quality.gate import judge
 
 PIECE = 1 << 13
 """Records are folded so many at a time."""
@@ -60,6 +63,8 @@ def piece_size(records: int) -> int:
 _LOOK = (c.Subscribe, c.Producer, c.Admin, c.Mirror)
 """Commands that may create subscriptions, whose first position the observer looks up at once."""
 
+_PUBLISHES = (c.Publish, c.Send)
+
 _NOTHING = WrittenEntries()
 
 Name = tuple[str, str | None]
@@ -73,8 +78,11 @@ class ObservedBroker(Broker):
         """Call it before anything else."""
         self._observer, self._baseline, self.pins = observer, baseline, pins
         self.unmatched = 0
-        self._run_at_hand: tuple[Publishes, Receipts] | None = None
-        self._told = 0  # how many of its receipts the observer has got
+        # How many publishes there were by topic, which the observer is told with the next effects, and whether writes may wait there: to
+        # tell it, or to ask, after each of them takes time.
+        self._counts: dict[str, int] = {}
+        self._faulty: dict[str, bool] = {}
+        self._run_at_hand: _RunAtHand | None = None
         observer.broker = self
         self.watch_acks()
 
@@ -90,18 +98,28 @@ class ObservedBroker(Broker):
                 inner = self._translated(topic, inner)
                 command = command._replace(command=inner) if isinstance(command, Line) else inner
         super().apply(offset, timestamp, topic, command, value)
-        if isinstance(inner, _LOOK):
+        kind = type(inner)
+        if kind in _LOOK:
             self.flush()
-        elif topic and isinstance(inner, c.Publish | c.Send) and not is_non_persistent(topic):
-            self._note_publish(topic, self._observer.numbers[offset])
+        elif kind in _PUBLISHES and (number := self._observer.numbers.get(offset)) is not None:
+            assert topic is not None
+            self._counts[topic] = number + 1
+            if self._faulty.get(topic, True):
+                self._note_put_off(topic, number)
+        elif kind is c.Fault and topic:
+            self._faulty[topic] = True
 
-    def _note_publish(self, topic: str, number: int) -> None:
-        """Count a publish. If a fault puts its write off, a later record answers it."""
-        of = self._observer.of(topic)
-        of.written.publishes = number + 1
+    def _note_put_off(self, topic: str, number: int) -> None:
+        """If a fault puts the write of a publish off, a later record answers it."""
+        if topic not in self._faulty:
+            try:
+                of = self.topic(topic)
+            except KeyError:
+                return
+            self._faulty[topic] = bool(of.pending or of.delay_writes)
         if pending := pending_writes(self, topic):
             self.flush()
-            if not of.answer.between(number, number + 1)[0]:
+            if not self._observer.of(topic).answer.between(number, number + 1)[0]:
                 self._observer.unanswered(topic, pending, number)
 
     def _translated(self, topic: str, command: Any) -> Any:
@@ -114,7 +132,7 @@ class ObservedBroker(Broker):
 
     def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """See `Broker.publish`."""
-        self._run_at_hand, self._told = (rows, receipts), len(receipts.rows)
+        self._run_at_hand = _RunAtHand(rows, run, receipts, self._observer.numbers)
         super().publish(rows, run, step, receipts)
         self.flush()
         self._run_at_hand = None
@@ -122,22 +140,63 @@ class ObservedBroker(Broker):
     def flush(self) -> None:
         """Hand on the effects so far."""
         acks, effects = self.take_acks(), self.take()
-        at = 0
+        counts, self._counts = self._counts, {}
+        for topic, publishes in counts.items():
+            self._observer.of(topic).written.publishes = publishes
+        done = 0
         if self._run_at_hand is not None:
-            rows, receipts = self._run_at_hand
-            told, self._told = self._told, len(receipts.rows)
-            numbers, plain = self._observer.numbers, self._observer.plain
-            # In the order of the records: entries of a topic rise. What the run has not taken yet is of topics without effects.
-            for row, ledger, entry in sorted(zip(*(column[told:] for column in receipts), strict=True)):
-                offset = rows.offsets[row]
-                if at < len(effects) and effects[at].offset < offset:
-                    before = at
-                    while at < len(effects) and effects[at].offset < offset:
-                        at += 1
-                    self._observer.observe(effects[before:at], _shifted(acks, before, at))
-                plain(rows.topics[row], numbers[offset], ledger, entry, rows.sizes[row])
+            for place, topic, receipts in self._run_at_hand.take(effects, acks):
+                if done < place:
+                    self._observer.observe(effects[done:place], _shifted(acks, done, place))
+                    done = place
+                self._observer.plain(topic, receipts)
         if effects or acks:
-            self._observer.observe(effects[at:], _shifted(acks, at, len(effects) + 1))
+            self._observer.observe(effects[done:], _shifted(acks, done, len(effects) + 1))
+
+
+class _RunAtHand:
+    """A run of plain publishes, and the receipts of it that an observer has got. `numbers`: of publishes, by the record's offset."""
+
+    def __init__(self, rows: Publishes, run: Run, receipts: Receipts, numbers: Mapping[int, int]) -> None:
+        self._receipts, self._told, self._start = receipts, len(receipts.rows), run.start
+        self._names = [rows.topics[own.rows[0]] for own in run.topics]
+        self._topics = np.empty(run.stop - run.start, np.int64)
+        for topic, own in enumerate(run.topics):
+            self._topics[np.array(own.rows) - run.start] = topic
+        offsets = rows.offsets[run.start : run.stop]
+        self._offsets, self._sizes = np.array(offsets), np.array(rows.sizes[run.start : run.stop])
+        self._numbers = np.array([numbers[offset] for offset in offsets])
+
+    def take(self, effects: Sequence[e.Row], acks: Sequence[Acked]) -> list[tuple[int, str, PlainReceipts]]:
+        """The receipts since the last call: of each topic those together that stand between two of its effects, in the order of the records,
+        and how many of all `effects` come before them."""
+        told, self._told = self._told, len(self._receipts.rows)
+        if told == self._told:
+            return []
+        rows, ledgers, entries = (np.array(column[told:], np.int64) for column in self._receipts)
+        rows -= self._start
+        order = np.lexsort((rows, self._topics[rows]))
+        rows, topics = rows[order], self._topics[rows[order]]
+        receipts = PlainReceipts(self._numbers[rows], ledgers[order], entries[order], self._sizes[rows])
+        of_topic: dict[str | None, list[int]] = defaultdict(list)
+        for place, row in enumerate(effects):
+            of_topic[getattr(row.effect, "topic", None)].append(place)
+        for ack in acks:
+            of_topic[ack.topic].append(ack.effects)
+        before = np.searchsorted(np.array([row.offset for row in effects], np.int64), self._offsets[rows])
+        firsts = np.flatnonzero(np.diff(topics, prepend=-1)).tolist()
+        found: list[tuple[int, str, PlainReceipts]] = []
+        for first, stop in pairwise([*firsts, len(rows)]):
+            name = self._names[topics[first]]
+            assert name is not None
+            places = sorted(of_topic.get(name, ()))
+            cuts = (first + np.searchsorted(before[first:stop], places, side="right")).tolist()
+            for place, start, end in zip([-1, *places], [first, *cuts], [*cuts, stop], strict=True):
+                if start < end:
+                    found.append(
+                        (place + 1, name, PlainReceipts(*(column[start:end] for column in receipts)))
+                    )
+        return sorted(found, key=itemgetter(0))
 
 
 def _shifted(acks: Sequence[Any], first: int, stop: int) -> list[Any]:
@@ -308,11 +367,13 @@ class SideBySide:
         part = records.slice(0, 1 if waits else len(records))
         # The baseline is a piece ahead. What it writes late must not be there when a command before that names the position.
         part = part.slice(0, _first_fault(part) or 1)
-        shared = _shared(
-            part, self.shift, self._runs[0].broker.clock, self.runs.messages, self._numbers, aside=aside
-        )
+        first, known = self._runs[0].fold, part["offset"].to_pylist()
+        moved = {offset + self.shift: why for offset, why in aside.items()}
+        records = _records(part, [offset + self.shift for offset in known], moved)
+        shared = first.read(records, moved)
+        _number_publishes(shared, known, first.broker.clock, self.runs.messages, self._numbers)
         for run in self._all:
-            run.fold.fold(shared)
+            run.fold.fold(shared, moved)
         self._end_piece(settle)
         return len(part)
 
@@ -402,8 +463,11 @@ def fold_reacted(
                 stop = len(part) if last else int(np.searchsorted(run.reacted.after, reached, side="right"))
             if stop > done[place]:
                 piece = part.slice(done[place], stop - done[place])
-                own = None if origins is None else origins[done[place] : stop].tolist()
-                run.fold.fold(_shared(piece, 0, run.broker.clock, run.messages, run.numbers, own))
+                offsets_of = piece["offset"].to_pylist()
+                own = offsets_of if origins is None else origins[done[place] : stop].tolist()
+                shared = run.fold.read(_records(piece, offsets_of), {})
+                _number_publishes(shared, own, run.broker.clock, run.messages, run.numbers)
+                run.fold.fold(shared)
             run.numbers.clear()
             done[place], before = stop, done[place]
             if progress is not None and place == 0:
@@ -420,6 +484,14 @@ def fold_reacted(
     first = records["timestamp"][0].as_py() if len(records) else 0
     unmatched = [0, *(each.unmatched for each in reacted)]
     return _folded(runs[0].messages, runs, unmatched, first, reacted)
+
+
+def _records(part: pa.Table, offsets: list[int], aside: Container[int] = ()) -> Records:
+    """`aside`: the offsets of those that have no time, as they are quarantined unread."""
+    times, topics, values = (part[name].to_pylist() for name in ("timestamp", "topic", "value"))
+    if aside:
+        times = [0 if offset in aside else time for offset, time in zip(offsets, times, strict=True)]
+    return Records(offsets, times, topics, values)
 
 
 def _first_fault(part: pa.Table) -> int:
@@ -449,48 +521,51 @@ def _folded(
     )
 
 
-def _shared(
-    part: pa.Table, shift: int, clock: int, messages: dict[str, TopicPublishes], numbers: dict[int, int],
-    origins: Sequence[int] | None = None, aside: Mapping[int, Refused] = MappingProxyType({}),
-) -> SharedRecords:  # fmt: skip
-    """A piece as all runs fold it. Numbers its publishes. `origins`: which records of the log they are, by offset. `aside`: see `fold`."""
-    known = part["offset"].to_pylist() if origins is None else origins
-    offsets = [offset + shift for offset in part["offset"].to_pylist()]
-    timestamps, topics, values = (part[name].to_pylist() for name in ("timestamp", "topic", "value"))
-    commands = list(judge(topics, values))
-    if aside:
-        commands = [aside.get(offset, command) for offset, command in zip(known, commands, strict=True)]
-        timestamps = [0 if offset in aside else time for offset, time in zip(known, timestamps, strict=True)]
-    now = clock
-    for offset, of_log, timestamp, topic, command in zip(
-        offsets, known, timestamps, topics, commands, strict=True
-    ):
-        now = max(now, timestamp)
-        inner = command_in(command)
-        if not topic or not isinstance(inner, c.Publish | c.Send) or is_non_persistent(topic):
-            continue
+def _number_publishes(
+    shared: ReadRecords, origins: Sequence[int], clock: int, messages: dict[str, TopicPublishes], numbers: dict[int, int]
+) -> None:  # fmt: skip
+    """Number the publishes of a piece. `origins`: which records of the log they are, by offset. `clock`: before the piece (ms)."""
+    (offsets, timestamps, topics, _), commands, columns = shared
+    clocks = [*accumulate([0 if time > LATEST_TIME else time for time in timestamps], max, initial=clock)][1:]
+    persistent = {topic for topic in set(topics) if topic and not is_non_persistent(topic)}
+    published: dict[int, _Published] = {}
+    if columns is not None:
+        plain = columns.rows
+        metadata = plain.metadata or repeat(None)
+        own = zip(
+            plain.publish_times, plain.sequence_ids, plain.producers, plain.keys, metadata, strict=False
+        )
+        published.update(zip(columns.records, own, strict=True))
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, topic in enumerate(topics):
+        if topic in persistent:
+            if row not in published:
+                if (found := _published(commands[row], clocks[row])) is None:
+                    continue
+                published[row] = found
+            rows[topic].append(row)
+    for topic, own_rows in rows.items():
         of = messages.get(topic)
         if of is None:
             of = messages[topic] = TopicPublishes()
-        if isinstance(inner, c.Publish):
-            time = now if inner.publish_time is None else inner.publish_time
-            numbers[offset] = of.add(of_log, now, time, inner.producer, inner.sequence_id, inner.key, None)
-        else:
-            found = inner.metadata
-            numbers[offset] = of.add(
-                of_log,
-                now,
-                found.publish_time,
-                found.producer_name,
-                inner.sequence_id,
-                found.partition_key,
-                found,
-            )
-    records = Records(offsets, timestamps, topics, values)
-    columns = None
-    if all(a < b for a, b in pairwise(offsets)):
-        columns = publish_columns(offsets, timestamps, topics, commands, clock)
-    return SharedRecords(records, commands, columns)
+        found_all = zip(*[published[row] for row in own_rows], strict=True)
+        first = of.add([origins[row] for row in own_rows], [clocks[row] for row in own_rows], *found_all)
+        numbers.update(zip([offsets[row] for row in own_rows], count(first), strict=False))
+
+
+_Published = tuple[int, int, str, str | None, c.MessageMetadata | None]
+"""Of a publish: its time (ms), its sequence id, its producer, its key, and a SEND's metadata."""
+
+
+def _published(command: Decoded | None, clock: int) -> _Published | None:
+    inner = None if command is None else command_in(command)
+    if isinstance(inner, c.Publish):
+        time = clock if inner.publish_time is None else inner.publish_time
+        return time, inner.sequence_id, inner.producer, inner.key, None
+    if isinstance(inner, c.Send):
+        of = inner.metadata
+        return of.publish_time, inner.sequence_id, of.producer_name, of.partition_key, of
+    return None
 
 
 def other_stats(brokers: Sequence[Broker]) -> list[dict[str, list[str]]]:
@@ -585,7 +660,7 @@ def _first_answer(name: str, own: OfTopic, other: OfTopic) -> OpenLoop | None:
 
 def _first_sight(name: str, own: OfTopic, other: OfTopic, shift: int) -> OpenLoop | None:
     """The first answer or delivery of the piece that is another one, or comes at another time."""
-    if own.seen == other.seen and own.messages is other.messages:
+    if own.messages is other.messages and _same(own.seen, other.seen):
         return None
     for before, after in zip_longest(own.seen, other.seen):
         if before is None or after is None or _normal(before, own, own) != _normal(after, other, own):
@@ -601,7 +676,18 @@ def _first_sight(name: str, own: OfTopic, other: OfTopic, shift: int) -> OpenLoo
     return None
 
 
-def _normal(seen: Seen, of: OfTopic, baseline: OfTopic) -> tuple[int, Any]:
+def _same(own: Sequence[e.Row], other: Sequence[e.Row]) -> bool:
+    """Whether clients see the same at the same time. Ordinals tell what else a record does, which may be another number of rows."""
+    return own == other or (
+        len(own) == len(other)
+        and all(
+            (one.offset, one.clock) == (two.offset, two.clock) and one.effect == two.effect
+            for one, two in zip(own, other, strict=True)
+        )
+    )
+
+
+def _normal(seen: e.Row, of: OfTopic, baseline: OfTopic) -> tuple[int, Any]:
     """What a client sees, with the message's number in the baseline for its position."""
     effect = seen.effect
     if isinstance(effect, e.Message):
@@ -617,7 +703,7 @@ def _number(effect: e.Message, of: OfTopic) -> int:
     return -1 if found is None else found.number
 
 
-def _text(seen: Seen | None, of: OfTopic) -> str:
+def _text(seen: e.Row | None, of: OfTopic) -> str:
     if seen is None:
         return "nothing"
     effect = seen.effect
