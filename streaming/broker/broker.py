@@ -93,7 +93,7 @@ from streaming.broker.rates.rate import seconds_of_interval
 from streaming.broker.schema import schema_registry
 from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state, encode_state
 from streaming.broker.topic import joining, policy_calls, producing, topic_commands
-from streaming.broker.topic.abstract_topic import AbstractTopic
+from streaming.broker.topic.abstract_topic import AbstractTopic, Attached
 from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
@@ -1067,6 +1067,15 @@ class Broker:
     def partitioned(self) -> dict[str, int]:
         """The partitioned topics by name, with their number of partitions."""
         return self._ctx.partitioned
+
+    def attached(self, connection: str, namespace: str) -> list[Attached]:
+        """The producers and consumers that a connection has in a namespace, and those that wait for exclusive access."""
+        return [
+            each
+            for name in self._ctx.connections.get(connection, ())
+            if namespace_of(name) == namespace and name in self._state.topics
+            for each in self._domain(name).load(name).attached(connection)
+        ]
 
     def access(self, superusers: frozenset[str], *, wildcards: bool) -> Access:
         """Who may do what, as the state is when it is asked."""

@@ -15,6 +15,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.context import namespace_of
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.names import is_namespace_name, is_topic_name
+from streaming.broker.topic.abstract_topic import Attached
 from streaming.protocol.codec import Frame
 from streaming.protocol.requests import complete
 from streaming.server.admin.asks import Ask
@@ -64,13 +65,17 @@ class Authorization:
         if check is not None:
             check(self._access, role, frame.fields)
 
-    def may_keep(self, role: str, topic: str, subscription: str | None) -> bool:
-        """Whether the role may still have a producer on a topic, or a consumer of its `subscription`."""
-        operation = "PRODUCE" if subscription is None else "CONSUME"
+    def may_keep(self, role: str, attached: Attached) -> bool:
+        """Whether the role may still have a producer or consumer."""
+        operation = "PRODUCE" if attached.subscription is None else "CONSUME"
         try:
-            return self._access.may_topic(role, topic, operation, subscription or "")
+            return self._access.may_topic(role, attached.topic, operation, attached.subscription or "")
         except (TenantMissing, NotPrefixed):
             return False
+
+    def attached(self, connection: str, namespace: str) -> list[Attached]:
+        """See `Broker.attached`."""
+        return self._broker().attached(connection, namespace)
 
     # -- admin calls
 

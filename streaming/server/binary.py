@@ -17,7 +17,7 @@ carried out.
 import asyncio
 import logging
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -35,6 +35,7 @@ from streaming.broker.context import namespace_of
 from streaming.broker.errors import BrokerError
 from streaming.broker.names import is_namespace_name
 from streaming.broker.subscription.consumer import MAX_PERMITS
+from streaming.broker.topic.abstract_topic import Attached
 from streaming.metrics.server import Gauges, ServerMetrics
 from streaming.protocol.codec import (
     CHECKSUM_BYTES,
@@ -443,12 +444,11 @@ class _WithSchema(NamedTuple):
 
 class _Opened(msgspec.Struct):
     """A producer or consumer that is open, or will be if the request that came last is granted: its id, and the bytes of the largest frame
-    with which it was asked for. `subscription`: a consumer's."""
+    with which it was asked for."""
 
     request_id: int
     size: int = 0
     is_open: bool = False
-    subscription: str | None = None
 
 
 class _Flow(NamedTuple):
@@ -462,12 +462,13 @@ class _Flow(NamedTuple):
 
 
 class _Delayed(NamedTuple):
-    """A command that a fault holds `until` then (ms), and the bytes of its frame."""
+    """A command that a fault holds `until` then (ms), the bytes of its frame, and what it asks for."""
 
     until: int
     topic: str | None
     value: bytes
     size: int
+    asked: Attached | None = None
 
 
 class Connection(asyncio.Protocol):
@@ -486,8 +487,10 @@ class Connection(asyncio.Protocol):
         self._opened: dict[tuple[str, int], _Opened] = {}
         self._opening: dict[int, tuple[str, int]] = {}
         """The producers and consumers that these requests ask for."""
-        self._revoking: dict[int, tuple[str, int]] = {}
+        self._revoking: dict[int, Attached] = {}
         """The producers and consumers that these requests of ours close."""
+        self._asked_for: Counter[Attached] = Counter()
+        """Those that the broker has yet to open or to refuse, and by how many requests."""
         self._own_requests = 0
         self._unsubscribing: dict[int, tuple[str, int]] = {}
         """The consumers that are gone if these requests succeed."""
@@ -909,22 +912,19 @@ class Connection(asyncio.Protocol):
         authorization = self._server.authorization
         if authorization is None or self._closing:
             return
+        # The broker knows best: a client may use an id for several, and the number of a request, too.
+        coming = [each for each in self._asked_for if namespace_of(each.topic) == namespace]
         closing = set(self._revoking.values())
-        for key, opened in self._opened.items():
-            topic = self._requests.topic_of(key)
-            if (
-                namespace_of(topic) != namespace
-                or key in closing
-                or authorization.may_keep(self._principal, topic, opened.subscription)
-            ):
+        for each in dict.fromkeys((*authorization.attached(self.name, namespace), *coming)):
+            if each in closing or authorization.may_keep(self._principal, each):
                 continue
-            kind, number = key
             self._own_requests += 1
             request_id = _OWN_REQUESTS + self._own_requests
-            self._revoking[request_id] = key
-            command = {"command": f"CLOSE_{kind.upper()}", "connection": self.name, f"{kind}_id": number, "request_id": request_id}  # fmt: skip
+            self._revoking[request_id] = each
+            kind = _kind(each)
+            command = {"command": f"CLOSE_{kind.upper()}", "connection": self.name, f"{kind}_id": each.id, "request_id": request_id}  # fmt: skip
             self._goes(1, 0)
-            self._post(topic, _json(command), 0)
+            self._post_in_turn(each.topic, _json(command), 0)
 
     async def _greet_later(self, fields: dict[str, Any]) -> None:
         """Nothing more is read from the client meanwhile."""
@@ -974,15 +974,17 @@ class Connection(asyncio.Protocol):
                 return
         self._known = True
         fault = self._server.faults.hit(topic, command)
-        if fault is not None and self._fails(fault, topic, command, size):
+        if fault is not None and self._fails(fault, topic, command, size, _asked_for(topic, asked)):
             return
         self._goes(1, size)
-        if self._delayed:
-            self._delayed.append(_Delayed(self._delayed[-1].until, topic, _json(command), size))
-        elif asked.cmd == "FLOW" and FLOW_PART < (permits := fields["messagePermits"]) <= MAX_PERMITS:
+        if (
+            not self._delayed
+            and asked.cmd == "FLOW"
+            and FLOW_PART < (permits := fields["messagePermits"]) <= MAX_PERMITS
+        ):
             self._post_part(_Flow(topic, command, size, permits))
         else:
-            self._post(topic, _json(command), size, self._answers_to(asked))
+            self._post_in_turn(topic, _json(command), size, self._answers_to(asked), _asked_for(topic, asked))
 
     def _time(self, key: int | tuple[int, int] | None) -> None:
         """Find out how long the answer takes, if there will be one, and no other one is awaited."""
@@ -1038,7 +1040,6 @@ class Connection(asyncio.Protocol):
         if asked.cmd in ("PRODUCER", "SUBSCRIBE") and topic is not None:
             opened = self._opened.setdefault(key, _Opened(0))
             opened.request_id = request_id = asked.fields["request_id"]
-            opened.subscription = asked.fields.get("subscription")
             self._opening[request_id] = key
             former = opened.size  # if that is open, the broker keeps its names
             opened.size = max(size, former)
@@ -1073,12 +1074,34 @@ class Connection(asyncio.Protocol):
         answers = self._limits.waiting + 1
         self._post(flow.topic, _json({**flow.command, "messagePermits": part}), flow.size, answers)
 
-    def _post(self, topic: str | None, value: bytes, size: int, answers: int = 0) -> None:
-        self._answers += answers
-        self._engine.post(self.name, topic, value, partial(self._delivered, size, answers), answers)
+    def _post_in_turn(
+        self, topic: str | None, value: bytes, size: int, answers: int = 0, asked: Attached | None = None
+    ) -> None:
+        """Post a command now, or behind those that a fault delays. `asked`: what it asks for."""
+        if self._delayed:
+            self._delay(self._delayed[-1].until, topic, value, size, asked)
+            return
+        if asked is not None:
+            self._asked_for[asked] += 1
+        self._post(topic, value, size, answers, asked)
 
-    def _delivered(self, size: int, answers: int) -> None:
+    def _delay(self, until: int, topic: str | None, value: bytes, size: int, asked: Attached | None) -> None:
+        if asked is not None:
+            self._asked_for[asked] += 1
+        self._delayed.append(_Delayed(until, topic, value, size, asked))
+
+    def _post(
+        self, topic: str | None, value: bytes, size: int, answers: int = 0, asked: Attached | None = None
+    ) -> None:
+        self._answers += answers
+        self._engine.post(self.name, topic, value, partial(self._delivered, size, answers, asked), answers)
+
+    def _delivered(self, size: int, answers: int, asked: Attached | None) -> None:
         self._answers -= answers
+        if asked is not None:
+            self._asked_for[asked] -= 1
+            if not self._asked_for[asked]:
+                del self._asked_for[asked]
         self._carried_out(size)
 
     def _goes(self, commands: int, size: int) -> None:
@@ -1124,7 +1147,14 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def _fails(self, fault: FaultSpec, topic: str | None, command: dict[str, Any], size: int) -> bool:
+    def _fails(
+        self,
+        fault: FaultSpec,
+        topic: str | None,
+        command: dict[str, Any],
+        size: int,
+        asked: Attached | None,
+    ) -> bool:
         """Do what a fault says. Returns whether the broker gets the command no more, or later."""
         match fault.action:
             case "disconnect":
@@ -1132,7 +1162,7 @@ class Connection(asyncio.Protocol):
             case "delay":
                 self._goes(1, size)
                 until = self._engine.now() + fault.delay
-                self._delayed.append(_Delayed(until, topic, _json(command), size))
+                self._delay(until, topic, _json(command), size, asked)
                 asyncio.get_running_loop().call_later(fault.delay / 1000, self.release)
             case "error" if command["command"] == "SEND":
                 command["fails"] = True
@@ -1145,8 +1175,8 @@ class Connection(asyncio.Protocol):
         """Let the commands go on that a fault has delayed until now."""
         now = self._engine.now()
         while self._delayed and self._delayed[0].until <= now and not self._closing:
-            _, topic, value, size = self._delayed.popleft()
-            self._post(topic, value, size)
+            _, topic, value, size, asked = self._delayed.popleft()
+            self._post(topic, value, size, asked=asked)
 
     def _begin(
         self, size: int, answer: Callable[[dict[str, Any]], Coroutine[Any, Any, None]], asked: dict[str, Any]
@@ -1394,8 +1424,8 @@ class Connection(asyncio.Protocol):
         if (closed := self._revoking.pop(found.fields.get("request_id", -1), None)) is not None:
             if found.cmd != "SUCCESS":  # it is closed already
                 return b""
-            kind, number = closed
-            found = Frame(self.name, f"CLOSE_{kind.upper()}", {f"{kind}_id": number, "request_id": MINUS_ONE})
+            kind = _kind(closed)
+            found = Frame(self.name, f"CLOSE_{kind.upper()}", {f"{kind}_id": closed.id, "request_id": MINUS_ONE})  # fmt: skip
         if found.cmd == "LOOKUP_RESPONSE" and "error" not in found.fields:
             url = self._server.service_url
             name = "brokerServiceUrlTls" if url.startswith("pulsar+ssl:") else "brokerServiceUrl"
@@ -1442,6 +1472,20 @@ class Connection(asyncio.Protocol):
 
 _Due = e.Effect | _Spooled | _WithSchema
 """What waits for a client to read."""
+
+
+def _asked_for(topic: str | None, asked: Frame) -> Attached | None:
+    """The producer or consumer that a frame asks for. None: it asks for none."""
+    if topic is None or asked.cmd not in ("PRODUCER", "SUBSCRIBE"):
+        return None
+    fields = asked.fields
+    if asked.cmd == "PRODUCER":
+        return Attached(topic, fields["producer_id"], None)
+    return Attached(topic, fields["consumer_id"], fields["subscription"])
+
+
+def _kind(attached: Attached) -> str:
+    return "producer" if attached.subscription is None else "consumer"
 
 
 def _is_batch(metadata: MessageMetadata) -> bool:

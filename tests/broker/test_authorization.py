@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from schemas.commands import Admin
+from schemas.commands import Admin, Subscribe
 from streaming.broker.authorization import Access, NotPrefixed, TenantMissing
+from streaming.broker.topic.abstract_topic import Attached
 from tests.broker.kit import TOPIC, Run
 
 NAMESPACE = "public/default"
@@ -103,3 +104,29 @@ def test_a_subscription_may_be_for_some_roles_alone() -> None:
     assert access(run).may_topic("reader", TOPIC, "CONSUME", "reader-1")
     with pytest.raises(NotPrefixed, match="like reader-xxxx for topic"):
         access(run).may_topic("reader", TOPIC, "CONSUME", "t")
+
+
+def test_what_a_connection_has_in_a_namespace() -> None:
+    """Whatever ids it uses, and however often: of each topic, its producers, those that wait for access, and its consumers."""
+    run, elsewhere = Run(), "persistent://public/other/t"
+    np = "non-persistent://public/default/t"
+    for topic in (TOPIC, np, elsewhere):
+        run.create_producer("p", connection="c", topic=topic, producer_access_mode="Exclusive")
+    run.create_producer("q", id_=2, connection="c", producer_access_mode="WaitForExclusive")
+    run.create_producer("r", id_=1, connection="d", producer_access_mode="WaitForExclusive")
+    run.do(
+        Subscribe(connection="c", consumer_id=1, request_id=9, subscription="s", subType="Shared"), elsewhere
+    )
+    for number in (1, 3):
+        run.do(
+            Subscribe(
+                connection="c", consumer_id=number, request_id=9, subscription=f"s{number}", subType="Shared"
+            )
+        )
+    of = run.broker.attached
+    assert of("c", NAMESPACE) == [
+        Attached(TOPIC, 1, None), Attached(TOPIC, 2, None), Attached(TOPIC, 1, "s1"), Attached(TOPIC, 3, "s3"), Attached(np, 1, None)
+    ]  # fmt: skip
+    assert of("c", "public/other") == [Attached(elsewhere, 1, None), Attached(elsewhere, 1, "s")]
+    assert of("d", NAMESPACE) == [Attached(TOPIC, 1, None)]
+    assert of("c", "public/none") == of("e", NAMESPACE) == []

@@ -169,6 +169,10 @@ class ProducerAccess(msgspec.Struct, array_like=True, dict=True):
         """Does any producer on this connection?"""
         return connection in self._present or connection in self.stranded
 
+    def waiting_of(self, connection: str) -> list[int]:
+        """The ids of the producers on this connection that wait in the queue."""
+        return [*self._present.get(connection, ())]
+
     def leave(self, connection: str, producer_id: int) -> None:
         """A client closes a producer in the queue, if it is there."""
         if (waiting := self._present.get(connection, {}).get(producer_id)) is not None:

@@ -2,8 +2,9 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
@@ -47,6 +48,15 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
     bytes_in: int = 0
     messages_out_gone: int = 0
     bytes_out_gone: int = 0
+
+
+class Attached(NamedTuple):
+    """A producer or consumer of a connection: its topic, the id that the client gave it, and a consumer's `subscription`; None: it is a
+    producer, or waits to become one."""
+
+    topic: str
+    id: int
+    subscription: str | None
 
 
 class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
@@ -96,6 +106,13 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
             or connection in self.consumer_handles
             or self.access.holds(connection)
         )
+
+    def attached(self, connection: str) -> Iterator[Attached]:
+        """The producers and consumers of a connection."""
+        for id_ in (*self.producer_handles.of(connection), *self.access.waiting_of(connection)):
+            yield Attached(self.name, id_, None)
+        for id_, subscription in self.consumer_handles.of(connection).items():
+            yield Attached(self.name, id_, subscription)
 
     # -- groups of producers ------------------------------------------------------------------------------------------
 
