@@ -40,7 +40,7 @@ from streaming.answers.whatif.answer import BASELINE, WhatIf
 from streaming.answers.whatif.difference_table import decoded
 from streaming.answers.whatif.folds import to_bytes
 from streaming.broker.broker import Broker
-from streaming.broker.entries import NoEntries
+from streaming.broker.entries import NoEntries, NoPayloads
 from streaming.canaries.files import CanaryFiles, Marker, Settled
 from streaming.canaries.partition import Canary, CanaryPolicy, Kept, Place, begun, changed, looked
 from streaming.fold.record_fold import described
@@ -80,6 +80,14 @@ class CanariesBehind(MagnetarError, RuntimeError):
 
 class CanariesGone(MagnetarError, RuntimeError):
     """Somebody has deleted their files. The text says where."""
+
+
+class CanariesStopped(MagnetarError, RuntimeError):
+    """They can't judge what the query has folded, and another look would not help. The text says why."""
+
+
+class LookFailed(MagnetarError, RuntimeError):
+    """A look failed for a reason that may pass, as of the store. The text says why."""
 
 
 class CanarySource(NamedTuple):
@@ -128,6 +136,18 @@ class _Found(NamedTuple):
     records: int
     state: str
     settled: Sequence[Settled]
+
+
+class _NotLooked(NamedTuple):
+    """Why an ingress partition can't be looked at. `is_final`: not next time, either.
+
+    A task returns it, since Spark logs a traceback for each try of one that fails."""
+
+    why: str
+    is_final: bool
+
+
+_FINAL = (CanariesBehind, CanariesGone, CanariesStopped)
 
 
 class Canaries:
@@ -182,6 +202,8 @@ class Canaries:
         self._committed, self._spark = batch, spark
         try:
             self._begin({each.partition: each for each in states}, batch, partitions, ledgers)
+        except LookFailed as error:
+            self._fail(error)
         except MagnetarError:
             raise
         except Exception as error:
@@ -300,10 +322,10 @@ class Canaries:
                 self._failures = 0
         except Exception as error:
             self._failures += 1
-            if self._failures == TRIES or isinstance(error, CanariesBehind):
+            if self._failures == TRIES or isinstance(error, _FINAL):
                 self._fail(error)
             else:
-                log.warning("a look of the canaries failed, and is tried again", exc_info=error)
+                _log("a look of the canaries failed, and is tried again", error)
         if self._failed:
             with suppress(OSError):
                 self._files.folded.delete(upto=self._committed)
@@ -312,7 +334,8 @@ class Canaries:
         """They are no part of the query, which goes on."""
         if not self._ended.is_set():
             self._failed = True
-            log.warning("the canaries failed", exc_info=error)
+            if not isinstance(error, _EXPECTED):
+                _log("the canaries failed", error)
             self._on_note(f"the canaries stop until the query is started again: {_described(error)[:500]}")
 
     def _look(self) -> None:
@@ -365,7 +388,16 @@ class Canaries:
             )
             for partition, own in sorted(batches.items())
         ]
-        found = [each for each in self._map(work) if each is not None]
+        found: list[_Found] = []
+        missed: list[_NotLooked] = []
+        for looked_at in self._map(work):
+            if isinstance(looked_at, _NotLooked):
+                missed.append(looked_at)
+            elif looked_at is not None:
+                found.append(looked_at)
+        if missed:
+            why, is_final = max(missed, key=lambda one: one.is_final)
+            raise CanariesStopped(why) if is_final else LookFailed(why)
         after = msgspec.structs.replace(
             marker,
             batch=max(upto, marker.batch),
@@ -378,7 +410,7 @@ class Canaries:
         self._files.folded.delete(upto=upto)
         return found
 
-    def _map(self, work: Sequence[_Work]) -> list[_Found | None]:
+    def _map(self, work: Sequence[_Work]) -> list[_Found | _NotLooked | None]:
         if self._spark is None:
             return [_look_at(each) for each in work]
         context = self._spark.sparkContext
@@ -387,8 +419,15 @@ class Canaries:
         return context.parallelize(work, min(slots, len(work))).map(_look_at).collect()
 
 
-def _look_at(work: _Work) -> _Found | None:
+def _look_at(work: _Work) -> _Found | _NotLooked | None:
     """Look at an ingress partition, in a task."""
+    try:
+        return _looked_at(work)
+    except _EXPECTED as error:
+        return _NotLooked(_described(error), isinstance(error, NoPayloads))
+
+
+def _looked_at(work: _Work) -> _Found | None:
     files, partition = work.files, work.place.partition
     kept = None if work.kept is None else files.kept(work.kept, partition)
     records = 0
@@ -421,8 +460,22 @@ def _upto(waiting: Sequence[FoldedFile], last: int) -> int:
     return last
 
 
+_EXPECTED = (MagnetarError, OSError)
+"""What is no bug."""
+
+
+def _log(what: str, error: Exception) -> None:
+    """Log that something failed. The traceback of a bug follows."""
+    if isinstance(error, _EXPECTED):
+        log.warning("%s: %s", what, _described(error))
+    else:
+        log.warning("%s", what, exc_info=error)
+
+
 def _described(error: Exception) -> str:
     """An error in one line. That of a task comes in Spark's words, with a traceback."""
+    if isinstance(error, _EXPECTED):
+        return one_line(str(error))
     if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
         from streaming.spark.failure import cause
 

@@ -14,9 +14,10 @@ import pytest
 from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
-from sinks.storage import Storage
+from sinks.storage import NotStored, Storage
 from streaming.answers.whatif import settling
 from streaming.answers.whatif.answer import DIFFERENCES, WhatIf
+from streaming.broker.admin_requests import topic_path
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.canaries import beside
@@ -73,6 +74,12 @@ class Beside:
         self.canaries.committed(self.query.batch)
         for _ in range(beside.TRIES):
             self.canaries._try()
+
+    def look_once(self) -> None:
+        """As `look`, as the thread of the canaries does it."""
+        assert self.canaries is not None
+        self.canaries.committed(self.query.batch)
+        self.canaries._try()
 
     def look(self) -> None:
         """The query has committed its micro-batches, and the canaries look."""
@@ -318,13 +325,60 @@ def test_why_a_task_failed_is_said_without_a_traceback(folder: Path) -> None:
     ]
 
 
-def test_that_their_files_are_gone_is_said(folder: Path) -> None:
+STOPPED = "the canaries stop until the query is started again: "
+
+
+def test_that_their_files_are_gone_is_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = Beside(folder)
     own.begin()
     own.fold(30)
     shutil.rmtree(folder / "store" / "canaries")
-    own.fail()
-    assert own.notes[0].endswith(f"their files in {folder}/store/canaries are gone")
+    own.look_once()
+    assert own.notes == [f"{STOPPED}their files in {folder}/store/canaries are gone"]
+    assert caplog.records == []
+
+
+def test_what_no_canary_can_judge_is_said_at_once_and_without_a_traceback(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client's command is enough for it. Canaries are judged by it once, not three times, and begin anew behind it."""
+    compaction = {"command": "ADMIN", "method": "PUT", "path": topic_path(T, "/compaction")}
+    own = Beside(folder)
+    own.log = load(
+        table([*(publish(number, number) for number in range(3)), (10, T, compaction), *(publish(20 + number, 3 + number) for number in range(3))]),
+        partitions=1,
+    ).records  # fmt: skip
+    own.begin()
+    own.fold(5)
+    own.look_once()
+    (said,) = own.notes
+    assert said.startswith(
+        f"{STOPPED}partition 0, offset 4, topic '{T}', carrying out the command: {T} is compacted, "
+    )
+    assert said.endswith("What-if, advise, check and canaries keep none, and can't judge this")
+    assert caplog.records == []
+    own.begin()
+    own.fold(3)
+    own.look()
+    assert own.looks[-1].records == 3
+    assert len(own.notes) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("the store is away"), NotStored("kept/1 could not be written: the disk is full")]
+)
+def test_a_store_that_is_away_is_told_without_a_traceback(
+    error: Exception, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = Beside(folder)
+    own.begin()
+    own.fold(30)
+    with mock.patch.object(beside, "looked", side_effect=error):
+        own.fail()
+    assert own.notes == [f"{STOPPED}{error}"]
+    tried = f"a look of the canaries failed, and is tried again: {error}"
+    assert [each.getMessage() for each in caplog.records] == [tried] * (beside.TRIES - 1)
+    assert not any(each.exc_info for each in caplog.records)
 
 
 @pytest.mark.parametrize(
