@@ -793,6 +793,35 @@ def test_a_name_that_is_not_unicode(words: list[str], tmp_path: Path) -> None:
     assert "is not UTF-8" in ran.stderr
 
 
+@pytest.mark.parametrize("words", [["replay", "log.jsonl", "--out", "o", "--no-spark"], ["serve", "--data", "d"], ["explain", "replayed", "t"]],
+                         ids=lambda words: words[0])  # fmt: skip
+def test_a_path_below_a_folder_whose_name_is_not_unicode(words: list[str], tmp_path: Path) -> None:
+    """Nobody has typed that name: it is the current folder's."""
+    folder = tmp_path / "x\udcff"
+    (folder / "replayed").mkdir(parents=True)
+    (folder / "log.jsonl").write_text(
+        '{"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n'
+    )
+    magnetar = Path(sys.executable).with_name("magnetar")
+    ran = subprocess.run([magnetar, *words], cwd=folder, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert "x\\udcff/" in ran.stderr
+    assert "is not UTF-8" in ran.stderr
+    assert [*(folder / "replayed").iterdir()] == []
+
+
+def test_a_cache_whose_name_is_not_unicode(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"topic":"persistent://public/default/t","producer":"p","sequence_id":1}\n')
+    magnetar = Path(sys.executable).with_name("magnetar")
+    ran = subprocess.run(
+        [magnetar, "explain", log, "persistent://public/default/t"], capture_output=True, text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "x\udcff")},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert "is not UTF-8: name a folder for snapshots (--snapshots)" in ran.stderr
+
+
 def test_a_folder_that_was_removed_under_a_command(tmp_path: Path) -> None:
     magnetar = Path(sys.executable).with_name("magnetar")
     line = f"mkdir {tmp_path}/x && cd {tmp_path}/x && rmdir {tmp_path}/x && exec {magnetar} replay log.jsonl --out o"

@@ -175,8 +175,10 @@ class CheckedCommand(TyperCommand):
         """Runs the command."""
         name = _name(ctx)
         given = {each: value for each, value in ctx.params.items() if value is not None}
-        for value in given.values():
+        for each, value in given.items():
             _check_text(value)
+            if use(name, each) not in (None, Use.NO_PATH):
+                _check_text([path.absolute() for path in _paths(value)])  # with the current folder's name
             _check_local(value)
         if any(use(name, each) in _CHECKED for each in given):
             _check(name, given)
@@ -261,10 +263,14 @@ _SHARED = (Use.READS, *KEPT)
 
 def _folders(value: Any) -> list[Path]:
     """The folders of this machine that the value of an argument names."""
+    return [each for each in _paths(value) if _is_folder(each)]
+
+
+def _paths(value: Any) -> list[Path]:
+    """The paths on this machine that the value of an argument names."""
     from sinks.outputs import local_path
 
-    paths = map(local_path, _named(value))
-    return [each for each in paths if each is not None and _is_folder(each)]
+    return [each for each in map(local_path, _named(value)) if each is not None]
 
 
 def _named(value: Any) -> list[Any]:

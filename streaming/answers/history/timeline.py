@@ -360,6 +360,8 @@ def _cached(digest: str) -> Path:
     """The folder of a log in the user's cache."""
     key = sha256(repr((__version__, VERSION, EVERY, BYTES, digest)).encode()).hexdigest()[:32]
     folder = cache_dir() / "timelines" / key
+    if os.fsencode(folder) != str(folder).encode(errors="replace"):
+        raise NotWritable(f"{str(folder)!a} is not UTF-8: name a folder for snapshots (--snapshots)")
     try:
         _touch(folder)  # the last ones used are kept
     except OSError as error:
