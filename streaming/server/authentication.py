@@ -106,7 +106,8 @@ class TokenAuthentication:
         claims = jwt.decode(fields.get("auth_data", b""), options={"verify_signature": False})
         subject = claims.get("sub")
         first = subject[0] if isinstance(subject, list) and subject else subject
-        return first if isinstance(first, str) else ""
+        # No answer could name one with half of a surrogate pair, which JSON may have.
+        return first if isinstance(first, str) and _is_unicode(first) else ""
 
     def guarded(self, app: ASGIApp, anonymous: str | None = None) -> ASGIApp:
         """`app` for requests with a token alone, in whose scope `ROLE` is the token's. `anonymous`: the role of all other requests; None: they
@@ -130,6 +131,14 @@ class TokenAuthentication:
             return await app(scope, receive, send)
 
         return call
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read(setting: str) -> bytes:

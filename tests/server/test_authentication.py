@@ -242,6 +242,18 @@ def test_a_secret_key_in_base64_or_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sub", "role"),
+    [("a", "a"), (["a", "b"], "a"), ("größe", "größe"), *((each, "") for each in ("\ud800", "a\udcff", ["\ud800"], [], {}, 1, None, [1]))],
+)  # fmt: skip
+def test_a_subject_that_no_answer_could_name_is_none(sub: object, role: str) -> None:
+    """JSON may have half of a surrogate pair, which no answer can: a refusal that named it was a traceback."""
+    authentication = TokenAuthentication.with_secret(secret())
+    found = {"auth_method_name": "token", "auth_data": token(sub=sub).encode()}
+    authentication.of_connect(found)
+    assert authentication.principal(found) == role
+
+
+@pytest.mark.parametrize(
     ("exp", "expiry"), [(2**33, 2**33), (str(2**33), 2**33), (2.0**33, 2**33), (2**80, 2**80)]
 )
 def test_an_expiry_is_a_number_however_the_token_has_it(exp: object, expiry: int) -> None:
