@@ -192,7 +192,8 @@ def cause(text: str) -> str:
         return story.partition("\n")[0].strip()
     name, words = raised
     # The name adds nothing to the text.
-    return words if name in ("NotStored", "SparkException") else f"{name}: {words}"
+    is_known = name in ("NotStored", "ResponsesNotSent", "DeadLettersNotSent", "SparkException")
+    return words if is_known else f"{name}: {words}"
 
 
 def _first_raised(story: str) -> tuple[str, str] | None:

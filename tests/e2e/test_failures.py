@@ -32,6 +32,11 @@ Caused by: java.io.EOFException"""
     [
         (IN_A_WORKER, "ValueError: partition 0, offset 0: boom"),
         ("ValueError: of Python itself.", "ValueError: of Python itself"),
+        (
+            "sinks.kafka.ResponsesNotSent: Kafka at h:1 did not take responses.",
+            "Kafka at h:1 did not take responses",
+        ),
+        ("sinks.dead_letters.DeadLettersNotSent: Kafka did not.", "Kafka did not"),
         (A_WORKER_KILLED, "Python worker exited unexpectedly (crashed)"),
     ],
 )
