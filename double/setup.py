@@ -28,6 +28,7 @@ FILES = (
 
 NEEDED = {
     "cramjam", "crc32c", "google-re2", "mmh3", "msgspec", "prometheus_client", "protobuf", "pyjwt", "starlette", "uvicorn",
+    "websockets",
 }  # fmt: skip
 """Those of Magnetar's dependencies that a test double has, too."""
 

@@ -273,6 +273,21 @@ def batch(metadata: Iterable[Mapping[str, Any]], payloads: Iterable[bytes]) -> b
     return b"".join(found)
 
 
+def singles(payload: bytes, messages: int) -> list[tuple[dict[str, Any], bytes]]:
+    """The messages of an uncompressed batch, each with the metadata of its own. Raises `FrameError`."""
+    found, at = [], 0
+    for _ in range(messages):
+        end = at + 4 + int.from_bytes(payload[at : at + 4], "big")
+        if at + 4 > len(payload) or end > len(payload):
+            raise FrameError("a batch ends within a message")
+        metadata = _read(_parsed(_Single, payload[at + 4 : end]), _SINGLE_TABLE)
+        at = end + max(metadata.pop("payload_size", 0), 0)
+        if at > len(payload):
+            raise FrameError("a batch ends within the payload of a message")
+        found.append((metadata, payload[end:at]))
+    return found
+
+
 # ---- protobuf
 
 _Base: Any = GetMessageClass(_BASE)

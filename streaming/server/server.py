@@ -44,6 +44,7 @@ from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine
 from streaming.server.handshakes import Handshakes
 from streaming.server.left_over import KEPT, Addresses, Held
+from streaming.server.websocket.sessions import WebSockets
 
 log = logging.getLogger(__name__)
 
@@ -256,6 +257,7 @@ class Server:
             if security.authentication is not None:
                 anonymous = None if authorization is None else authorization.anonymous
                 app = security.authentication.guarded(app, anonymous)
+            app = WebSockets(self.binary).beside(app)
             app = _with_health(app, engine)  # probes have no token
             if security.authentication is None and not security.insecure:
                 app = not_for_pages(app, "the server", advertised)
@@ -353,9 +355,9 @@ def not_for_pages(app: ASGIApp, what: str, advertised: str | None = None) -> ASG
     """`app` without what a page of another site can send, see `streaming.metrics.browsers`. `what` has the option --insecure."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            if (why := refusal(scope["method"], headers, advertised)) is not None:
+            if (why := refusal(scope.get("method", "GET"), headers, advertised)) is not None:
                 return await JSONResponse({"reason": f"{why}, or start {what} with --insecure"}, 403)(
                     scope, receive, send
                 )

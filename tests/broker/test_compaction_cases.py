@@ -208,7 +208,7 @@ def test_compressed_batches_are_compressed_again(codec: str) -> None:
     topic = Topic()
     messages = (("a", b"1" * 99), ("b", b"2" * 99))
     for left in (messages, (("b", b"3" * 99), ("a", b""))):
-        topic.batch(*left, payload=batches._COMPRESS[codec](batch_of(left)), compression=codec)
+        topic.batch(*left, payload=batches.COMPRESS[codec](batch_of(left)), compression=codec)
     topic.compact()
     (found,) = topic.reader()[1]
     assert found.metadata is not None
@@ -276,7 +276,7 @@ def test_batches_that_unpack_to_too_much_make_compaction_fail(
     """However many there are, few of them are unpacked."""
     unpacks = Mock(wraps=batches.singles)
     monkeypatch.setattr(batches, "singles", unpacks)
-    payload = batches._COMPRESS[codec](unpacked)
+    payload = batches.COMPRESS[codec](unpacked)
     known = {"num_messages_in_batch": messages, "uncompressed_size": len(unpacked), "compression": codec}
     topic = Topic()
     for _ in range(50):
@@ -296,7 +296,7 @@ def test_batches_as_clients_make_them_are_not_too_much(codec: str) -> None:
     topic = Topic()
     for number in range(120):
         messages = [(f"stays-{number}", b"x"), *((f"key-{each}", b"x") for each in range(999))]
-        topic.batch(*messages, payload=batches._COMPRESS[codec](batch_of(messages)), compression=codec)
+        topic.batch(*messages, payload=batches.COMPRESS[codec](batch_of(messages)), compression=codec)
     for _ in range(2):
         topic.compact()
         assert topic.status()["status"] == "SUCCESS"

@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from streaming.server.handshakes import Handshakes
 from streaming.server.rarely import Rarely
@@ -52,6 +54,16 @@ MOST_INPUT = 64 << 20
 """The bytes of input that wait to be parsed, over all connections. A connection that sends more is closed."""
 
 
+MOST_TEXT = 1 << 20
+"""The bytes of a largest message of a WebSocket: Pulsar's webSocketMaxTextFrameSize."""
+
+IDLE_SECONDS = 300.0
+"""A WebSocket on which nothing has come or gone for so long is closed: Pulsar's webSocketSessionIdleTimeoutMillis."""
+
+ABORT = "magnetar.abort"
+"""What the scope of a WebSocket has the function under that ends its connection without a close frame."""
+
+
 class _OwnWords(logging.Filter):
     """Says in our words what uvicorn says of its own accord."""
 
@@ -71,7 +83,8 @@ class HttpServer:
     """Serves an application between `start` and `close`."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        plain = partial(_Impatient, _Shared())
+        shared = _Shared()
+        plain = partial(_Impatient, shared)
         protocol: Any = plain
         if tls is not None:
             handshakes = Handshakes(tls, REQUEST_SECONDS)
@@ -81,9 +94,11 @@ class HttpServer:
 
             protocol = secured
 
+        socket_protocol: Any = partial(_WebSocket, shared)
         config = uvicorn.Config(
             app, http=protocol, lifespan="off", log_config=None, access_log=False, log_level=logging.ERROR, server_header=False, proxy_headers=False,
-            timeout_graceful_shutdown=CLOSE_SECONDS,
+            timeout_graceful_shutdown=CLOSE_SECONDS, ws=socket_protocol, ws_max_size=MOST_TEXT, ws_per_message_deflate=False,
+            ws_ping_interval=None,
         )  # fmt: skip
         config.load()
         logging.getLogger("uvicorn.error").addFilter(_OWN_WORDS)
@@ -110,10 +125,12 @@ class _Shared:
     """What the connections of a server share. Pieces of their input are parsed in turn, for `PARSE_SECONDS` in each round of the loop.
 
     `open`: the connections, the oldest first. `slow`: those with an answer that waits to be read, in the order in which they began to.
+    `of_sockets`: the bytes that came from WebSockets and are not taken.
     """
 
     def __init__(self) -> None:
-        self.slow: dict[_Impatient, None] = {}
+        self.slow: dict[_ReadsAnswers, None] = {}
+        self.of_sockets = 0
         self.open: dict[_Impatient, None] = {}
         self._waiting: deque[_Impatient] = deque()
         self._bytes = self._parsed = 0
@@ -159,7 +176,52 @@ class _Shared:
             asyncio.get_running_loop().call_soon(self._next)
 
 
-class _Impatient(H11Protocol):
+class _ReadsAnswers:
+    """Closes a connection that does not read what is sent to it."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    _shared: _Shared
+    _progress: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """An answer waits to be read. If those of all connections are too large, the one that waits for longest is closed."""
+        super().pause_writing()  # type: ignore[misc]
+        self._expect_progress()
+        slow = self._shared.slow
+        slow[self] = None
+        total = sum(each.transport.get_write_buffer_size() for each in slow)
+        while total > MOST_UNREAD and len(slow) > 1:
+            oldest = next(iter(slow))
+            total -= oldest.transport.get_write_buffer_size()
+            oldest.forget_answer()
+            oldest.transport.abort()
+
+    def resume_writing(self) -> None:
+        """Most of it is read."""
+        super().resume_writing()  # type: ignore[misc]
+        self.forget_answer()
+
+    def forget_answer(self) -> None:
+        """Nothing waits any more."""
+        self._shared.slow.pop(self, None)
+        if self._progress is not None:
+            self._progress.cancel()
+            self._progress = None
+
+    def _expect_progress(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._progress = self.loop.call_later(UNREAD_SECONDS, self._check_progress, unread)
+
+    def _check_progress(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._expect_progress()
+        else:
+            self.forget_answer()
+            self.transport.abort()
+
+
+class _Impatient(_ReadsAnswers, H11Protocol):
     """Closes connections that send no request, or half of one, or do not read. `waits`: some of its input is not parsed yet."""
 
     _former: object = None
@@ -175,7 +237,6 @@ class _Impatient(H11Protocol):
         """A client connects."""
         super().connection_made(transport)
         self._input = bytearray()
-        self._progress: asyncio.TimerHandle | None = None
         everybody = self._shared.open
         if len(everybody) >= MOST_OPEN:
             idle = next((each for each in everybody if each.is_idle), None)
@@ -239,49 +300,20 @@ class _Impatient(H11Protocol):
         else:
             super().send_400_response(msg)
 
-    # -- answers --------------------------------------------------------------------------------------------------
-
-    def pause_writing(self) -> None:
-        """An answer waits to be read. If those of all connections are too large, the one that waits for longest is closed."""
-        super().pause_writing()
-        self._expect_progress()
-        slow = self._shared.slow
-        slow[self] = None
-        total = sum(each.transport.get_write_buffer_size() for each in slow)
-        while total > MOST_UNREAD and len(slow) > 1:
-            oldest = next(iter(slow))
-            total -= oldest.transport.get_write_buffer_size()
-            oldest._forget_answer()
-            oldest.transport.abort()
-
-    def resume_writing(self) -> None:
-        """Most of it is read."""
-        super().resume_writing()
-        self._forget_answer()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         super().connection_lost(exc)
+        self._leave()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """What follows is that of a WebSocket."""
+        self._leave()
+        super().handle_websocket_upgrade(event)
+
+    def _leave(self) -> None:
         self._shared.open.pop(self, None)
-        self._forget_answer()
+        self.forget_answer()
         self._look.cancel()
-
-    def _forget_answer(self) -> None:
-        self._shared.slow.pop(self, None)
-        if self._progress is not None:
-            self._progress.cancel()
-            self._progress = None
-
-    def _expect_progress(self) -> None:
-        unread = self.transport.get_write_buffer_size()
-        self._progress = self.loop.call_later(UNREAD_SECONDS, self._check_progress, unread)
-
-    def _check_progress(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
-            self._expect_progress()
-        else:
-            self._forget_answer()
-            self.transport.abort()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -309,6 +341,78 @@ class _Impatient(H11Protocol):
         elif rest:
             self._rest = rest
             self._check_later()
+
+
+class _WebSocket(_ReadsAnswers, WebSocketsSansIOProtocol):
+    """The connection of a WebSocket, which is closed if nothing comes or goes, or if it does not read."""
+
+    def __init__(self, shared: _Shared, **given: Any) -> None:
+        """`given`: what uvicorn gives a protocol."""
+        super().__init__(**given)
+        self._shared = shared
+        self._queued = self._untaken = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has asked for a WebSocket."""
+        super().connection_made(transport)
+        self._active = self.loop.time()
+        self._look = self.loop.call_later(IDLE_SECONDS, self._check)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        super().connection_lost(exc)
+        self.forget_answer()
+        self._look.cancel()
+        self._count(0)
+
+    def handle_connect(self, event: Any) -> None:
+        """The request that asks for it has come."""
+        super().handle_connect(event)
+        if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            scope: Any = self.scope
+            scope[ABORT] = self.transport.abort
+
+    def data_received(self, data: bytes) -> None:
+        """Input comes. All that is no whole message, or is not taken, is counted."""
+        self._active = self.loop.time()
+        super().data_received(data)
+        self._count(len(self.conn.reader.buffer) + sum(map(len, self.frames)) + self._queued)
+        if self._untaken and self._shared.of_sockets > MOST_INPUT:
+            self.transport.abort()
+
+    def send_receive_event_to_app(self) -> None:
+        """A whole message has come."""
+        self._queued += sum(map(len, self.frames))
+        super().send_receive_event_to_app()
+
+    async def receive(self) -> Any:
+        """The next message."""
+        message: Any = await super().receive()
+        self._queued = max(0, self._queued - len(message.get("text") or message.get("bytes") or b""))
+        self._count(min(self._untaken, len(self.conn.reader.buffer) + self._queued))
+        return message
+
+    async def send(self, message: Any) -> None:
+        """Send a message."""
+        self._active = self.loop.time()
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # uvicorn takes it for an application that has not answered
+
+    def _count(self, size: int) -> None:
+        self._shared.of_sockets += size - self._untaken
+        self._untaken = size
+
+    def _check(self) -> None:
+        idle = self.loop.time() - self._active
+        if idle < IDLE_SECONDS:
+            self._look = self.loop.call_later(IDLE_SECONDS - idle, self._check)
+        elif self.close_sent or not self.handshake_complete:
+            self.transport.abort()
+        else:
+            self.conn.fail(1001, "Idle Timeout")
+            self.handle_parser_exception()
+            self._look = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
 
 class _WithoutSignals(uvicorn.Server):

@@ -31,12 +31,13 @@ _INTO: dict[str, Callable[[bytes, bytearray], int]] = {
     "ZSTD": cramjam.zstd.decompress_into,
     "SNAPPY": cramjam.snappy.decompress_raw_into,
 }
-_COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "LZ4": lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
     "ZSTD": lambda data: bytes(cramjam.zstd.compress(data)),
     "SNAPPY": lambda data: bytes(cramjam.snappy.compress_raw(data)),
     "ZLIB": _deflated,
 }
+"""How clients compress payloads, by codec."""
 
 
 class Undecodable(ValueError):
@@ -91,7 +92,7 @@ def rebatched(
     """The batch with only those messages that `keeps` says. The others stay as markers without a key, so that each message has its
     place."""
     data = b"".join(each.data if kept else _REMOVED for each, kept in zip(messages, keeps, strict=True))
-    compress = _COMPRESS.get(metadata.compression or "")
+    compress = COMPRESS.get(metadata.compression or "")
     return replace(metadata, uncompressed_size=len(data)), data if compress is None else compress(data)
 
 

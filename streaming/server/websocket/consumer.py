@@ -1,0 +1,574 @@
+"""Consumers and readers of a WebSocket (mirrors `ConsumerHandler` and `ReaderHandler`, and of Pulsar's client `ConsumerImpl`, `ReaderImpl`,
+`MultiTopicsConsumerImpl`, `BatchMessageAcker`, `UnAckedMessageTracker` and `NegativeAcksTracker`).
+
+Permits go to the broker as from Pulsar's client: as many as the receiver queue holds, and again whenever half of them are used.
+"""
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from schemas.commands import MessageMetadata
+from streaming.broker.context import namespace_of
+from streaming.protocol.codec import Frame, FrameError, singles
+from streaming.protocol.frames import NotUncompressed, matching, uncompressed
+from streaming.protocol.requests import complete
+from streaming.server.websocket.client import Client, Refused
+from streaming.server.websocket.messages import (
+    Fatal,
+    MessageId,
+    Published,
+    Refusal,
+    delivered,
+    encryption_context,
+)
+from streaming.server.websocket.parameters import ConsumerOptions, ProducerOptions
+from streaming.server.websocket.producer import TopicProducer, partitions
+
+Json = dict[str, Any]
+
+MOST_KNOWN = 100_000
+"""Messages of a consumer that it may have delivered and not seen acknowledged. What is beyond them, the oldest first, is not known any more:
+it is acknowledged as any message of that id, and not before time given back. Pulsar forgets after an hour."""
+
+_LEAST_NACK_DELAY = 100
+_MOST_IDS = 1000
+"""Message ids in a frame."""
+
+_ACK_SECONDS = 0.1
+"""A reader acknowledges what it has read after so long."""
+
+_DEAD = ProducerOptions(None, None, False, 30_000, False, False, 0, 0, 0, None, ())
+
+
+class Received(NamedTuple):
+    """A message that came. `metadata`: its own, of those in a batch of `batch_size`."""
+
+    consumer: "TopicConsumer"
+    id: MessageId
+    payload: bytes
+    metadata: Json
+    redelivery_count: int
+    batch_size: int
+    encryption: Json | None = None
+
+    def text(self) -> str:
+        """It as a WebSocket gets it."""
+        return delivered(
+            self.id.encoded(self.batch_size),
+            self.payload,
+            self.metadata,
+            self.redelivery_count,
+            self.encryption,
+        )
+
+
+class TopicConsumer:
+    """A consumer of one topic, or of one partition. `owner`: who has it."""
+
+    def __init__(self, owner: "WebSocketConsumer", topic: str, place: int) -> None:
+        """`place`: among the topics of the owner; 0 if ids need not tell."""
+        self.topic, self._place = topic, place
+        self._owner, self._client, self._options = owner, owner.client, owner.options
+        self._number = self._client.new_member("consumer", self)
+        self._permits = self._epoch = 0
+        self._open = True
+        self._start = self._options.start
+        self._batches: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
+        """The messages of batches that are not acknowledged, by ledger and entry."""
+        self._read: MessageId | None = None
+        self.reached_end = False
+        index = topic.rpartition("-partition-")[2]
+        self._partition = int(index) if "-partition-" in topic and index.isdigit() else -1
+
+    async def open(self) -> None:
+        """Subscribe. Raises `Refused`."""
+        options = self._options
+        asked: Json = {
+            "topic": self.topic, "subscription": self._owner.subscription, "subType": options.type, "consumer_id": self._number,
+            "consumer_name": self._owner.name, "priority_level": options.priority, "durable": options.durable, "read_compacted": False,
+            "initialPosition": "Earliest" if options.earliest else "Latest", "force_topic_creation": True, "consumer_epoch": self._epoch,
+        }  # fmt: skip
+        if not options.durable and self._start is not None:
+            start: Json = {"ledgerId": self._start.ledger, "entryId": self._start.entry}
+            if self._start.batch_index >= 0:
+                start["batch_index"] = self._start.batch_index
+            asked["start_message_id"] = start
+        await self._client.ask("SUBSCRIBE", asked)
+        self._open, self._permits = True, 0
+        if options.queue:
+            self._flow(options.queue)
+
+    def _flow(self, permits: int) -> None:
+        self._tell("FLOW", messagePermits=permits)
+
+    def _tell(self, cmd: str, **fields: Any) -> None:
+        if self._open:
+            self._client.tell(cmd, {"consumer_id": self._number, **fields})
+
+    def used(self, permits: int = 1) -> None:
+        """So many messages are out of the queue."""
+        self._permits += permits
+        if self._options.queue and self._permits >= self._options.queue // 2:
+            self._flow(self._permits)
+            self._permits = 0
+
+    def wants_one(self) -> None:
+        """Without a queue, ask for the one message that is wanted. quirk: a reader does not, and so gets nothing."""
+        if not self._options.queue and self._options.durable:
+            self._flow(1)
+
+    # -- what comes
+
+    def took(self, frame: Frame) -> None:
+        """A frame for it has come."""
+        if frame.cmd == "MESSAGE":
+            if frame.fields.get("consumer_epoch", self._epoch) >= self._epoch:
+                self._owner.receive(self, self._messages(frame))
+            else:
+                self.used(_messages_in(frame))
+        elif frame.cmd == "REACHED_END_OF_TOPIC":
+            self.reached_end = True
+        elif frame.cmd == "CLOSE_CONSUMER":
+            self._open = False
+            self._owner.forget(self)
+            self._batches.clear()
+            if self._read is not None and self._start is not None:
+                self._start = self._read
+            self._client.begin(self._client.again(self.open))
+
+    def _messages(self, frame: Frame) -> Iterator[Received]:
+        """The messages of an entry. Those that the client can't have are acknowledged, or held if nobody can decrypt them."""
+        where, metadata = frame.fields["message_id"], frame.metadata or {}
+        position = MessageId(where["ledgerId"], where["entryId"], self._partition, topic=self._place)
+        redeliveries, payload = frame.fields.get("redelivery_count", 0), frame.payload or b""
+        count = _messages_in(frame)
+        if metadata.get("encryption_keys"):
+            if self._options.crypto == "CONSUME":
+                context = encryption_context(metadata)
+                yield Received(self, position, payload, metadata, redeliveries, 0, context)
+            elif self._options.crypto == "DISCARD":
+                self.ack_entry(position)
+                self.used(count)
+            return
+        try:
+            payload = uncompressed(_compression(metadata), payload)
+            own = singles(payload, count) if "num_messages_in_batch" in metadata else [(metadata, payload)]
+        except (NotUncompressed, FrameError):  # nobody can read it
+            self.ack_entry(position)
+            self.used(count)
+            return
+        if "num_messages_in_batch" not in metadata:
+            if not self._is_before_start(position):  # quirk: its permit is lost
+                yield Received(self, position, payload, metadata, redeliveries, 0)
+            return
+        acked = frame.fields.get("ack_set")
+        open_ = self._batches[position.ledger, position.entry] = set()
+        while len(self._batches) > MOST_KNOWN:
+            self._batches.popitem(last=False)
+        for index, (single, data) in enumerate(own):
+            is_acked = acked is not None and not _is_set(acked, index)
+            if is_acked or single.get("compacted_out") or self._is_before_start(position, index):
+                self.used()
+                continue
+            open_.add(index)
+            found = {"publish_time": metadata["publish_time"], **single}
+            yield Received(self, position._replace(batch_index=index), data, found, redeliveries, count)
+        if not open_:
+            self.ack_entry(position)
+
+    def _is_before_start(self, position: MessageId, index: int = -1) -> bool:
+        """Whether a reader begins after a message: the broker sends the one that it is to begin after, too."""
+        start = self._start
+        if self._options.durable or start is None or start.ledger != position.ledger:
+            return False
+        if index < 0:
+            return position.entry <= start.entry
+        return position.entry == start.entry and index <= start.batch_index
+
+    # -- what goes
+
+    def ack(self, id: MessageId) -> None:
+        """Acknowledge a message. One of a batch waits for the others."""
+        if id.batch_index >= 0:
+            key = id.ledger, id.entry
+            if (open_ := self._batches.get(key)) is None:
+                return
+            open_.discard(id.batch_index)
+            if open_:
+                return
+            del self._batches[key]
+        self.ack_entry(id)
+
+    def ack_entry(self, id: MessageId) -> None:
+        """Acknowledge an entry."""
+        where = {"ledgerId": id.ledger, "entryId": id.entry}
+        self._tell("ACK", ack_type="Individual", message_id=[where])
+
+    def ack_read(self, id: MessageId) -> None:
+        """A reader has read a message, and all before it."""
+        if self._read is None or not self._owner.ack_is_due:
+            self._owner.ack_is_due = True
+            self._client.later(_ACK_SECONDS, self._owner.ack_all_read)
+        self._read = id
+
+    def flush_read(self) -> None:
+        """Acknowledge what is read."""
+        if self._read is not None:
+            where = {"ledgerId": self._read.ledger, "entryId": self._read.entry}
+            self._tell("ACK", ack_type="Cumulative", message_id=[where])
+
+    def redeliver(self, ids: Iterable[MessageId]) -> None:
+        """Ask for these messages again: for all, if the subscription can't give single ones."""
+        if self._options.type in ("Shared", "Key_Shared"):
+            entries = list(dict.fromkeys((id.ledger, id.entry) for id in ids))
+            for at in range(0, len(entries), _MOST_IDS):
+                some = [
+                    {"ledgerId": ledger, "entryId": each} for ledger, each in entries[at : at + _MOST_IDS]
+                ]
+                self._tell("REDELIVER_UNACKNOWLEDGED_MESSAGES", message_ids=some)
+        else:
+            self._epoch += 1
+            self.used(self._owner.forget(self))
+            self._tell("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_epoch=self._epoch)
+
+    async def unsubscribe(self) -> None:
+        """Give the subscription up. Raises `Refused`."""
+        await self._client.ask("UNSUBSCRIBE", {"consumer_id": self._number})
+        self._open = False
+        self._client.forget("consumer", self._number)
+
+    def close(self) -> None:
+        """Close it alone: its topic is gone."""
+        self._owner.forget(self)
+        self._tell("CLOSE_CONSUMER", request_id=0)
+        self._open = False
+        self._client.forget("consumer", self._number)
+
+
+class WebSocketConsumer:
+    """The consumer of a WebSocket, or its reader, of any number of topics. `wake`: is called when there may be something to deliver, and
+    `count` with the bytes that wait, and whether they wait since now."""
+
+    def __init__(
+        self,
+        client: Client,
+        subscription: str,
+        options: ConsumerOptions,
+        wake: Callable[[], None],
+        count: Callable[[int, bool], None],
+    ) -> None:
+        self.client, self.options, self._wake, self._count = client, options, wake, count
+        self._is_reader = not subscription
+        self.subscription = subscription or f"reader-{uuid.uuid4().hex[:10]}"
+        self.name = options.name or uuid.uuid4().hex[:5]
+        self.ack_is_due = self._is_multiple = False
+        self._places = 0
+        self._of: dict[str, TopicConsumer] = {}
+        self._queue: deque[Received] = deque()
+        self._bytes = self._kept = 0
+        """Bytes of messages that wait, and of those that the client has and that may be dead letters."""
+        self._given: OrderedDict[MessageId, _Given] = OrderedDict()
+        """Messages that the client has and has not acknowledged."""
+        self._unacked: OrderedDict[MessageId, float] = OrderedDict()
+        """When they have taken too long (s)."""
+        self._nacked: OrderedDict[MessageId, tuple[_Given, float]] = OrderedDict()
+        """Those that it wants again, and when (s)."""
+        self._grave: TopicProducer | None = None
+        """The producer of dead letters."""
+        self._digging = asyncio.Lock()
+        self._most = 0 if options.pull else max(options.queue, 1)
+        self._pending = 0
+        self._asked = False
+
+    async def open(self, topics: Sequence[str]) -> None:
+        """Subscribe to topics. Raises `Refused`."""
+        self._is_multiple = len(topics) > 1
+        for topic in topics:
+            for each in await partitions(self.client, topic):
+                await self._subscribe(each)
+
+    async def _subscribe(self, topic: str) -> None:
+        self._places += self._is_multiple
+        consumer = self._of[topic] = TopicConsumer(self, topic, self._places)
+        try:
+            await consumer.open()
+        except BaseException:
+            del self._of[topic]
+            raise
+
+    async def open_pattern(self, pattern: str) -> None:
+        """Subscribe to all topics that match a pattern, and to those that come. Raises `Refused`."""
+        self._is_multiple = True
+        namespace = namespace_of(pattern)
+        asked = {"namespace": namespace, "mode": "PERSISTENT"}
+        found = (await self.client.ask("GET_TOPICS_OF_NAMESPACE", asked)).fields.get("topics", [])
+        for topic in _matching(pattern, found):
+            await self._subscribe(topic)
+        await self.client.watch_topics(namespace, pattern.partition("://")[2], self._change_topics)
+
+    def _change_topics(self, frame: Frame) -> None:
+        """Topics of the pattern have come and gone."""
+        for topic in frame.fields.get("deleted_topics", ()):
+            if (consumer := self._of.pop(topic, None)) is not None:
+                consumer.close()
+        came = [*frame.fields.get("new_topics", ()), *frame.fields.get("topic", ())]
+        if new := [each for each in came if each not in self._of]:
+            self.client.begin(self._join(new))
+
+    async def _join(self, topics: list[str]) -> None:
+        for topic in topics:
+            try:
+                if topic not in self._of:
+                    await self._subscribe(topic)
+            except Refused:  # it may be gone again
+                continue
+
+    @property
+    def reached_end(self) -> bool:
+        """Whether nothing more can come."""
+        return bool(self._of) and all(each.reached_end for each in self._of.values())
+
+    # -- messages
+
+    def receive(self, consumer: TopicConsumer, messages: Iterable[Received]) -> None:
+        """Messages have come."""
+        for each in messages:
+            if self.options.max_redeliver and each.redelivery_count > self.options.max_redeliver:
+                self._bury(each)
+                consumer.used()
+                continue
+            self._queue.append(each)
+            self._bytes += _size(each)
+        self._asked = False
+        self._count(self._bytes + self._kept, False)
+        self._wake()
+
+    def forget(self, consumer: TopicConsumer) -> int:
+        """Forget the messages of a consumer that nobody has got. Returns how many they are."""
+        kept = deque(each for each in self._queue if each.consumer is not consumer)
+        gone = len(self._queue) - len(kept)
+        self._queue, self._asked = kept, False
+        self._bytes = sum(map(_size, kept))
+        self._count(self._bytes + self._kept, True)
+        return gone
+
+    def next_text(self) -> str | None:
+        """What the client gets next; None: nothing, for now."""
+        if self._pending >= self._most:
+            return None
+        if not self._queue:
+            if not self._asked:
+                self._asked = True
+                for each in self._of.values():
+                    each.wants_one()
+            return None
+        found = self._queue.popleft()
+        self._bytes -= _size(found)
+        self._count(self._bytes + self._kept, True)
+        self._pending += 1
+        found.consumer.used()
+        if self._is_reader:
+            found.consumer.ack_read(found.id)
+        else:
+            self._deliver(found)
+        return found.text()
+
+    def _deliver(self, found: Received) -> None:
+        limit = self.options.max_redeliver
+        self._release(found.id)
+        dead = found if limit and found.redelivery_count >= limit else None
+        self._given[found.id] = _Given(found.consumer, dead)
+        self._kept += 0 if dead is None else _size(dead)
+        if self.options.ack_timeout:
+            if not self._unacked:
+                self.client.later(self.options.ack_timeout / 1000, self._check_unacked)
+            self._unacked[found.id] = time.monotonic() + self.options.ack_timeout / 1000
+        while len(self._given) > MOST_KNOWN:
+            oldest = next(iter(self._given))
+            self._release(oldest)
+            self._unacked.pop(oldest, None)
+
+    def _release(self, id: MessageId) -> "_Given | None":
+        """The client has a message no more."""
+        given = self._given.pop(id, None)
+        if given is not None and given.dead is not None:
+            self._kept -= _size(given.dead)
+        return given
+
+    # -- what the client says
+
+    def permit(self, messages: int) -> None:
+        """The client wants so many messages. quirk: of no effect unless it pulls."""
+        if self.options.pull:
+            self._pending -= messages
+            self._wake()
+
+    def resume(self) -> None:
+        """The client has done with a message."""
+        if not self.options.pull:
+            self._pending -= 1
+            self._wake()
+
+    def ack(self, id: MessageId) -> None:
+        """The client acknowledges a message."""
+        self._unacked.pop(id, None)
+        given = self._release(id)
+        if (consumer := self._consumer_of(given)) is not None:
+            consumer.ack(id)
+        self.resume()
+
+    def nack(self, id: MessageId) -> None:
+        """The client wants a message again, later. Raises `Fatal` if nobody knows of which topic it is."""
+        self._unacked.pop(id, None)
+        given = self._release(id)
+        if (consumer := self._consumer_of(given)) is None:
+            raise Fatal("IllegalArgumentException")
+        delay = max(self.options.nack_delay, _LEAST_NACK_DELAY) / 1000
+        if not self._nacked:
+            self.client.later(delay, self._check_nacked)
+        dead = None if given is None else given.dead
+        self._nacked[id] = _Given(consumer, dead), time.monotonic() + delay
+        while len(self._nacked) > MOST_KNOWN:
+            self._nacked.popitem(last=False)
+        self.resume()
+
+    def _consumer_of(self, given: "_Given | None") -> TopicConsumer | None:
+        """Whose message it is. quirk: an id alone tells it for one topic only."""
+        if given is not None:
+            return given.consumer
+        return next(iter(self._of.values())) if len(self._of) == 1 else None
+
+    def _check_nacked(self) -> None:
+        now = time.monotonic()
+        due: list[tuple[MessageId, _Given]] = []
+        while self._nacked:
+            id, (given, when) = next(iter(self._nacked.items()))
+            if when > now:
+                self.client.later(when - now, self._check_nacked)
+                break
+            del self._nacked[id]
+            due.append((id, given))
+        self._redeliver(due)
+
+    def _check_unacked(self) -> None:
+        now = time.monotonic()
+        due: list[tuple[MessageId, _Given]] = []
+        while self._unacked:
+            id, when = next(iter(self._unacked.items()))
+            if when > now:
+                self.client.later(when - now, self._check_unacked)
+                break
+            del self._unacked[id]
+            if (given := self._release(id)) is not None:
+                due.append((id, given))
+        self._redeliver(due)
+
+    def _redeliver(self, due: list[tuple[MessageId, "_Given"]]) -> None:
+        wanted: dict[TopicConsumer, list[MessageId]] = {}
+        for id, (consumer, dead) in due:
+            if dead is not None and self.options.type in ("Shared", "Key_Shared"):
+                self._bury(dead)
+            else:
+                wanted.setdefault(consumer, []).append(id)
+        for consumer, ids in wanted.items():
+            consumer.redeliver(ids)
+
+    # -- dead letters
+
+    def _bury(self, message: Received) -> None:
+        self.client.begin(self._bury_later(message))
+
+    async def _bury_later(self, message: Received) -> None:
+        """Publish a message to the dead letter topic, and acknowledge it then."""
+        topic = complete(self.options.dead_letter_topic or "")
+        try:
+            async with self._digging:
+                if self._grave is None:
+                    chance = uuid.uuid4().hex[:5]
+                    name = f"{message.consumer.topic}-{self.subscription}-{self.name}-{chance}-DLQ"
+                    grave = TopicProducer(self.client, topic, _DEAD._replace(name=name))
+                    await grave.open()
+                    self._grave = grave
+        except Refused:
+            message.consumer.redeliver([message.id])
+            return
+        own = {pair["key"]: pair["value"] for pair in message.metadata.get("properties", ())}
+        where = {"REAL_TOPIC": message.consumer.topic, "REAL_SUBSCRIPTION": self.subscription}
+        origin = dict.fromkeys(("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME"), str(message.id))
+        found = Published(
+            message.payload,
+            key=message.metadata.get("partition_key"),
+            properties=dict(sorted({**own, **where, **origin}.items())),
+            event_time=message.metadata.get("event_time"),
+        )
+
+        def done(result: MessageId | Refusal) -> None:
+            if isinstance(result, MessageId):
+                message.consumer.ack(message.id)
+            else:
+                message.consumer.redeliver([message.id])
+
+        self._grave.send(found, done)
+
+    # -- the end
+
+    def ack_all_read(self) -> None:
+        """Acknowledge what is read of each topic."""
+        self.ack_is_due = False
+        for each in self._of.values():
+            each.flush_read()
+
+    async def unsubscribe(self) -> None:
+        """Give the subscription up. Raises `Refused`."""
+        for each in self._of.values():
+            await each.unsubscribe()
+        self._of.clear()
+        self._queue.clear()
+        self._bytes = 0
+        self._count(self._kept, True)
+
+    def close(self) -> None:
+        """The WebSocket is closed."""
+        self.ack_all_read()
+        self._queue.clear()
+        self._count(0, True)
+
+
+class _Given(NamedTuple):
+    """A message that the client has. `dead`: itself, if it is not to be delivered again."""
+
+    consumer: TopicConsumer
+    dead: Received | None = None
+
+
+def _matching(pattern: str, topics: list[str]) -> list[str]:
+    found = matching(pattern, topics)
+    return topics if found is None else found
+
+
+def _size(message: Received) -> int:
+    return _OVERHEAD + len(message.payload)
+
+
+_OVERHEAD = 1000
+"""Bytes of memory that a message takes besides its payload."""
+
+
+def _messages_in(frame: Frame) -> int:
+    found: int = (frame.metadata or {}).get("num_messages_in_batch", 1)
+    return found
+
+
+def _is_set(words: list[int], index: int) -> bool:
+    word = index >> 6
+    return word < len(words) and bool(words[word] >> (index & 63) & 1)
+
+
+def _compression(metadata: Json) -> MessageMetadata:
+    names = ("compression", "uncompressed_size")
+    found = {name: metadata[name] for name in names if name in metadata}
+    return MessageMetadata(producer_name="", sequence_id=0, publish_time=0, **found)

@@ -1,0 +1,371 @@
+"""The WebSockets of a server: an ASGI application (mirrors `WebSocketService` and its servlets, and `AbstractWebSocketHandler`)."""
+
+import asyncio
+import html
+import logging
+from collections import deque
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streaming.broker.errors import BrokerError
+from streaming.protocol.codec import Frame
+from streaming.server.admin.http import ABORT
+from streaming.server.authentication import NotAuthenticated, TokenAuthentication
+from streaming.server.binary import BinaryServer
+from streaming.server.stalled import Stalled
+from streaming.server.websocket import messages
+from streaming.server.websocket.client import Client, Refused
+from streaming.server.websocket.consumer import WebSocketConsumer
+from streaming.server.websocket.messages import Dropped, Fatal, MessageId, NotJson, Refusal
+from streaming.server.websocket.parameters import (
+    Asked,
+    BadParameter,
+    BadPath,
+    NoKeyReader,
+    asked,
+    consumer_options,
+    kind_of,
+    producer_options,
+    reader_options,
+)
+from streaming.server.websocket.producer import WebSocketProducer
+
+log = logging.getLogger(__name__)
+
+MOST_ANSWERS = 1000
+"""Answers that wait for a client to read, and messages of a producer that wait for their receipts. While there are more, nothing is read
+from it."""
+
+_STATUS = {
+    "AuthenticationError": 401, "AuthorizationError": 403, "TopicNotFound": 404, "ProducerBusy": 409, "ConsumerBusy": 409,
+    "ProducerFenced": 409, "IncompatibleSchema": 409, "TooManyRequests": 429, "ProducerBlockedQuotaExceededError": 503,
+    "ProducerBlockedQuotaExceededException": 503, "TopicTerminatedError": 503, "_Timeout": 504,
+}  # fmt: skip
+"""The status of an answer to a WebSocket that is refused, by the error of the broker. All others are 500."""
+
+_INTERNAL_ERROR, _GOING_AWAY = 1011, 1001
+
+
+class WebSockets:
+    """Serves WebSockets, and is an application for them."""
+
+    def __init__(self, server: BinaryServer) -> None:
+        self._server = server
+        self._waiting = Stalled[_Session]()
+
+    def beside(self, app: ASGIApp) -> ASGIApp:
+        """`app`, and WebSockets at their paths."""
+
+        async def either(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["raw_path"].decode("latin-1") if "raw_path" in scope else scope.get("path", "")
+            if scope["type"] == "websocket":
+                await self._serve(path, scope, receive, send)
+            elif scope["type"] == "http" and kind_of(path) is not None:
+                what = f"HTTP method {scope['method']} is not supported by this URL"
+                await _page(405, what, path)(scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return either
+
+    async def _serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        session = _Session(self._server, scope, receive, send, self._count)
+        try:
+            await session.run(path)
+        except Exception as error:
+            self._server.bugs.error("a WebSocket can't be served, which is a bug in Magnetar: %r", error)
+            scope[ABORT]()
+        finally:
+            session.close()
+            self._waiting.count(session, 0, goes_on=True)
+
+    def _count(self, session: "_Session", size: int, goes_on: bool) -> None:
+        """So many bytes wait for a client, since now if it `goes_on`."""
+        self._waiting.count(session, size, goes_on=goes_on)
+        limit = self._server.limits.held
+        while size and self._waiting.total > limit:
+            first = self._waiting.first
+            self._waiting.count(first, 0, goes_on=True)
+            first.drop()
+            self._server.exceeded("held", "a WebSocket is closed: too much waits for clients that do not read, and for it for longest")  # fmt: skip
+
+
+class _Session:
+    """One WebSocket."""
+
+    def __init__(self, server: BinaryServer, scope: Scope, receive: Receive, send: Send, count: Any) -> None:
+        self._server, self._scope, self._receive, self._send = server, scope, receive, send
+        self._count_all = count
+        self._client: Client | None = None
+        self._producer: WebSocketProducer | None = None
+        self._consumer: WebSocketConsumer | None = None
+        self._is_reader = False
+        self._out: deque[str] = deque()
+        self._wake, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._ended = asyncio.Event()
+        self._reason: tuple[int, str] | None = None
+
+    # -- opening
+
+    async def run(self, path: str) -> None:
+        """Open it, and serve it until it is closed."""
+        await self._receive()  # websocket.connect
+        try:
+            await self._open(path)
+        except BadPath as error:
+            return await self._refuse(500, str(error), path)
+        except BadParameter as error:
+            if self._is_reader:
+                return await self._refuse(500, f"Failed to create reader: {error}", path)
+            return await self._refuse(400, f"Invalid query params: {error}", path)
+        except NoKeyReader as error:
+            return await self._refuse(500, f"Failed to create producer/consumer: {error}", path)
+        except Refused as error:
+            status, what = _STATUS.get(error.code, 500), "Failed to create producer/consumer"
+            if self._is_reader:
+                status, what = 500, "Failed to create reader"
+            told = error if self._client is None else self._client.told(error)
+            return await self._refuse(status, f"{what}: {told}", path)
+        except _NotAllowed as error:
+            return await self._refuse(error.status, str(error), path)
+        await self._send({"type": "websocket.accept"})
+        await self._talk()
+        return None
+
+    async def _open(self, path: str) -> None:
+        kind = kind_of(path)
+        if kind is None:
+            raise _NotAllowed(404, "Not Found")
+        self._is_reader = kind == "reader"
+        token = self._token()
+        wanted = asked(kind, path, self._scope["query_string"].decode("latin-1"))
+        if kind == "producer":
+            self._check_role(wanted, token)
+            producer_wanted = producer_options(wanted.query)
+            client = await self._connect(token)
+            self._producer = WebSocketProducer(client, producer_wanted)
+            await self._producer.open(wanted.topics[0])
+            return
+        options = reader_options(wanted.query) if kind == "reader" else consumer_options(wanted)
+        self._check_role(wanted, token)
+        client = await self._connect(token)
+        self._consumer = WebSocketConsumer(client, wanted.subscription, options, self._wake.set, self._count)
+        if wanted.pattern is not None:
+            await self._consumer.open_pattern(wanted.pattern)
+        else:
+            await self._consumer.open(wanted.topics)
+
+    async def _connect(self, token: str | None) -> Client:
+        self._client = Client(self._server, token, self._scope.get("client"), self.lost)
+        await self._client.connect()
+        return self._client
+
+    def _token(self) -> str | None:
+        """The client's token: in the header, or in the query, where pages can put it. Raises `_NotAllowed`."""
+        authentication = self._server.authentication
+        if authentication is None:
+            return None
+        token = _given_token(self._scope)
+        authorization = self._server.authorization
+        try:
+            if token is None:
+                raise NotAuthenticated("no token")
+            authentication.expiry(token)
+        except NotAuthenticated:
+            if authorization is None or authorization.anonymous is None:
+                raise _NotAllowed(401, "Authentication required") from None
+            return None
+        return token
+
+    def _check_role(self, wanted: Asked, token: str | None) -> None:
+        """Raise `_NotAllowed` if the client's role may not use the topic."""
+        authentication, authorization = self._server.authentication, self._server.authorization
+        if authorization is None or authentication is None:
+            return
+        role = _role(authentication, token) or authorization.anonymous or ""
+        topic = wanted.pattern or wanted.topics[0]
+        cmd = "PRODUCER" if wanted.kind == "producer" else "SUBSCRIBE"
+        try:
+            fields = {"topic": topic, "subscription": wanted.subscription}
+            authorization.check_frame(role, Frame("", cmd, fields))
+        except BrokerError:
+            raise _NotAllowed(403, "Not authorized") from None
+
+    async def _refuse(self, status: int, why: str, path: str) -> None:
+        log.info("a WebSocket is refused: %s: %s", unquote(path), why)
+        await _page(status, why, path)(self._scope, self._receive, self._send)
+
+    # -- open
+
+    async def _talk(self) -> None:
+        writer = asyncio.create_task(self._write())
+        reader = asyncio.create_task(self._read())
+        over = asyncio.create_task(self._ended.wait())
+        tasks = {writer, reader, over}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+            if self._reason is not None:
+                code, reason = self._reason
+                await self._send({"type": "websocket.close", "code": code, "reason": _short(reason)})
+        except Fatal as error:
+            await self._send(
+                {"type": "websocket.close", "code": _INTERNAL_ERROR, "reason": _short(str(error))}
+            )
+        except Dropped as error:
+            log.info("a WebSocket is closed: %s", error)
+            self._scope[ABORT]()
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self) -> None:
+        """Send what is due."""
+        while True:
+            text = self._next_text()
+            if text is None:
+                self._wake.clear()
+                await self._wake.wait()
+            else:
+                await self._send({"type": "websocket.send", "text": text})
+
+    def _next_text(self) -> str | None:
+        if self._out:
+            text = self._out.popleft()
+            self._make_room()
+            return text
+        return None if self._consumer is None else self._consumer.next_text()
+
+    def _answer(self, text: str) -> None:
+        self._out.append(text)
+        self._wake.set()
+
+    def _make_room(self) -> None:
+        pending = 0 if self._producer is None else self._producer.pending
+        if len(self._out) + pending < MOST_ANSWERS:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    async def _read(self) -> None:
+        """Take what the client sends, until it has closed."""
+        assert self._client is not None
+        while True:
+            message: Message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            if (text := message.get("text")) is None:  # quirk: Pulsar takes no notice of binary messages
+                continue
+            if self._producer is not None:
+                self._publish(self._producer, text)
+            elif self._consumer is not None:
+                await self._obey(self._consumer, text)
+            self._make_room()
+            await self._room.wait()
+            await self._client.drained()
+
+    def _publish(self, producer: WebSocketProducer, text: str) -> None:
+        found = messages.published(text, is_encrypted=producer.is_encrypted)
+        if isinstance(found, Refusal):
+            self._answer(messages.refused(found))
+            return
+        context = found.context
+
+        def done(result: MessageId | Refusal) -> None:
+            if isinstance(result, MessageId):
+                self._answer(messages.receipt(result.encoded(), context))
+            else:
+                self._answer(messages.refused(result._replace(context=context)))
+            self._make_room()
+
+        producer.send(found, done)
+
+    async def _obey(self, consumer: WebSocketConsumer, text: str) -> None:
+        try:
+            command = messages.command(text)
+        except NotJson as error:
+            raise Dropped(str(error)) from None
+        match command["type"]:
+            case "isEndOfTopic":
+                self._answer(messages.end_of_topic(reached=consumer.reached_end))
+            case _ if self._is_reader:
+                consumer.resume()
+            case "permit":
+                if command["permitMessages"] is None:
+                    raise Dropped("Missing required permitMessages field for 'permit' command")
+                consumer.permit(command["permitMessages"])
+            case "unsubscribe":
+                try:
+                    await consumer.unsubscribe()
+                except Refused as error:
+                    raise Dropped(f"it can't unsubscribe: {error}") from None
+            case "negativeAcknowledge":
+                consumer.nack(MessageId.of(command["messageId"]))
+            case _:
+                consumer.ack(MessageId.of(command["messageId"]))
+
+    def _count(self, size: int, goes_on: bool) -> None:
+        self._count_all(self, size, goes_on)
+
+    # -- the end
+
+    def lost(self) -> None:
+        """The connection to the broker has ended."""
+        self._reason = self._reason or (_INTERNAL_ERROR, "the connection to the broker was closed")
+        self._ended.set()
+
+    def drop(self) -> None:
+        """End it at once."""
+        self._scope[ABORT]()
+
+    def close(self) -> None:
+        """It is closed: its producer or consumer goes, too."""
+        if self._producer is not None:
+            self._producer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+        if self._client is not None:
+            self._client.close()
+
+
+class _NotAllowed(Exception):
+    """A WebSocket is refused with this HTTP status."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def _given_token(scope: Scope) -> str | None:
+    header = dict(scope["headers"]).get(b"authorization")
+    if header is not None:
+        scheme, _, token = header.decode("latin-1").partition(" ")
+        return token if scheme == "Bearer" else None
+    return None
+
+
+def _role(authentication: TokenAuthentication, token: str | None) -> str:
+    return "" if token is None else authentication.principal({"auth_data": token})
+
+
+def _short(reason: str) -> str:
+    """A reason fits into a frame of 125 bytes, with its code."""
+    return reason.encode()[:120].decode(errors="ignore")
+
+
+def _page(status: int, what: str, path: str) -> Response:
+    """An answer with an error as Jetty gives it."""
+    text, uri = html.escape(what).replace("&#x27;", "&apos;"), html.escape(path)
+    title = f"{status} {text}"
+    body = (
+        f"<html>\n<head>\n<title>Error {title}</title>\n</head>\n<body><h2>HTTP ERROR {title}</h2>\n<table>\n"
+        f"<tr><th>URI:</th><td>{uri}</td></tr>\n<tr><th>STATUS:</th><td>{status}</td></tr>\n"
+        f"<tr><th>MESSAGE:</th><td>{text}</td></tr>\n</table>\n</body>\n</html>\n"
+    )
+    return Response(body, status, media_type="text/html;charset=iso-8859-1")
