@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from streaming.server.websocket.messages import MessageId
+from tests.authorization.questions import NOBODY, SUPERUSER, token
 
 ANSWER_SECONDS = 20.0
 """An answer that takes longer is none."""
@@ -30,7 +31,7 @@ class Talk:
     """A conversation with the broker at `address` (host and port of its web service). `heard`: what came back, in its order."""
 
     def __init__(self, address: str, name: str, token: str | None = None) -> None:
-        self._address, self._token = address, token
+        self._address, self.token = address, token
         self.topic = f"persistent/public/default/{name}"
         self.heard: list[Any] = []
         self._sockets: dict[str, ClientConnection] = {}
@@ -40,7 +41,7 @@ class Talk:
     def open(self, name: str, path: str, **headers: str) -> None:
         """Open a WebSocket. `path`: without ``/ws/``; ``{t}`` is the topic of the conversation."""
         url = f"ws://{self._address}/ws/{path.replace('{t}', self.topic)}"
-        token = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        token = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         try:
             self._sockets[name] = connect(
                 url, open_timeout=60, legacy=True, max_size=None, additional_headers={**token, **headers}
@@ -103,8 +104,8 @@ class Talk:
         url = f"http://{self._address}/admin/v2/{path.replace('{t}', self.topic)}"
         request = urllib.request.Request(url, body.encode() or None, method=method)
         request.add_header("Content-Type", "application/json")
-        if self._token is not None:
-            request.add_header("Authorization", f"Bearer {self._token}")
+        if self.token is not None:
+            request.add_header("Authorization", f"Bearer {self.token}")
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 text = answer.read()
@@ -590,11 +591,53 @@ CONVERSATIONS: dict[str, Callable[[Talk], None]] = {
 }  # fmt: skip
 
 
+def roles(talk: Talk) -> None:
+    """Who may open what, with tokens and authorization."""
+    talk.call("PUT", "{t}")
+    for role in ("produce", "consume"):
+        talk.call("POST", f"namespaces/public/default/permissions/{role}r", json.dumps([role]))
+    of = {role: token(role) for role in ("producer", "consumer", "stranger", NOBODY)}
+    everything = "v2/producer/{t}", "v2/consumer/{t}/s", "v2/reader/{t}"
+    for role, text in (*of.items(), (SUPERUSER, token(SUPERUSER))):
+        for path in everything:
+            talk.open(role, path, Authorization=f"Bearer {text}")
+        talk.close_all()
+    for header in (
+        "",
+        "Bearer x",
+        of["producer"],
+        f"Basic {of['producer']}",
+        f"Bearer {token('producer', exp=1)}",
+    ):
+        talk.open("refused", everything[0], Authorization=header)
+    talk.token = None
+    for path in (
+        *everything,
+        f"{everything[0]}?token={of['producer']}",
+        f"{everything[0]}?token={of['consumer']}",
+        f"{everything[0]}?token=x",
+    ):
+        talk.open("no header", path)
+    talk.open("both", f"{everything[0]}?token={of['producer']}", Authorization="Bearer x")
+    talk.open("both", f"{everything[0]}?token=x", Authorization=f"Bearer {of['producer']}")
+    own = {"Authorization": f"Bearer {of['producer']}"}
+    for path in ("persistent/nope/default/t", "persistent/public/nope/t", "bad/public/default/t"):
+        talk.open("refused", f"v2/producer/{path}", **own)
+        talk.open("root", f"v2/producer/{path}", Authorization=f"Bearer {token(SUPERUSER)}")
+    talk.open("refused", "v2/consumer/{t}/s?receiverQueueSize=x", **own)
+    talk.open("refused", "v2/producer/{t}?sendTimeoutMillis=x", Authorization=f"Bearer {of['consumer']}")
+    name = talk.topic.rpartition("/")[2]
+    for other in ("public/default", "other/default", "public/nope"):
+        path = f"v3/consumer/several?topics={name},persistent://{other}/{name}-2"
+        talk.open("several", path, Authorization=f"Bearer {of['consumer']}")
+
+
 def held(address: str, name: str) -> list[Any]:
     """Hold a conversation with the broker there. Returns what came back."""
-    talk = Talk(address, name.replace("_", "-"))
+    conversation = CONVERSATIONS.get(name, roles)
+    talk = Talk(address, name.replace("_", "-"), token(SUPERUSER) if conversation is roles else None)
     try:
-        CONVERSATIONS[name](talk)
+        conversation(talk)
     finally:
         talk.close_all()
     return talk.heard

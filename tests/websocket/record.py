@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from tests.authorization.questions import SETTINGS as AUTHORIZATION
+from tests.authorization.questions import SUPERUSER, token
 from tests.parity.pulsar import VERSION, LocalPulsar
 from tests.server.conftest import Running, running_on
 from tests.websocket.conversations import CONVERSATIONS, held
@@ -41,6 +43,13 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, LocalPulsar(Path(folder), SETTINGS, given.pulsar) as broker:
         said = {name: held(f"127.0.0.1:{broker.ports.admin}", name) for name in CONVERSATIONS}
+    own = {
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": f"token:{token(SUPERUSER)}",
+    }
+    protected = LocalPulsar(Path(folder), SETTINGS | AUTHORIZATION | own, given.pulsar, token(SUPERUSER))
+    with protected as broker:
+        said["roles"] = held(f"127.0.0.1:{broker.ports.admin}", "roles")
     if not given.compare:
         lines = ",\n".join(
             f'"{name}": [\n' + ",\n".join(json.dumps(each, ensure_ascii=False) for each in heard) + "\n]"
@@ -49,6 +58,7 @@ def main() -> None:
         RECORDED.write_text(f"{{\n{lines}\n}}\n")
         return
     with running_on(standalone) as server:
+        del said["roles"]  # the test holds it with a server that has tokens
         for name, heard in said.items():
             for real, ours in zip(heard, held(address_of(server), name), strict=False):
                 if real != ours:

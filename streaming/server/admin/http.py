@@ -410,7 +410,7 @@ class _WebSocket(_ReadsAnswers, WebSocketsSansIOProtocol):
         elif self.close_sent or not self.handshake_complete:
             self.transport.abort()
         else:
-            self.conn.fail(1001, "Idle Timeout")
+            self.conn.fail(1001, f"Idle timeout expired: {IDLE_SECONDS * 1000:.0f} ms")
             self.handle_parser_exception()
             self._look = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 

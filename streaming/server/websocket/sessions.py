@@ -5,7 +5,7 @@ import html
 import logging
 from collections import deque
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,8 +64,12 @@ class WebSockets:
             if scope["type"] == "websocket":
                 await self._serve(path, scope, receive, send)
             elif scope["type"] == "http" and kind_of(path) is not None:
-                what = f"HTTP method {scope['method']} is not supported by this URL"
-                await _page(405, what, path)(scope, receive, send)
+                status, what = 405, f"HTTP method {scope['method']} is not supported by this URL"
+                try:
+                    _token(self._server, scope)
+                except _NotAllowed as error:
+                    status, what = error.status, str(error)
+                await _page(status, what, path)(scope, receive, send)
             else:
                 await app(scope, receive, send)
 
@@ -141,7 +145,7 @@ class _Session:
         if kind is None:
             raise _NotAllowed(404, "Not Found")
         self._is_reader = kind == "reader"
-        token = self._token()
+        token = _token(self._server, self._scope)
         wanted = asked(kind, path, self._scope["query_string"].decode("latin-1"))
         if kind == "producer":
             self._check_role(wanted, token)
@@ -164,36 +168,21 @@ class _Session:
         await self._client.connect()
         return self._client
 
-    def _token(self) -> str | None:
-        """The client's token: in the header, or in the query, where pages can put it. Raises `_NotAllowed`."""
-        authentication = self._server.authentication
-        if authentication is None:
-            return None
-        token = _given_token(self._scope)
-        authorization = self._server.authorization
-        try:
-            if token is None:
-                raise NotAuthenticated("no token")
-            authentication.expiry(token)
-        except NotAuthenticated:
-            if authorization is None or authorization.anonymous is None:
-                raise _NotAllowed(401, "Authentication required") from None
-            return None
-        return token
-
     def _check_role(self, wanted: Asked, token: str | None) -> None:
         """Raise `_NotAllowed` if the client's role may not use the topic."""
         authentication, authorization = self._server.authentication, self._server.authorization
         if authorization is None or authentication is None:
             return
         role = _role(authentication, token) or authorization.anonymous or ""
-        topic = wanted.pattern or wanted.topics[0]
         cmd = "PRODUCER" if wanted.kind == "producer" else "SUBSCRIBE"
-        try:
+        for topic in wanted.topics or (wanted.pattern,):
             fields = {"topic": topic, "subscription": wanted.subscription}
-            authorization.check_frame(role, Frame("", cmd, fields))
-        except BrokerError:
-            raise _NotAllowed(403, "Not authorized") from None
+            try:
+                authorization.check_frame(role, Frame("", cmd, fields))
+            except BrokerError as error:
+                if str(error).startswith("Client is not authorized"):
+                    raise _NotAllowed(403, "Not authorized") from None
+                raise _NotAllowed(500, "Server error") from None
 
     async def _refuse(self, status: int, why: str, path: str) -> None:
         log.info("a WebSocket is refused: %s: %s", unquote(path), why)
@@ -342,12 +331,25 @@ class _NotAllowed(Exception):
         self.status = status
 
 
-def _given_token(scope: Scope) -> str | None:
+def _token(server: BinaryServer, scope: Scope) -> str | None:
+    """The token of a request: in its header, or else in the query, where pages can put it. None: everybody may connect. Raises `_NotAllowed`."""
+    if server.authentication is None:
+        return None
     header = dict(scope["headers"]).get(b"authorization")
-    if header is not None:
-        scheme, _, token = header.decode("latin-1").partition(" ")
-        return token if scheme == "Bearer" else None
-    return None
+    if header is None:
+        token = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+    else:
+        scheme, _, value = header.decode("latin-1").partition(" ")
+        token = value if scheme == "Bearer" else None
+    try:
+        if token is None:
+            raise NotAuthenticated("no token")
+        server.authentication.expiry(token)
+    except NotAuthenticated:
+        if server.authorization is None or server.authorization.anonymous is None:
+            raise _NotAllowed(401, "Authentication required") from None
+        return None
+    return token
 
 
 def _role(authentication: TokenAuthentication, token: str | None) -> str:
