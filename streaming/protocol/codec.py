@@ -18,6 +18,7 @@ from crc32c import crc32c
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from streaming.protocol import pulsar_api_pb2
 
@@ -288,12 +289,31 @@ def singles(payload: bytes, messages: int) -> list[tuple[dict[str, Any], bytes]]
     return found
 
 
+def encode_message_id(fields: Mapping[str, Any], topic: int = 0) -> bytes:
+    """The bytes of a MessageIdData. `topic`: a number that `decode_message_id` finds again; 0: none."""
+    found: bytes = _MessageId(**fields).SerializeToString()
+    return found + _TOPIC.pack(_TOPIC_TAG, topic) if topic else found
+
+
+def decode_message_id(data: bytes) -> tuple[dict[str, Any], int]:
+    """The fields of a MessageIdData, and the number of a topic that `encode_message_id` has added. Raises `FrameError`."""
+    message = _parsed(_MessageId, data)
+    topic = next((each.data for each in UnknownFieldSet(message) if each.field_number == _TOPIC_TAG >> 3), 0)
+    return _read(message, _MESSAGE_ID_TABLE), topic
+
+
+_TOPIC, _TOPIC_TAG = struct.Struct("<BI"), 15 << 3 | 5
+"""A field of 4 bytes with a number that MessageIdData does not have."""
+
+
 # ---- protobuf
 
 _Base: Any = GetMessageClass(_BASE)
 _Metadata: Any = GetMessageClass(_METADATA)
 _Single: Any = GetMessageClass(_SINGLE)
 _EncryptionKeys: Any = GetMessageClass(pulsar_api_pb2.DESCRIPTOR.message_types_by_name["EncryptionKeys"])
+_MESSAGE_ID: Descriptor = pulsar_api_pb2.DESCRIPTOR.message_types_by_name["MessageIdData"]
+_MessageId: Any = GetMessageClass(_MESSAGE_ID)
 _BrokerEntry: Any = GetMessageClass(pulsar_api_pb2.DESCRIPTOR.message_types_by_name["BrokerEntryMetadata"])
 
 
@@ -343,6 +363,7 @@ def _table(message: Descriptor, known: dict[str, _Table]) -> _Table:
 
 _tables: dict[str, _Table] = {}
 _METADATA_TABLE, _SINGLE_TABLE = _table(_METADATA, _tables), _table(_SINGLE, _tables)
+_MESSAGE_ID_TABLE = _table(_MESSAGE_ID, _tables)
 _TYPES = {
     value.number: _Command(
         value.name,

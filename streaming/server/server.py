@@ -257,7 +257,13 @@ class Server:
             if security.authentication is not None:
                 anonymous = None if authorization is None else authorization.anonymous
                 app = security.authentication.guarded(app, anonymous)
-            app = WebSockets(self.binary).beside(app)
+            # a query elsewhere does not tell its profile
+            profile = (
+                (lambda: engine.folded.config.profile)
+                if isinstance(engine, EmbeddedEngine)
+                else (lambda: "4.x")
+            )
+            app = WebSockets(self.binary, profile).beside(app)
             app = _with_health(app, engine)  # probes have no token
             if security.authentication is None and not security.insecure:
                 app = not_for_pages(app, "the server", advertised)

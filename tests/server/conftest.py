@@ -16,7 +16,8 @@ from schemas.commands import BrokerConfig
 from streaming.kafka.url import KafkaUrl
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import java_binary
-from streaming.server.clock import Clock
+from streaming.server.binary import Limits
+from streaming.server.clock import Clock, HeldClock
 from streaming.server.embedded import STANDALONE, EmbeddedEngine
 from streaming.server.engine import Engine
 from streaming.server.query_engine import QueryEngine
@@ -86,8 +87,13 @@ def running(
 
 
 @contextmanager
-def running_on(new_engine: Callable[[], Engine], security: Security = OPEN) -> Iterator[Running]:
-    """Run a server on an engine."""
+def running_on(
+    new_engine: Callable[[], Engine],
+    security: Security = OPEN,
+    limits: Limits | None = None,
+    held: HeldClock | None = None,
+) -> Iterator[Running]:
+    """Run a server on an engine. `held`: the clock of the engine, if the server is a test double."""
     started: Any = threading.Event()
     found: list[Running] = []
     ends: list[asyncio.Event] = []
@@ -95,7 +101,10 @@ def running_on(new_engine: Callable[[], Engine], security: Security = OPEN) -> I
     async def serve() -> None:
         engine = new_engine()
         sockets = [bound(Address("127.0.0.1", 0), "") for _ in range(2)]
-        async with engine, Server(engine, sockets[0], admin_listener=sockets[1], security=security) as server:
+        async with (
+            engine,
+            Server(engine, sockets[0], limits, sockets[1], held, security) as server,
+        ):
             ends.append(asyncio.Event())
             found.append(Running(server, engine, asyncio.get_running_loop()))
             started.set()

@@ -1,31 +1,340 @@
-"""The WebSocket API: conversations as a real Pulsar 4.0.7 held them, and what Magnetar adds: bounds, tokens, pages of other sites."""
+"""The WebSocket API: conversations as a real Pulsar 4.0.7 held them, and what Magnetar adds: bounds, and pages of other sites."""
 
+import base64
+import json
+import socket
+import ssl
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
+from schemas.commands import MessageMetadata
+from streaming.protocol.codec import FrameError, batch, singles
+from streaming.protocol.frames import uncompressed
+from streaming.server.admin import http
 from streaming.server.authentication import TokenAuthentication
-from streaming.server.server import Security
+from streaming.server.binary import Limits
+from streaming.server.clock import HeldClock
+from streaming.server.embedded import STANDALONE, EmbeddedEngine
+from streaming.server.faults import FaultSpec
+from streaming.server.server import Security, tls_context
+from streaming.server.websocket import consumer
+from streaming.server.websocket.messages import ClientMessageId
 from tests.authorization.questions import SETTINGS
+from tests.certificates import Certificate
 from tests.server.conftest import Running, running_on
-from tests.websocket.conversations import CONVERSATIONS, held
+from tests.websocket.conversations import CONVERSATIONS, Talk, b64, held
 from tests.websocket.record import address_of, recorded, standalone
+
+pytestmark = pytest.mark.feature("I9")
+
+PRODUCER, CONSUMER = "v2/producer/persistent/public/default/{}", "v2/consumer/persistent/public/default/{}/s"
 
 
 @pytest.fixture(scope="module")
-def broker() -> Any:
+def broker() -> Iterator[Running]:
     with running_on(standalone) as found:
         yield found
 
 
-@pytest.mark.feature("I9")
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_a_conversation_is_that_of_a_real_pulsar(broker: Running, name: str) -> None:
     assert held(address_of(broker), name) == recorded()[name]
 
 
-@pytest.mark.feature("I8", "I9")
+@pytest.mark.feature("I8")
 def test_roles_may_open_what_a_real_pulsar_lets_them() -> None:
     security = Security(None, TokenAuthentication.with_secret(SETTINGS["tokenSecretKey"]), settings=SETTINGS)
     with running_on(standalone, security) as broker:
         assert held(address_of(broker), "roles") == recorded()["roles"]
+
+
+def opened(broker: Running, path: str, **given: Any) -> ClientConnection:
+    return connect(f"ws://{address_of(broker)}/ws/{path}", legacy=True, **given)
+
+
+def publish(broker: Running, topic: str, *payloads: str) -> None:
+    with closing(opened(broker, PRODUCER.format(topic))) as client:
+        for each in payloads:
+            client.send(json.dumps({"payload": b64(each)}))
+        for _ in payloads:
+            assert json.loads(client.recv(timeout=20))["result"] == "ok"
+
+
+def payload(message: str | bytes) -> str:
+    return base64.b64decode(json.loads(message)["payload"]).decode()
+
+
+def closed(client: ClientConnection) -> tuple[int, str] | None:
+    """The code and the reason with which a WebSocket ends; None: without a close frame."""
+    try:
+        while True:
+            client.recv(timeout=20)
+    except ConnectionClosed as found:
+        return None if found.rcvd is None else (found.rcvd.code, found.rcvd.reason)
+
+
+# -- what is not as in Pulsar
+
+
+def test_acknowledgements_of_several_topics_go_to_the_right_one(broker: Running) -> None:
+    """Their ledgers have the same numbers."""
+    publish(broker, "several-1", "one")
+    publish(broker, "several-2", "two")
+    topics = "v3/consumer/s?topics=several-1,several-2&subscriptionInitialPosition=Earliest"
+    with closing(opened(broker, topics)) as client:
+        came = {payload(message): json.loads(message) for message in (client.recv(20), client.recv(20))}
+        assert came["one"]["messageId"] != came["two"]["messageId"]
+        client.send(json.dumps({"messageId": came["one"]["messageId"]}))
+        client.send(json.dumps({"type": "isEndOfTopic"}))
+        client.recv(timeout=20)
+    with closing(opened(broker, topics)) as client:
+        assert payload(client.recv(timeout=20)) == "two"
+
+
+def test_a_pattern_finds_topics_that_come_later(broker: Running) -> None:
+    with closing(opened(broker, "v3/consumer/s?topicsPattern=later-.*")) as client:
+        publish(broker, "later-1", "first")
+        assert payload(client.recv(timeout=20)) == "first"
+        Talk(address_of(broker), "x").call("DELETE", "persistent/public/default/later-1?force=true")
+        publish(broker, "later-2", "second")
+        assert payload(client.recv(timeout=20)) == "second"
+
+
+def test_a_lost_connection_to_the_broker_ends_the_websocket(broker: Running) -> None:
+    """In Pulsar, the service connects again. Here, only limits, faults and the end of a double's test close that connection."""
+    client = opened(broker, CONSUMER.format("lost"))
+    fault = FaultSpec(action="disconnect", command="ACK")
+    broker.call(partial(broker.server.binary.faults.add, fault))
+    publish(broker, "lost", "a")
+    client.send(json.dumps({"messageId": json.loads(client.recv(timeout=20))["messageId"]}))
+    assert closed(client) == (1011, "the connection to the broker was closed")
+
+
+def test_a_message_that_the_broker_can_not_write_is_sent_again(broker: Running) -> None:
+    topic = "persistent://public/default/fails"
+    fault = FaultSpec(action="error", command="SEND", topic=topic, times=1)
+    broker.call(partial(broker.server.binary.faults.add, fault))
+    with closing(opened(broker, PRODUCER.format("fails"))) as client:
+        for each in "ab":
+            client.send(json.dumps({"payload": b64(each), "context": each}))
+        answers = [json.loads(client.recv(timeout=20)) for _ in "ab"]
+    assert {each["context"]: each["result"] for each in answers} == {"a": "ok", "b": "ok"}
+
+
+@pytest.mark.parametrize("profile", ["2.10", "3.0", "4.0", "4.2", "5.0"])
+def test_a_release_has_what_it_has(profile: Any) -> None:
+    own = partial(EmbeddedEngine, profile=profile, begins_with=STANDALONE)
+    is_old = profile in ("2.10", "3.0")
+    with running_on(own) as broker:
+        talk = Talk(address_of(broker), "t")
+        talk.open("several", "v3/consumer/s?topics=a")
+        talk.open("ignored", "v2/consumer/{t}/s?subscriptionInitialPosition=nonsense")
+        talk.open("own", "v2/producer/{t}?encryptionKeys=eyJhIjp7ImtleVZhbHVlIjoiZUE9PSJ9fQ%3D%3D")
+        talk.open("theirs", "v2/producer/{t}?encryptionKeys=a")
+        talk.close_all()
+    no_reader = "500 Failed to create producer/consumer: Can&apos;t add encryption key without configuring cryptoKeyReaderFactoryClassName"
+    assert talk.heard == [
+        ["several", "404 Not Found" if is_old else "open"],
+        ["ignored", "open" if is_old else "400 Invalid query params: Invalid subscriptionInitialPosition nonsense"],
+        ["own", no_reader if profile == "3.0" else "open"],
+        ["theirs", "open" if profile == "2.10" else no_reader],
+    ]  # fmt: skip
+
+
+def test_times_are_those_of_a_doubles_clock() -> None:
+    clock = HeldClock(1_700_000_000_000)
+    with (
+        running_on(partial(EmbeddedEngine, clock=clock, begins_with=STANDALONE), held=clock) as broker,
+        closing(opened(broker, CONSUMER.format("held") + "?subscriptionType=Shared")) as client,
+        closing(opened(broker, PRODUCER.format("held"))) as producer,
+    ):
+        producer.send(json.dumps({"payload": b64("later"), "deliverAfterMs": 60_000}))
+        producer.send(json.dumps({"payload": b64("now")}))
+        first = json.loads(client.recv(timeout=20))
+        assert (payload(json.dumps(first)), first["publishTime"]) == ("now", "2023-11-14T22:13:20Z")
+        request = urllib.request.Request(
+            f"http://{address_of(broker)}/magnetar/v1/clock", b'{"advance": 60000}'
+        )
+        request.add_header("Content-Type", "application/json")
+        urllib.request.urlopen(request).close()
+        assert payload(client.recv(timeout=20)) == "later"
+
+
+def test_websockets_over_tls(tmp_path: Path) -> None:
+    file = tmp_path / "own.pem"
+    file.write_bytes(Certificate("localhost").pem(with_key=True))
+    trusted = ssl.create_default_context(cafile=file)
+    trusted.check_hostname = False
+    with running_on(standalone, Security(tls_context(file, file))) as broker:
+        url = f"wss://{address_of(broker)}/ws/{PRODUCER.format('tls')}"
+        with closing(connect(url, ssl=trusted, legacy=True)) as client:
+            client.send(json.dumps({"payload": b64("x" * 300_000)}))
+            assert json.loads(client.recv(timeout=20))["result"] == "ok"
+
+
+# -- bounds
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "evil.example"}, 403), ({"Origin": "http://{}"}, 101), ({}, 101),
+    ],
+)  # fmt: skip
+def test_a_page_of_another_site_may_not_open_one(
+    broker: Running, headers: dict[str, str], status: int
+) -> None:
+    own = address_of(broker)
+    given = {"Host": own, **{name: value.format(own) for name, value in headers.items()}}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    with socket.create_connection((own.partition(":")[0], int(own.partition(":")[2]))) as client:
+        client.sendall(handshake(PRODUCER.format("pages"), lines))
+        assert client.recv(1000).split()[1] == str(status).encode()
+
+
+def handshake(path: str, headers: str) -> bytes:
+    own = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    return f"GET /ws/{path} HTTP/1.1\r\n{headers}{own}\r\n".encode()
+
+
+def raw(broker: Running, path: str) -> socket.socket:
+    """A WebSocket as a bare socket."""
+    host, _, port = address_of(broker).partition(":")
+    client = socket.create_connection((host, int(port)))
+    client.settimeout(20)
+    client.sendall(handshake(path, f"Host: {host}:{port}\r\n"))
+    assert client.recv(1000).startswith(b"HTTP/1.1 101 ")
+    return client
+
+
+def ends(client: socket.socket) -> bytes:
+    """What comes until the end."""
+    found = b""
+    try:
+        while data := client.recv(1 << 20):
+            found += data
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def test_a_websocket_on_which_nothing_happens_is_closed(
+    broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.2)
+    assert closed(opened(broker, PRODUCER.format("idle"))) == (1001, "Idle timeout expired: 200 ms")
+
+
+def test_a_client_that_does_not_read_is_cut_off(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "UNREAD_SECONDS", 0.2)
+    with raw(broker, CONSUMER.format("slow")):
+        publish(broker, "slow", *["x" * 500_000] * 20)
+        until_gone(broker, "slow")
+
+
+def until_gone(broker: Running, topic: str) -> None:
+    """Wait until the broker has lost the only consumer of a subscription: the next one may come."""
+    while True:
+        try:
+            opened(broker, CONSUMER.format(topic)).close()
+        except InvalidStatus:  # "Exclusive consumer is already connected"
+            continue
+        return
+
+
+def test_half_messages_have_a_bound_together(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that exceeds it is cut off. The others go on."""
+    monkeypatch.setattr(http, "MOST_INPUT", 250_000)
+    text = json.dumps({"payload": b64("x" * 74_900)}).encode()
+    head = b"\x81\xff" + len(text).to_bytes(8, "big") + bytes(4)
+    with raw(broker, PRODUCER.format("half")) as first, raw(broker, PRODUCER.format("half")) as second:
+        for client in (first, second):
+            client.sendall(head + text[:90_000])
+        with raw(broker, PRODUCER.format("half")) as third:
+            third.sendall(head + text[:90_000])
+            assert ends(third) == b""
+        first.sendall(text[90_000:])
+        assert b'"result":"ok"' in first.recv(1000)
+
+
+def test_messages_that_wait_have_a_bound_together() -> None:
+    """The WebSocket that has waited longest is cut off."""
+    with running_on(standalone, limits=Limits(held=2_000_000)) as broker:
+        first = opened(broker, CONSUMER.format("first") + "?pullMode=true")
+        publish(broker, "first", *["x" * 400_000] * 4)
+        second = opened(broker, CONSUMER.format("second") + "?pullMode=true")
+        publish(broker, "second", *["x" * 400_000] * 4)
+        assert closed(first) is None
+        second.send(json.dumps({"type": "permit", "permitMessages": 1}))
+        assert len(payload(second.recv(timeout=20))) == 400_000
+        second.close()
+
+
+def test_there_is_a_most_of_connections() -> None:
+    with running_on(standalone, limits=Limits(connections=1)) as broker:
+        first = opened(broker, PRODUCER.format("first"))
+        with pytest.raises(InvalidStatus) as refused:
+            opened(broker, PRODUCER.format("second"))
+        assert refused.value.response.status_code == 500
+        first.close()
+
+
+def test_a_consumer_knows_so_many_messages(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch that is not known any more, no message is acknowledged alone."""
+    monkeypatch.setattr(consumer, "MOST_KNOWN", 1)
+    path = (
+        PRODUCER.format("known") + "?batchingEnabled=true&batchingMaxMessages=2&batchingMaxPublishDelay=60000"
+    )
+    with closing(opened(broker, path)) as client:
+        for each in "abcd":
+            client.send(json.dumps({"payload": b64(each)}))
+        for _ in "abcd":
+            client.recv(timeout=20)
+    with closing(
+        opened(broker, CONSUMER.format("known") + "?subscriptionInitialPosition=Earliest")
+    ) as client:
+        for _ in "abcd":
+            client.send(json.dumps({"messageId": json.loads(client.recv(timeout=20))["messageId"]}))
+    with closing(opened(broker, CONSUMER.format("known"))) as client:
+        assert payload(client.recv(timeout=20)) == "a"
+
+
+# -- pieces
+
+
+def test_a_batch_is_cut_into_its_messages() -> None:
+    own: list[dict[str, Any]] = [{"partition_key": "k", "sequence_id": 1}, {"sequence_id": 2}]
+    data = batch(own, [b"one", b""])
+    assert singles(data, 2) == [(own[0], b"one"), (own[1], b"")]
+    for cut in range(len(data)):
+        with pytest.raises(FrameError):
+            singles(data[:cut], 2)
+
+
+def test_a_payload_of_pulsars_java_client_has_no_end() -> None:
+    """ZLIB there flushes its stream, and does not finish it."""
+    deflater = zlib.compressobj()
+    data = deflater.compress(b"x" * 100) + deflater.flush(zlib.Z_SYNC_FLUSH)
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, compression="ZLIB", uncompressed_size=100)  # fmt: skip
+    assert uncompressed(metadata, data) == b"x" * 100
+
+
+@pytest.mark.parametrize("id", [ClientMessageId(1, 2), ClientMessageId(1, 2, 3), ClientMessageId(1, 2, -1, 4), ClientMessageId(2**64 - 1, 0, 3, 4, 70_000)])  # fmt: skip
+def test_a_message_id_comes_back_as_it_was(id: ClientMessageId) -> None:
+    assert ClientMessageId.of(id.encoded()) == id
+
+
+@pytest.mark.parametrize("data", [b"", b"\x08\x01", b"\xff", b"xx"])
+def test_bytes_that_are_no_message_id(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        ClientMessageId.parsed(data)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from streaming.server.websocket.messages import MessageId
+from streaming.server.websocket.messages import ClientMessageId
 from tests.authorization.questions import NOBODY, SUPERUSER, token
 
 ANSWER_SECONDS = 20.0
@@ -163,7 +163,7 @@ class Talk:
 
     def _id(self, text: str) -> str:
         data = base64.b64decode(text)
-        found = MessageId.parsed(data)
+        found = ClientMessageId.parsed(data)
         size = data[data.rindex(b"0") + 1] if b"0" in data else -1
         return f"{found.entry}:{found.partition}:{found.batch_index} of {size}"
 

@@ -26,7 +26,7 @@ FIRST_RETRY, LAST_RETRY = 0.1, 60.0
 _LARGEST = 1 << 31
 
 
-class Refused(Exception):
+class NotGranted(Exception):
     """The broker refuses a request. `code`: its ServerError."""
 
     def __init__(self, code: str, text: str) -> None:
@@ -34,14 +34,14 @@ class Refused(Exception):
         self.code = code
 
 
-class TimedOut(Refused):
+class TimedOut(NotGranted):
     """The broker did not answer."""
 
     def __init__(self) -> None:
         super().__init__("_Timeout", f"the broker has not answered for {ANSWER_SECONDS:.0f} s")
 
 
-class Member(Protocol):
+class FrameTaker(Protocol):
     """A producer or a consumer."""
 
     def took(self, frame: Frame) -> None:
@@ -64,7 +64,7 @@ class Client:
         self._reader = FrameReader(_LARGEST)
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._requests, self._numbers = count(), count()
-        self._members: dict[tuple[str, int], Member] = {}
+        self._members: dict[tuple[str, int], FrameTaker] = {}
         self._watcher: Callable[[Frame], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.max_message_size = 0
@@ -74,7 +74,7 @@ class Client:
         self._pipe = Pipe(server.new_connection(), self._take, self._lost, peer)
 
     async def connect(self) -> None:
-        """Connect. Raises `Refused`."""
+        """Connect. Raises `NotGranted`."""
         fields: dict[str, Any] = {"client_version": VERSION, "protocol_version": PROTOCOL_VERSION}
         if self._token is not None:
             fields |= {"auth_method_name": METHOD, "auth_data": self._token.encode()}
@@ -83,7 +83,7 @@ class Client:
         self.max_message_size = answer.fields["max_message_size"]
 
     async def ask(self, cmd: str, fields: dict[str, Any]) -> Frame:
-        """Ask for something. Raises `Refused`."""
+        """Ask for something. Raises `NotGranted`."""
         number = next(self._requests)
         future = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
@@ -94,7 +94,7 @@ class Client:
 
     async def _answered(self, future: "asyncio.Future[Frame]") -> Frame:
         if self.closed:
-            raise Refused("ServiceNotReady", "the connection to the broker is closed")
+            raise NotGranted("ServiceNotReady", "the connection to the broker is closed")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 found = await future
@@ -102,7 +102,7 @@ class Client:
             raise TimedOut from None
         fields = found.fields
         if found.cmd == "ERROR" or "error" in fields:
-            raise Refused(fields.get("error", "UnknownError"), fields.get("message", ""))
+            raise NotGranted(fields.get("error", "UnknownError"), fields.get("message", ""))
         return found
 
     def tell(self, cmd: str, fields: dict[str, Any], tail: bytes = b"") -> None:
@@ -118,7 +118,7 @@ class Client:
         host, port = self._peer or ("", 0)
         return f'{{"errorMsg":"{text}","reqId":{next(self._requests)}, "remote":"{self._address}", "local":"/{host}:{port}"}}'
 
-    def new_member(self, kind: str, member: Member) -> int:
+    def new_member(self, kind: str, member: FrameTaker) -> int:
         """The number of a new producer or consumer."""
         number = next(self._numbers)
         self._members[kind, number] = member
@@ -129,7 +129,7 @@ class Client:
         self._members.pop((kind, number), None)
 
     async def watch_topics(self, namespace: str, pattern: str, told: Callable[[Frame], None]) -> None:
-        """Be told of topics that come and go. Raises `Refused`."""
+        """Be told of topics that come and go. Raises `NotGranted`."""
         self._watcher = told
         asked = {"namespace": namespace, "topics_pattern": pattern, "watcher_id": 0}
         told(await self.ask("WATCH_TOPIC_LIST", asked))
@@ -151,7 +151,7 @@ class Client:
             await asyncio.sleep(pause)
             try:
                 await reopen()
-            except Refused:
+            except NotGranted:
                 pause = min(2 * pause, LAST_RETRY)
             else:
                 return
@@ -164,7 +164,7 @@ class Client:
         self.closed = True
         for task in self._tasks:
             task.cancel()
-        gone = Refused("ServiceNotReady", "the connection to the broker was closed")
+        gone = NotGranted("ServiceNotReady", "the connection to the broker was closed")
         for future in (self._connected, *self._asked.values()):
             if not future.done():
                 future.set_exception(gone)

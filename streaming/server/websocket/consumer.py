@@ -16,19 +16,19 @@ from streaming.broker.context import namespace_of
 from streaming.protocol.codec import Frame, FrameError, singles
 from streaming.protocol.frames import NotUncompressed, matching, uncompressed
 from streaming.protocol.requests import complete
-from streaming.server.websocket.client import Client, Refused
+from streaming.server.websocket.client import Client, NotGranted
 from streaming.server.websocket.messages import (
+    ClientMessageId,
     Fatal,
-    MessageId,
-    Published,
-    Refusal,
+    NotPublished,
+    ToPublish,
     delivered,
     encryption_context,
 )
 from streaming.server.websocket.parameters import ConsumerOptions, ProducerOptions
 from streaming.server.websocket.producer import TopicProducer, partitions
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
 MOST_KNOWN = 100_000
 """Messages of a consumer that it may have delivered and not seen acknowledged. What is beyond them, the oldest first, is not known any more:
@@ -48,12 +48,12 @@ class Received(NamedTuple):
     """A message that came. `metadata`: its own, of those in a batch of `batch_size`."""
 
     consumer: "TopicConsumer"
-    id: MessageId
+    id: ClientMessageId
     payload: bytes
-    metadata: Json
+    metadata: _Json
     redelivery_count: int
     batch_size: int
-    encryption: Json | None = None
+    encryption: _Json | None = None
 
     def text(self) -> str:
         """It as a WebSocket gets it."""
@@ -79,21 +79,21 @@ class TopicConsumer:
         self._start = self._options.start
         self._batches: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
         """The messages of batches that are not acknowledged, by ledger and entry."""
-        self._read: MessageId | None = None
+        self._read: ClientMessageId | None = None
         self.reached_end = False
         index = topic.rpartition("-partition-")[2]
         self._partition = int(index) if "-partition-" in topic and index.isdigit() else -1
 
     async def open(self) -> None:
-        """Subscribe. Raises `Refused`."""
+        """Subscribe. Raises `NotGranted`."""
         options = self._options
-        asked: Json = {
+        asked: _Json = {
             "topic": self.topic, "subscription": self._owner.subscription, "subType": options.type, "consumer_id": self._number,
             "consumer_name": self._owner.name, "priority_level": options.priority, "durable": options.durable, "read_compacted": False,
             "initialPosition": "Earliest" if options.earliest else "Latest", "force_topic_creation": True, "consumer_epoch": self._epoch,
         }  # fmt: skip
         if not options.durable and self._start is not None:
-            start: Json = {"ledgerId": self._start.ledger, "entryId": self._start.entry}
+            start: _Json = {"ledgerId": self._start.ledger, "entryId": self._start.entry}
             if self._start.batch_index >= 0:
                 start["batch_index"] = self._start.batch_index
             asked["start_message_id"] = start
@@ -143,7 +143,7 @@ class TopicConsumer:
     def _messages(self, frame: Frame) -> Iterator[Received]:
         """The messages of an entry. Those that the client can't have are acknowledged, or held if nobody can decrypt them."""
         where, metadata = frame.fields["message_id"], frame.metadata or {}
-        position = MessageId(where["ledgerId"], where["entryId"], self._partition, topic=self._place)
+        position = ClientMessageId(where["ledgerId"], where["entryId"], self._partition, topic=self._place)
         redeliveries, payload = frame.fields.get("redelivery_count", 0), frame.payload or b""
         count = _messages_in(frame)
         if metadata.get("encryption_keys"):
@@ -180,7 +180,7 @@ class TopicConsumer:
         if not open_:
             self.ack_entry(position)
 
-    def _is_before_start(self, position: MessageId, index: int = -1) -> bool:
+    def _is_before_start(self, position: ClientMessageId, index: int = -1) -> bool:
         """Whether a reader begins after a message: the broker sends the one that it is to begin after, too."""
         start = self._start
         if self._options.durable or start is None or start.ledger != position.ledger:
@@ -191,7 +191,7 @@ class TopicConsumer:
 
     # -- what goes
 
-    def ack(self, id: MessageId) -> None:
+    def ack(self, id: ClientMessageId) -> None:
         """Acknowledge a message. One of a batch waits for the others."""
         if id.batch_index >= 0:
             key = id.ledger, id.entry
@@ -203,12 +203,12 @@ class TopicConsumer:
             del self._batches[key]
         self.ack_entry(id)
 
-    def ack_entry(self, id: MessageId) -> None:
+    def ack_entry(self, id: ClientMessageId) -> None:
         """Acknowledge an entry."""
         where = {"ledgerId": id.ledger, "entryId": id.entry}
         self._tell("ACK", ack_type="Individual", message_id=[where])
 
-    def ack_read(self, id: MessageId) -> None:
+    def ack_read(self, id: ClientMessageId) -> None:
         """A reader has read a message, and all before it."""
         if self._read is None or not self._owner.ack_is_due:
             self._owner.ack_is_due = True
@@ -221,7 +221,7 @@ class TopicConsumer:
             where = {"ledgerId": self._read.ledger, "entryId": self._read.entry}
             self._tell("ACK", ack_type="Cumulative", message_id=[where])
 
-    def redeliver(self, ids: Iterable[MessageId]) -> None:
+    def redeliver(self, ids: Iterable[ClientMessageId]) -> None:
         """Ask for these messages again: for all, if the subscription can't give single ones."""
         if self._options.type in ("Shared", "Key_Shared"):
             entries = list(dict.fromkeys((id.ledger, id.entry) for id in ids))
@@ -236,7 +236,7 @@ class TopicConsumer:
             self._tell("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_epoch=self._epoch)
 
     async def unsubscribe(self) -> None:
-        """Give the subscription up. Raises `Refused`."""
+        """Give the subscription up. Raises `NotGranted`."""
         await self._client.ask("UNSUBSCRIBE", {"consumer_id": self._number})
         self._open = False
         self._client.forget("consumer", self._number)
@@ -271,11 +271,11 @@ class WebSocketConsumer:
         self._queue: deque[Received] = deque()
         self._bytes = self._kept = 0
         """Bytes of messages that wait, and of those that the client has and that may be dead letters."""
-        self._given: OrderedDict[MessageId, _Given] = OrderedDict()
+        self._given: OrderedDict[ClientMessageId, _Given] = OrderedDict()
         """Messages that the client has and has not acknowledged."""
-        self._unacked: OrderedDict[MessageId, float] = OrderedDict()
+        self._unacked: OrderedDict[ClientMessageId, float] = OrderedDict()
         """When they have taken too long (s)."""
-        self._nacked: OrderedDict[MessageId, tuple[_Given, float]] = OrderedDict()
+        self._nacked: OrderedDict[ClientMessageId, tuple[_Given, float]] = OrderedDict()
         """Those that it wants again, and when (s)."""
         self._grave: TopicProducer | None = None
         """The producer of dead letters."""
@@ -285,7 +285,7 @@ class WebSocketConsumer:
         self._asked = False
 
     async def open(self, topics: Sequence[str]) -> None:
-        """Subscribe to topics. Raises `Refused`."""
+        """Subscribe to topics. Raises `NotGranted`."""
         self._is_multiple = len(topics) > 1
         for topic in topics:
             for each in await partitions(self.client, topic):
@@ -301,7 +301,7 @@ class WebSocketConsumer:
             raise
 
     async def open_pattern(self, pattern: str) -> None:
-        """Subscribe to all topics that match a pattern, and to those that come. Raises `Refused`."""
+        """Subscribe to all topics that match a pattern, and to those that come. Raises `NotGranted`."""
         self._is_multiple = True
         namespace = namespace_of(pattern)
         asked = {"namespace": namespace, "mode": "PERSISTENT"}
@@ -324,7 +324,7 @@ class WebSocketConsumer:
             try:
                 if topic not in self._of:
                     await self._subscribe(topic)
-            except Refused:  # it may be gone again
+            except NotGranted:  # it may be gone again
                 continue
 
     @property
@@ -392,7 +392,7 @@ class WebSocketConsumer:
             self._release(oldest)
             self._unacked.pop(oldest, None)
 
-    def _release(self, id: MessageId) -> "_Given | None":
+    def _release(self, id: ClientMessageId) -> "_Given | None":
         """The client has a message no more."""
         given = self._given.pop(id, None)
         if given is not None and given.dead is not None:
@@ -413,7 +413,7 @@ class WebSocketConsumer:
             self._pending -= 1
             self._wake()
 
-    def ack(self, id: MessageId) -> None:
+    def ack(self, id: ClientMessageId) -> None:
         """The client acknowledges a message."""
         self._unacked.pop(id, None)
         given = self._release(id)
@@ -421,7 +421,7 @@ class WebSocketConsumer:
             consumer.ack(id)
         self.resume()
 
-    def nack(self, id: MessageId) -> None:
+    def nack(self, id: ClientMessageId) -> None:
         """The client wants a message again, later. Raises `Fatal` if nobody knows of which topic it is."""
         self._unacked.pop(id, None)
         given = self._release(id)
@@ -444,7 +444,7 @@ class WebSocketConsumer:
 
     def _check_nacked(self) -> None:
         now = time.monotonic()
-        due: list[tuple[MessageId, _Given]] = []
+        due: list[tuple[ClientMessageId, _Given]] = []
         while self._nacked:
             id, (given, when) = next(iter(self._nacked.items()))
             if when > now:
@@ -456,7 +456,7 @@ class WebSocketConsumer:
 
     def _check_unacked(self) -> None:
         now = time.monotonic()
-        due: list[tuple[MessageId, _Given]] = []
+        due: list[tuple[ClientMessageId, _Given]] = []
         while self._unacked:
             id, when = next(iter(self._unacked.items()))
             if when > now:
@@ -467,8 +467,8 @@ class WebSocketConsumer:
                 due.append((id, given))
         self._redeliver(due)
 
-    def _redeliver(self, due: list[tuple[MessageId, "_Given"]]) -> None:
-        wanted: dict[TopicConsumer, list[MessageId]] = {}
+    def _redeliver(self, due: list[tuple[ClientMessageId, "_Given"]]) -> None:
+        wanted: dict[TopicConsumer, list[ClientMessageId]] = {}
         for id, (consumer, dead) in due:
             if dead is not None and self.options.type in ("Shared", "Key_Shared"):
                 self._bury(dead)
@@ -493,21 +493,21 @@ class WebSocketConsumer:
                     grave = TopicProducer(self.client, topic, _DEAD._replace(name=name))
                     await grave.open()
                     self._grave = grave
-        except Refused:
+        except NotGranted:
             message.consumer.redeliver([message.id])
             return
         own = {pair["key"]: pair["value"] for pair in message.metadata.get("properties", ())}
         where = {"REAL_TOPIC": message.consumer.topic, "REAL_SUBSCRIPTION": self.subscription}
         origin = dict.fromkeys(("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME"), str(message.id))
-        found = Published(
+        found = ToPublish(
             message.payload,
             key=message.metadata.get("partition_key"),
             properties=dict(sorted({**own, **where, **origin}.items())),
             event_time=message.metadata.get("event_time"),
         )
 
-        def done(result: MessageId | Refusal) -> None:
-            if isinstance(result, MessageId):
+        def done(result: ClientMessageId | NotPublished) -> None:
+            if isinstance(result, ClientMessageId):
                 message.consumer.ack(message.id)
             else:
                 message.consumer.redeliver([message.id])
@@ -523,7 +523,7 @@ class WebSocketConsumer:
             each.flush_read()
 
     async def unsubscribe(self) -> None:
-        """Give the subscription up. Raises `Refused`."""
+        """Give the subscription up. Raises `NotGranted`."""
         for each in self._of.values():
             await each.unsubscribe()
         self._of.clear()
@@ -568,7 +568,7 @@ def _is_set(words: list[int], index: int) -> bool:
     return word < len(words) and bool(words[word] >> (index & 63) & 1)
 
 
-def _compression(metadata: Json) -> MessageMetadata:
+def _compression(metadata: _Json) -> MessageMetadata:
     names = ("compression", "uncompressed_size")
     found = {name: metadata[name] for name in names if name in metadata}
     return MessageMetadata(producer_name="", sequence_id=0, publish_time=0, **found)

@@ -8,18 +8,13 @@ import base64
 import binascii
 import json
 import re
-import struct
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
-from google.protobuf.unknown_fields import UnknownFieldSet
+from streaming.protocol.codec import FrameError, decode_message_id, encode_message_id
 
-from streaming.protocol import pulsar_api_pb2
-
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
 FROM_JSON, PAYLOAD, UNKNOWN = 3, 7, 8
 """Numbers of `WebSocketError`: FailedToDeserializeFromJSON, PayloadEncodingError, UnknownError."""
@@ -32,7 +27,7 @@ _ALPHABET = re.compile(rb"[A-Za-z0-9+/]*")
 _LONG = 1 << 63
 
 
-class NotJson(ValueError):
+class BadJson(ValueError):
     """A text is not the JSON that is expected. The text says why."""
 
 
@@ -48,7 +43,7 @@ class Dropped(Exception):
     """What a WebSocket sends ends it without a close frame: Pulsar's service closes with a code that WebSockets do not have."""
 
 
-class Published(NamedTuple):
+class ToPublish(NamedTuple):
     """A message to publish, and what its answer repeats. `deliver_after` and `deliver_at` in ms, `event_time` in ms since the epoch."""
 
     payload: bytes
@@ -64,7 +59,7 @@ class Published(NamedTuple):
     uncompressed_size: int | None = None
 
 
-class Refusal(NamedTuple):
+class NotPublished(NamedTuple):
     """Why a message is not published: a number of `WebSocketError`, and a text."""
 
     code: int
@@ -72,8 +67,8 @@ class Refusal(NamedTuple):
     context: str | None = None
 
 
-def command(text: str) -> Json:
-    """A command of a consumer or a reader: its `type`, `messageId` and `permitMessages`, as far as it has them. Raises `NotJson`, `Fatal`."""
+def command(text: str) -> _Json:
+    """A command of a consumer or a reader: its `type`, `messageId` and `permitMessages`, as far as it has them. Raises `BadJson`, `Fatal`."""
     if (given := _object(text, "ConsumerCommand")) is None:
         raise Fatal('Cannot read field "type" because "command" is null')
     return {
@@ -83,22 +78,22 @@ def command(text: str) -> Json:
     }
 
 
-def published(text: str, *, is_encrypted: bool = False) -> Published | Refusal:
+def published(text: str, *, is_encrypted: bool = False) -> ToPublish | NotPublished:
     """The message of a producer's text. `is_encrypted`: the client has encrypted it, and says how. Raises `Fatal`."""
     context = None
     try:
         if (given := _object(text, "ProducerMessage")) is None:
-            return Refusal(PAYLOAD, 'Cannot read field "context" because "sendRequest" is null')
+            return NotPublished(PAYLOAD, 'Cannot read field "context" because "sendRequest" is null')
         context = _text(given, "context")
         found = _published(given, context)
         return _encrypted(given, found) if is_encrypted else found
-    except NotJson as error:
-        return Refusal(FROM_JSON, str(error))
+    except BadJson as error:
+        return NotPublished(FROM_JSON, str(error))
     except NotEncoded as error:
-        return Refusal(PAYLOAD, str(error), context)
+        return NotPublished(PAYLOAD, str(error), context)
 
 
-def _published(given: Json, context: str | None) -> Published:
+def _published(given: _Json, context: str | None) -> ToPublish:
     payload, key, event_time = _text(given, "payload"), _text(given, "key"), _text(given, "eventTime")
     properties = given.get("properties") or {}
     clusters = given.get("replicationClusters") or []
@@ -106,9 +101,9 @@ def _published(given: Json, context: str | None) -> Published:
         _long(given, name)
     deliver_at, deliver_after = _long(given, "deliverAt"), _long(given, "deliverAfterMs")
     if not isinstance(properties, dict):
-        raise NotJson("properties: expected an object")
+        raise BadJson("properties: expected an object")
     if not isinstance(clusters, list):
-        raise NotJson("replicationClusters: expected an array")
+        raise BadJson("replicationClusters: expected an array")
     texts = {name: _text(properties, name) for name in properties}
     if payload is None:
         raise NotEncoded('Cannot invoke "String.getBytes(java.nio.charset.Charset)" because "src" is null')
@@ -118,7 +113,7 @@ def _published(given: Json, context: str | None) -> Published:
         raise NotEncoded(f"Invalid Base64 message-payload error={error}") from None
     if (missing := next((name for name, value in texts.items() if value is None), None)) is not None:
         raise Fatal(f"Need Non-Null value for key: {missing}")
-    return Published(
+    return ToPublish(
         payload=data,
         context=context,
         key=key,
@@ -130,7 +125,7 @@ def _published(given: Json, context: str | None) -> Published:
     )
 
 
-def _encrypted(given: Json, found: Published) -> Published:
+def _encrypted(given: _Json, found: ToPublish) -> ToPublish:
     param, compression = _text(given, "encryptionParam"), _text(given, "compressionType")
     if compression not in (
         "NONE",
@@ -158,7 +153,7 @@ def receipt(message_id: str, context: str | None) -> str:
     return _json({"result": "ok", "messageId": message_id, "context": context, **_LAST_FIELDS})
 
 
-def refused(refusal: Refusal) -> str:
+def refused(refusal: NotPublished) -> str:
     """The answer to a message that is not published."""
     named = {"result": f"send-error:{refusal.code}", "errorMsg": refusal.why, "context": refusal.context}
     return _json({**named, **_LAST_FIELDS})
@@ -173,7 +168,7 @@ _LAST_FIELDS = {"errorCode": 0, "schemaVersion": 0}
 
 
 def delivered(
-    message_id: str, payload: bytes, metadata: Json, redelivery_count: int, encryption: Json | None = None
+    message_id: str, payload: bytes, metadata: _Json, redelivery_count: int, encryption: _Json | None = None
 ) -> str:
     """A message for a consumer or a reader. `metadata`: its own, of those in a batch."""
     event_time = metadata.get("event_time", 0)
@@ -191,7 +186,7 @@ def delivered(
     )
 
 
-def encryption_context(metadata: Json) -> Json:
+def encryption_context(metadata: _Json) -> _Json:
     """What a consumer is told that decrypts messages itself (mirrors `EncryptionContext`)."""
     keys = {
         each["key"]: {
@@ -211,13 +206,13 @@ def encryption_context(metadata: Json) -> Json:
     return {**found, "batchSize": metadata.get("num_messages_in_batch")}
 
 
-def key_of(name: str, value: str, metadata: Mapping[str, str]) -> Json:
+def key_of(name: str, value: str, metadata: Mapping[str, str]) -> _Json:
     """A key of an encrypted message, as its metadata has it."""
     pairs = [{"key": key, "value": text} for key, text in metadata.items()]
     return {"key": name, "value": decoded(value), "metadata": pairs}
 
 
-def _json(fields: Json) -> str:
+def _json(fields: _Json) -> str:
     present = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(present, ensure_ascii=False, separators=(",", ":"))
 
@@ -225,30 +220,30 @@ def _json(fields: Json) -> str:
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _object(text: str, what: str) -> Json | None:
+def _object(text: str, what: str) -> _Json | None:
     """The object in a text. None: it is null."""
     try:
         found, _ = _DECODER.raw_decode(text.lstrip(" \t\r\n"))
     except (ValueError, RecursionError) as error:
-        raise NotJson(f"not JSON: {error}") from None
+        raise BadJson(f"not JSON: {error}") from None
     if found is not None and not isinstance(found, dict):
-        raise NotJson(f"expected an object, a {what}")
+        raise BadJson(f"expected an object, a {what}")
     return found
 
 
 _DECODER = json.JSONDecoder()
 
 
-def _text(given: Json, name: str) -> str | None:
+def _text(given: _Json, name: str) -> str | None:
     value = given.get(name)
     if isinstance(value, dict | list):
-        raise NotJson(f"{name}: expected a text")
+        raise BadJson(f"{name}: expected a text")
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value)
 
 
-def _long(given: Json, name: str) -> int:
+def _long(given: _Json, name: str) -> int:
     value = given.get(name)
     try:
         if isinstance(value, str):
@@ -259,7 +254,7 @@ def _long(given: Json, name: str) -> int:
                 return number
     except (ValueError, OverflowError):
         pass
-    raise NotJson(f"{name}: expected a whole number of 64 bits")
+    raise BadJson(f"{name}: expected a whole number of 64 bits")
 
 
 def decoded(text: str) -> bytes:
@@ -318,14 +313,8 @@ def format_time(ms: int) -> str:
 
 # -- message ids ------------------------------------------------------------------------------------------------------
 
-_MessageIdData: Any = GetMessageClass(pulsar_api_pb2.DESCRIPTOR.message_types_by_name["MessageIdData"])
 
-_TOPIC = 15
-"""A field that `MessageIdData` does not have, of 4 bytes."""
-_TOPIC_TAG = bytes([_TOPIC << 3 | 5])
-
-
-class MessageId(NamedTuple):
+class ClientMessageId(NamedTuple):
     """Where a message is. `partition` and `batch_index` −1: there is none. `topic`: the place of its topic among those of a consumer of several.
 
     Pulsar's ledgers have their numbers in the whole cluster, Magnetar's in their topics. So an id that a consumer of several topics gets has one
@@ -340,15 +329,12 @@ class MessageId(NamedTuple):
 
     def encoded(self, batch_size: int = 0) -> str:
         """It in base64, as WebSockets exchange it. `batch_size`: that of its batch, which Pulsar tells to consumers alone."""
-        found = _MessageIdData(ledgerId=self.ledger, entryId=self.entry, batch_size=batch_size)
+        fields = {"ledgerId": self.ledger, "entryId": self.entry, "batch_size": batch_size}
         if self.partition >= 0:
-            found.partition = self.partition
+            fields["partition"] = self.partition
         if self.batch_index >= 0:
-            found.batch_index = self.batch_index
-        data: bytes = found.SerializeToString()
-        if self.topic:
-            data += _TOPIC_TAG + struct.pack("<I", self.topic)
-        return base64.b64encode(data).decode()
+            fields["batch_index"] = self.batch_index
+        return base64.b64encode(encode_message_id(fields, self.topic)).decode()
 
     def __str__(self) -> str:
         """It as Pulsar's client writes it."""
@@ -356,7 +342,7 @@ class MessageId(NamedTuple):
         return ":".join(map(str, parts))
 
     @classmethod
-    def of(cls, text: str | None) -> "MessageId":
+    def of(cls, text: str | None) -> "ClientMessageId":
         """The one in a text. Raises `Fatal` if it is not base64, and `Dropped` if its bytes are not a message id."""
         if text is None:
             raise Fatal('Cannot invoke "String.getBytes(java.nio.charset.Charset)" because "src" is null')
@@ -364,14 +350,17 @@ class MessageId(NamedTuple):
             return cls.parsed(decoded(text))
         except NotEncoded as error:
             raise Fatal(str(error)) from None
-        except DecodeError:
+        except FrameError:
             raise Dropped(f"no message id: {text[:100]}") from None
 
     @classmethod
-    def parsed(cls, data: bytes) -> "MessageId":
-        """The one in these bytes. Raises `DecodeError`."""
-        found = _MessageIdData.FromString(data)
-        if not found.IsInitialized():
-            raise DecodeError("a field is missing")
-        topic = next((field.data for field in UnknownFieldSet(found) if field.field_number == _TOPIC), 0)
-        return cls(found.ledgerId, found.entryId, found.partition, found.batch_index, topic)
+    def parsed(cls, data: bytes) -> "ClientMessageId":
+        """The one in these bytes. Raises `FrameError`."""
+        fields, topic = decode_message_id(data)
+        return cls(
+            fields["ledgerId"],
+            fields["entryId"],
+            fields.get("partition", -1),
+            fields.get("batch_index", -1),
+            topic,
+        )

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
-from google.protobuf.message import DecodeError
-
 from streaming.broker.names import is_topic_name, why_not_topic_name
+from streaming.protocol.codec import FrameError
 from streaming.protocol.frames import MINUS_ONE
 from streaming.protocol.requests import complete
-from streaming.server.websocket.messages import MessageId, NotEncoded, decoded, key_of
+from streaming.server.websocket.messages import ClientMessageId, NotEncoded, decoded, key_of
 
-Kind = Literal["producer", "consumer", "reader"]
-Json = dict[str, Any]
+SocketKind = Literal["producer", "consumer", "reader"]
+_Json = dict[str, Any]
 
 MOST_RECEIVED = 1000
 """The largest receiver queue: a larger one is cut to it."""
@@ -27,7 +26,23 @@ _SERVLETS = {
     "reader": ("/ws/reader", "/ws/v2/reader"),
 }
 
-EARLIEST, LATEST = MessageId(MINUS_ONE, MINUS_ONE), MessageId((1 << 63) - 1, (1 << 63) - 1)
+EARLIEST, LATEST = ClientMessageId(MINUS_ONE, MINUS_ONE), ClientMessageId((1 << 63) - 1, (1 << 63) - 1)
+
+
+class Lacks(NamedTuple):
+    """What an earlier release does not have: servlets, whose paths are as all others, and parameters, which have no effect. `own_keys`: it takes
+    no keys of a client that encrypts itself."""
+
+    paths: tuple[str, ...] = ()
+    parameters: frozenset[str] = frozenset()
+    own_keys: bool = False
+
+
+NOTHING = Lacks()
+_BEFORE_4_0 = Lacks(("/ws/v3/",), frozenset({"subscriptionInitialPosition"}), own_keys=True)
+_BEFORE_3_0 = _BEFORE_4_0._replace(parameters=frozenset({"subscriptionInitialPosition", "encryptionKeys"}))
+LACKS = {"3.0": _BEFORE_4_0, "2.10": _BEFORE_3_0, "2.x": _BEFORE_3_0}
+"""By profile."""
 
 
 class BadPath(ValueError):
@@ -41,11 +56,12 @@ class BadParameter(ValueError):
 class Asked(NamedTuple):
     """What a WebSocket is to be: of a `kind`, on `topics` or all whose name matches `pattern`. `subscription`: a consumer's."""
 
-    kind: Kind
+    kind: SocketKind
     topics: tuple[str, ...]
     pattern: str | None
     subscription: str
     query: Mapping[str, str]
+    lacks: Lacks = NOTHING
 
 
 class ProducerOptions(NamedTuple):
@@ -62,7 +78,7 @@ class ProducerOptions(NamedTuple):
     batching_delay: int
     max_pending: int
     compression: str | None
-    encryption_keys: tuple[Json, ...]
+    encryption_keys: tuple[_Json, ...]
     """Those of a client that encrypts messages itself."""
 
 
@@ -74,7 +90,7 @@ class ConsumerOptions(NamedTuple):
     queue: int = MOST_RECEIVED
     durable: bool = True
     earliest: bool = False
-    start: MessageId | None = None
+    start: ClientMessageId | None = None
     priority: int = 0
     ack_timeout: int = 0
     nack_delay: int = 60_000
@@ -85,17 +101,18 @@ class ConsumerOptions(NamedTuple):
     pull: bool = False
 
 
-def kind_of(path: str) -> Kind | None:
+def kind_of(path: str) -> SocketKind | None:
     """What serves a path. None: nothing."""
-    kinds: tuple[Kind, ...] = ("producer", "consumer", "reader")
+    kinds: tuple[SocketKind, ...] = ("producer", "consumer", "reader")
     return next((each for each in kinds if any(path.startswith(f"{one}/") or path == one for one in _SERVLETS[each])), None)  # fmt: skip
 
 
-def asked(kind: Kind, path: str, query: str) -> Asked:
+def asked(kind: SocketKind, path: str, query: str, lacks: Lacks = NOTHING) -> Asked:
     """What a path, as the client encoded it, and a query ask for. Raises `BadPath`, `BadParameter`."""
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
-        given.setdefault(name, value)
+        if name not in lacks.parameters:
+            given.setdefault(name, value)
     parts = path.split("/")
     if parts[2] == "v3":
         return _multiple(parts, given)
@@ -116,7 +133,7 @@ def asked(kind: Kind, path: str, query: str) -> Asked:
         if not parts[8]:
             raise BadParameter("Empty subscription name")
         subscription = unquote_plus(parts[8])
-    return Asked(kind, (topic,), None, subscription, given)
+    return Asked(kind, (topic,), None, subscription, given, lacks)
 
 
 def _multiple(parts: list[str], given: Mapping[str, str]) -> Asked:
@@ -147,15 +164,16 @@ def _check(topic: str) -> None:
         raise BadPath(f"java.lang.IllegalArgumentException: {why_not_topic_name(topic)}")
 
 
-def producer_options(query: Mapping[str, str]) -> ProducerOptions:
+def producer_options(asked: Asked) -> ProducerOptions:
     """What a producer's parameters ask for. Raises `BadParameter`; `NoKeyReader` for keys that the service would have to encrypt with."""
+    query = asked.query
     _not_blank(query, "producerName")
     sequence_id = _integer(query, "initialSequenceId", None)
     hashing = _one_of(query, "hashingScheme", "JavaStringHash", ("JavaStringHash", "Murmur3_32Hash"),
                       "No enum constant org.apache.pulsar.client.api.HashingScheme.{}")  # fmt: skip
     timeout = _natural(query, "sendTimeoutMillis", 30_000, "sendTimeout needs to be >= 0")
     routing = _one_of(query, "messageRoutingMode", "SinglePartition", ("SinglePartition", "RoundRobinPartition", "CustomPartition"))  # fmt: skip
-    keys = _encryption_keys(query.get("encryptionKeys"))
+    keys = () if asked.lacks.own_keys else _encryption_keys(query.get("encryptionKeys"))
     batching, most, delay, pending, compression = False, 1000, 1, 0, None
     if not keys:
         if query.get("batchingEnabled", "").lower() == "true":
@@ -218,17 +236,17 @@ def reader_options(query: Mapping[str, str]) -> ConsumerOptions:
         raise BadParameter("receiverQueueSize needs to be >= 0")
     text = query.get("messageId", "").strip()
     try:
-        start = {"": LATEST, "latest": LATEST, "earliest": EARLIEST}.get(text) or MessageId.parsed(
+        start = {"": LATEST, "latest": LATEST, "earliest": EARLIEST}.get(text) or ClientMessageId.parsed(
             decoded(text)
         )
-    except (NotEncoded, DecodeError) as error:
+    except (NotEncoded, FrameError) as error:
         raise BadParameter(str(error)) from None
     return ConsumerOptions(
         name=query.get("readerName") or None, queue=queue, durable=False, start=start, crypto=_crypto(query)
     )
 
 
-def _encryption_keys(text: str | None) -> tuple[Json, ...]:
+def _encryption_keys(text: str | None) -> tuple[_Json, ...]:
     """The keys of a client that encrypts itself: JSON in base64. Anything else names keys of the service."""
     try:
         given = json.loads(decoded((text or "").strip()))

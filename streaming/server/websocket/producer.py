@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.persistent.compaction.batches import COMPRESS
 from streaming.protocol.codec import Frame, batch, entry
-from streaming.server.websocket.client import Client, Refused
-from streaming.server.websocket.messages import UNKNOWN, MessageId, Published, Refusal
+from streaming.server.websocket.client import Client, NotGranted
+from streaming.server.websocket.messages import UNKNOWN, ClientMessageId, NotPublished, ToPublish
 from streaming.server.websocket.parameters import ProducerOptions
 
-Json = dict[str, Any]
-Done = Callable[[MessageId | Refusal], None]
+_Json = dict[str, Any]
+_Done = Callable[[ClientMessageId | NotPublished], None]
 
 _BATCH_BYTES = 128 << 10
 """Pulsar's batchingMaxBytes."""
 
-_FAILS = frozenset({"NotAllowedError", "TopicTerminatedError", "ProducerFenced", "PersistenceError"})
-"""Errors after which a message is not sent again."""
+_FAILS = frozenset({"NotAllowedError", "TopicTerminatedError", "ProducerFenced"})
+"""Errors after which a message is not sent again, as it is after any other."""
 
 
 class _Sent(NamedTuple):
     """What waits for its receipt: a frame and its tail. `done`: who is told of each message. `due`: when it has taken too long (s)."""
 
-    fields: Json
+    fields: _Json
     tail: bytes
-    done: tuple[Done, ...]
+    done: tuple[_Done, ...]
     due: float
 
 
@@ -36,9 +36,9 @@ class _Batched(NamedTuple):
     """A message that waits for its batch to be full."""
 
     sequence_id: int
-    metadata: Json
+    metadata: _Json
     payload: bytes
-    done: Done
+    done: _Done
 
 
 class TopicProducer:
@@ -60,8 +60,8 @@ class TopicProducer:
             self.partition = int(index)
 
     async def open(self) -> None:
-        """Ask for it. Raises `Refused`."""
-        asked: Json = {
+        """Ask for it. Raises `NotGranted`."""
+        asked: _Json = {
             "topic": self._topic, "producer_id": self._number, "encrypted": bool(self._options.encryption_keys), "epoch": self._epoch,
             "user_provided_producer_name": self._options.name is not None,
         }  # fmt: skip
@@ -80,7 +80,7 @@ class TopicProducer:
         self._epoch += 1
         try:
             await self.open()
-        except Refused as error:
+        except NotGranted as error:
             if error.code not in _FAILS:
                 raise
             for number in list(self._sent):
@@ -91,15 +91,15 @@ class TopicProducer:
         """The messages that wait for their receipts."""
         return sum(len(each.done) for each in self._sent.values()) + len(self._batch)
 
-    def send(self, message: Published, done: Done) -> None:
+    def send(self, message: ToPublish, done: _Done) -> None:
         """Publish a message, and tell `done` what has become of it."""
         options = self._options
         if options.max_pending and self.pending >= options.max_pending:
-            done(Refusal(UNKNOWN, "Producer send queue is full"))
+            done(NotPublished(UNKNOWN, "Producer send queue is full"))
             return
         if len(message.payload) > self._client.max_message_size:
             text = f"The producer {self._name} of the topic {self._topic} sends a message with {len(message.payload)} bytes"
-            done(Refusal(UNKNOWN, f"{text} that exceeds {self._client.max_message_size} bytes"))
+            done(NotPublished(UNKNOWN, f"{text} that exceeds {self._client.max_message_size} bytes"))
             return
         self._next += 1
         metadata = _metadata(message)
@@ -142,11 +142,11 @@ class TopicProducer:
             fields = {"num_messages": len(messages), "highest_sequence_id": last.sequence_id}
             self._post(first.sequence_id, fields, metadata, payload, tuple(each.done for each in messages))
 
-    def _head(self, sequence_id: int) -> Json:
+    def _head(self, sequence_id: int) -> _Json:
         now = time.time_ns() // 1_000_000
         return {"producer_name": self._name, "sequence_id": sequence_id, "publish_time": now}
 
-    def _send_one(self, each: _Batched, message: Published | None) -> None:
+    def _send_one(self, each: _Batched, message: ToPublish | None) -> None:
         metadata = {**self._head(each.sequence_id), "uncompressed_size": len(each.payload), **each.metadata}
         if self._options.compression is not None:
             metadata["compression"] = self._options.compression
@@ -161,7 +161,7 @@ class TopicProducer:
         self._post(each.sequence_id, {}, metadata, each.payload, (each.done,))
 
     def _post(
-        self, sequence_id: int, fields: Json, metadata: Json, payload: bytes, done: tuple[Done, ...]
+        self, sequence_id: int, fields: _Json, metadata: _Json, payload: bytes, done: tuple[_Done, ...]
     ) -> None:
         if (compress := COMPRESS.get(self._options.compression or "")) is not None:
             payload = compress(payload)
@@ -192,7 +192,7 @@ class TopicProducer:
     def _fail(self, number: int, why: str) -> None:
         if (sent := self._sent.pop(number, None)) is not None:
             for done in sent.done:
-                done(Refusal(UNKNOWN, why))
+                done(NotPublished(UNKNOWN, why))
 
     def took(self, frame: Frame) -> None:
         """A frame for it has come."""
@@ -208,7 +208,7 @@ class TopicProducer:
             where = fields["message_id"]
             for index, done in enumerate(sent.done):
                 batch_index = index if len(sent.done) > 1 else -1
-                done(MessageId(where["ledgerId"], where["entryId"], self.partition, batch_index))
+                done(ClientMessageId(where["ledgerId"], where["entryId"], self.partition, batch_index))
 
     def _lost(self) -> None:
         """The broker has closed it, or may not have stored a message: ask for it again."""
@@ -231,7 +231,7 @@ class WebSocketProducer:
         return bool(self._options.encryption_keys)
 
     async def open(self, topic: str) -> None:
-        """Ask for the producers of all partitions. Raises `Refused`."""
+        """Ask for the producers of all partitions. Raises `NotGranted`."""
         for each in await partitions(self._client, topic):
             producer = TopicProducer(self._client, each, self._options)
             await producer.open()
@@ -244,7 +244,7 @@ class WebSocketProducer:
         """The messages that wait for their receipts."""
         return sum(each.pending for each in self._of)
 
-    def send(self, message: Published, done: Done) -> None:
+    def send(self, message: ToPublish, done: _Done) -> None:
         """Publish a message, and tell `done` what has become of it."""
         self._of[self._route(message.key)].send(message, done)
 
@@ -264,15 +264,15 @@ class WebSocketProducer:
 
 
 async def partitions(client: Client, topic: str) -> list[str]:
-    """The names of the partitions of a topic; that of the topic if it has none. Raises `Refused`."""
+    """The names of the partitions of a topic; that of the topic if it has none. Raises `NotGranted`."""
     asked = {"topic": topic, "metadata_auto_creation_enabled": True}
     count = (await client.ask("PARTITIONED_METADATA", asked)).fields.get("partitions", 0)
     return [f"{topic}-partition-{index}" for index in range(count)] or [topic]
 
 
-def _metadata(message: Published) -> Json:
+def _metadata(message: ToPublish) -> _Json:
     """What a message says of itself. quirk: a delay counts in place of a time."""
-    found: Json = {}
+    found: _Json = {}
     if message.key is not None:
         found |= {"partition_key": message.key, "partition_key_b64_encoded": False}
     if message.properties:

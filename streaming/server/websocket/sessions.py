@@ -4,6 +4,7 @@ import asyncio
 import html
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -17,10 +18,12 @@ from streaming.server.authentication import NotAuthenticated, TokenAuthenticatio
 from streaming.server.binary import BinaryServer
 from streaming.server.stalled import Stalled
 from streaming.server.websocket import messages
-from streaming.server.websocket.client import Client, Refused
+from streaming.server.websocket.client import Client, NotGranted
 from streaming.server.websocket.consumer import WebSocketConsumer
-from streaming.server.websocket.messages import Dropped, Fatal, MessageId, NotJson, Refusal
+from streaming.server.websocket.messages import BadJson, ClientMessageId, Dropped, Fatal, NotPublished
 from streaming.server.websocket.parameters import (
+    LACKS,
+    NOTHING,
     Asked,
     BadParameter,
     BadPath,
@@ -52,8 +55,9 @@ _INTERNAL_ERROR, _GOING_AWAY = 1011, 1001
 class WebSockets:
     """Serves WebSockets, and is an application for them."""
 
-    def __init__(self, server: BinaryServer) -> None:
-        self._server = server
+    def __init__(self, server: BinaryServer, profile: Callable[[], str]) -> None:
+        """`profile`: that of the broker's configuration."""
+        self._server, self._profile = server, profile
         self._waiting = Stalled[_Session]()
 
     def beside(self, app: ASGIApp) -> ASGIApp:
@@ -76,7 +80,7 @@ class WebSockets:
         return either
 
     async def _serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        session = _Session(self._server, scope, receive, send, self._count)
+        session = _Session(self._server, scope, receive, send, self._count, self._profile())
         try:
             await session.run(path)
         except Exception as error:
@@ -100,8 +104,11 @@ class WebSockets:
 class _Session:
     """One WebSocket."""
 
-    def __init__(self, server: BinaryServer, scope: Scope, receive: Receive, send: Send, count: Any) -> None:
+    def __init__(
+        self, server: BinaryServer, scope: Scope, receive: Receive, send: Send, count: Any, profile: str
+    ) -> None:
         self._server, self._scope, self._receive, self._send = server, scope, receive, send
+        self._lacks = LACKS.get(profile, NOTHING)
         self._count_all = count
         self._client: Client | None = None
         self._producer: WebSocketProducer | None = None
@@ -128,7 +135,7 @@ class _Session:
             return await self._refuse(400, f"Invalid query params: {error}", path)
         except NoKeyReader as error:
             return await self._refuse(500, f"Failed to create producer/consumer: {error}", path)
-        except Refused as error:
+        except NotGranted as error:
             status, what = _STATUS.get(error.code, 500), "Failed to create producer/consumer"
             if self._is_reader:
                 status, what = 500, "Failed to create reader"
@@ -142,14 +149,14 @@ class _Session:
 
     async def _open(self, path: str) -> None:
         kind = kind_of(path)
-        if kind is None:
+        if kind is None or path.startswith(self._lacks.paths):
             raise _NotAllowed(404, "Not Found")
         self._is_reader = kind == "reader"
         token = _token(self._server, self._scope)
-        wanted = asked(kind, path, self._scope["query_string"].decode("latin-1"))
+        wanted = asked(kind, path, self._scope["query_string"].decode("latin-1"), self._lacks)
         if kind == "producer":
             self._check_role(wanted, token)
-            producer_wanted = producer_options(wanted.query)
+            producer_wanted = producer_options(wanted)
             client = await self._connect(token)
             self._producer = WebSocketProducer(client, producer_wanted)
             await self._producer.open(wanted.topics[0])
@@ -261,13 +268,13 @@ class _Session:
 
     def _publish(self, producer: WebSocketProducer, text: str) -> None:
         found = messages.published(text, is_encrypted=producer.is_encrypted)
-        if isinstance(found, Refusal):
+        if isinstance(found, NotPublished):
             self._answer(messages.refused(found))
             return
         context = found.context
 
-        def done(result: MessageId | Refusal) -> None:
-            if isinstance(result, MessageId):
+        def done(result: ClientMessageId | NotPublished) -> None:
+            if isinstance(result, ClientMessageId):
                 self._answer(messages.receipt(result.encoded(), context))
             else:
                 self._answer(messages.refused(result._replace(context=context)))
@@ -278,7 +285,7 @@ class _Session:
     async def _obey(self, consumer: WebSocketConsumer, text: str) -> None:
         try:
             command = messages.command(text)
-        except NotJson as error:
+        except BadJson as error:
             raise Dropped(str(error)) from None
         match command["type"]:
             case "isEndOfTopic":
@@ -292,12 +299,12 @@ class _Session:
             case "unsubscribe":
                 try:
                     await consumer.unsubscribe()
-                except Refused as error:
+                except NotGranted as error:
                     raise Dropped(f"it can't unsubscribe: {error}") from None
             case "negativeAcknowledge":
-                consumer.nack(MessageId.of(command["messageId"]))
+                consumer.nack(ClientMessageId.of(command["messageId"]))
             case _:
-                consumer.ack(MessageId.of(command["messageId"]))
+                consumer.ack(ClientMessageId.of(command["messageId"]))
 
     def _count(self, size: int, goes_on: bool) -> None:
         self._count_all(self, size, goes_on)
@@ -337,7 +344,7 @@ def _token(server: BinaryServer, scope: Scope) -> str | None:
         return None
     header = dict(scope["headers"]).get(b"authorization")
     if header is None:
-        token = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+        token: str | None = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
     else:
         scheme, _, value = header.decode("latin-1").partition(" ")
         token = value if scheme == "Bearer" else None
