@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import socket
 import ssl
 import urllib.request
@@ -30,7 +31,7 @@ from streaming.server.websocket import consumer
 from streaming.server.websocket.messages import ClientMessageId
 from tests.authorization.questions import SETTINGS
 from tests.certificates import Certificate
-from tests.server.conftest import Running, running_on
+from tests.server.conftest import Query, Running, running_on
 from tests.websocket.conversations import CONVERSATIONS, Talk, b64, held
 from tests.websocket.record import address_of, recorded, standalone
 
@@ -45,9 +46,26 @@ def broker() -> Iterator[Running]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def no_bugs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_a_conversation_is_that_of_a_real_pulsar(broker: Running, name: str) -> None:
     assert held(address_of(broker), name) == recorded()[name]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    "name", ["producing", "consuming", "batching", "dead_letters", "several_topics", "unsubscribing"]
+)
+def test_a_conversation_before_a_query_is_the_same(query: Query, name: str) -> None:
+    with query.server() as server:
+        assert held(address_of(server), name) == recorded()[name]
 
 
 @pytest.mark.feature("I8")
@@ -287,6 +305,31 @@ def test_there_is_a_most_of_connections() -> None:
             opened(broker, PRODUCER.format("second"))
         assert refused.value.response.status_code == 500
         first.close()
+
+
+def latest_timer(broker: Running) -> float:
+    """Seconds until the last timer of the server's loop."""
+    loop: Any = broker._loop
+
+    def latest() -> float:
+        timers = [each.when() for each in loop._scheduled if not each.cancelled()]
+        return max(timers, default=0.0) - float(loop.time())
+
+    found: float = broker.call(latest)
+    return found
+
+
+def test_a_closed_websocket_leaves_no_timer(broker: Running) -> None:
+    path = CONSUMER.format("left") + "?negativeAckRedeliveryDelay=2000000000"
+    with closing(opened(broker, path)) as client:
+        publish(broker, "left", "a")
+        id = json.loads(client.recv(timeout=20))["messageId"]
+        client.send(json.dumps({"type": "negativeAcknowledge", "messageId": id}))
+        client.send(json.dumps({"type": "isEndOfTopic"}))
+        client.recv(timeout=20)
+        assert latest_timer(broker) > 1e6
+    until_gone(broker, "left")
+    assert latest_timer(broker) < 1e6
 
 
 def test_a_consumer_knows_so_many_messages(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -438,7 +438,7 @@ def partitioned(talk: Talk) -> None:
         talk.ask("p", {"payload": b64(str(6 + each)), "key": f"k{each}"})
     talk.close("p")
     talk.open("p", "v2/producer/{t}?messageRoutingMode=RoundRobinPartition")
-    talk.say("p", *_texts("xyz"))
+    talk.say("p", *_texts("zzz"))
     talk.hear("p", 3, sort=True)
     talk.open("c", "v2/consumer/{t}/s?subscriptionInitialPosition=Earliest")
     talk.hear("c", 15, sort=True)

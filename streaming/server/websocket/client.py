@@ -67,6 +67,7 @@ class Client:
         self._members: dict[tuple[str, int], FrameTaker] = {}
         self._watcher: Callable[[Frame], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
         self.max_message_size = 0
         """The bytes of a largest message."""
         self.closed = False
@@ -134,9 +135,16 @@ class Client:
         asked = {"namespace": namespace, "topics_pattern": pattern, "watcher_id": 0}
         told(await self.ask("WATCH_TOPIC_LIST", asked))
 
-    def later(self, seconds: float, call: Callable[[], Any]) -> asyncio.TimerHandle:
-        """Call something later, by the machine's clock, as clients do."""
-        return asyncio.get_running_loop().call_later(seconds, call)
+    def later(self, seconds: float, call: Callable[[], Any]) -> None:
+        """Call something later, by the machine's clock, as clients do; not once the connection has ended."""
+
+        def due() -> None:
+            self._timers.discard(timer)
+            call()
+
+        if not self.closed:
+            timer = asyncio.get_running_loop().call_later(seconds, due)
+            self._timers.add(timer)
 
     def begin(self, task: Any) -> None:
         """Run a coroutine until it is done or the connection ends."""
@@ -164,6 +172,9 @@ class Client:
         self.closed = True
         for task in self._tasks:
             task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
         gone = NotGranted("ServiceNotReady", "the connection to the broker was closed")
         for future in (self._connected, *self._asked.values()):
             if not future.done():

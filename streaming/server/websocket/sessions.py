@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
 
 from streaming.broker.errors import BrokerError
 from streaming.protocol.codec import Frame
@@ -83,6 +84,8 @@ class WebSockets:
         session = _Session(self._server, scope, receive, send, self._count, self._profile())
         try:
             await session.run(path)
+        except ClientDisconnected:
+            log.debug("the client of a WebSocket is gone")
         except Exception as error:
             self._server.bugs.error("a WebSocket can't be served, which is a bug in Magnetar: %r", error)
             scope[ABORT]()
