@@ -112,8 +112,9 @@ clients: env  ## let the official Python and Java clients talk to a server of ea
 		MAGNETAR_PROFILE=$$profile $(BIN)/python -m pytest tests/server/test_python_client.py tests/server/test_java_client.py \
 			-k embedded -m "slow or not slow" || exit 1; done
 
-beside: env  ## make every admin call on a real Pulsar (PULSAR=4.0.7, from Maven) and on `magnetar serve`, and compare the answers
+beside: env  ## make every admin call on a real Pulsar (PULSAR=4.0.7, from Maven) and on `magnetar serve`, let the Java client look at both, and compare
 	$(BIN)/python -m tests.beside $(if $(PULSAR),--pulsar $(PULSAR))
+	$(BIN)/python -m tests.beside.checks $(if $(PULSAR),--pulsar $(PULSAR))
 
 suites: env  ## run foreign clients' own tests against magnetar serve on ports 6650 and 8080 (SUITE=go or go-admin; needs Go)
 	$(BIN)/python -m tests.suites $(SUITE)

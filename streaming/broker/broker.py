@@ -104,8 +104,6 @@ _MOST_NAMES = 10
 _MOST_ROUNDS = 1000
 """An answer looks so many rounds ahead that may have an effect, and turn out to have none."""
 
-TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
-
 
 def topic_set_aside(name: str) -> Refused:
     """Why the records of a topic that is set aside are refused."""
@@ -449,7 +447,8 @@ class Broker:
             def delete(force: bool) -> bool:
                 return self._delete_partitions(name, force)
 
-            partitioned_topics.call_partitions(ctx, name, command, exists=exists, delete=delete)
+            topics = partitioned_topics.Topics(exists, delete, lambda count: self._has_room(name, count))
+            partitioned_topics.call_partitions(ctx, name, command, topics)
             return None
         if (
             isinstance(command, c.Admin)
@@ -476,12 +475,13 @@ class Broker:
             self._domain(name).carry_out(name, command)
             return None
         if self._creates(name, command):
-            if self._is_full(name):
+            if not self._has_room(name):
+                reason = partitioned_topics.TOO_MANY_TOPICS
                 if isinstance(command, c.Admin):
-                    admin_requests.refuse(ctx, command, 412, TOO_MANY_TOPICS)
+                    admin_requests.refuse(ctx, command, 409, reason)
                     return None
-                refused = topic_commands.refuse(ctx, name, command, "UnknownError", TOO_MANY_TOPICS)
-                return None if refused else Refused("too_many_topics", TOO_MANY_TOPICS)
+                refused = topic_commands.refuse(ctx, name, command, "NotAllowedError", reason)
+                return None if refused else Refused("too_many_topics", reason)
             self._domain(name).carry_out(name, command)
             if self._topics_of is not None:
                 self._topics_of[namespace_of(name)] += 1
@@ -634,16 +634,16 @@ class Broker:
             return Refused("invalid_topic", cause)
         return None
 
-    def _is_full(self, name: str) -> bool:
-        """Has the namespace of a topic that isn't there as many topics as it may have?"""
+    def _has_room(self, name: str, count: int = 1) -> bool:
+        """May the namespace of a topic that isn't there have so many more topics?"""
         namespace = namespace_of(name)
         most = max_topics(self._ctx.namespaces.get(namespace, NO_POLICIES), self._ctx.config)
         if most <= 0:
-            return False
+            return True
         if self._topics_of is None or self._persistent.deleted_unused:
             self._topics_of = Counter(map(namespace_of, self._state.topics))
             self._persistent.deleted_unused = False
-        return self._topics_of[namespace] >= most
+        return self._topics_of[namespace] + count <= most
 
     def _own_policies(self, name: str) -> Policies:
         """The policies that a topic sets, whether it exists or not."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from streaming.runtime.jars import JarsUnavailableError
-from tests.beside.sides import SCHEMAS, Side, magnetar, pulsar
+from tests.beside.sides import SCHEMAS, Side, magnetar, pulsar, side
 from tests.beside.text import comparable
 from tests.parity.pulsar import VERSION, PulsarError
 
@@ -35,7 +35,11 @@ def main() -> int:
         for name, text in SCHEMAS.items():
             (folder / name).write_text(text)
         try:
-            sides = [stack.enter_context(pulsar(folder, given.pulsar)), stack.enter_context(magnetar(folder))]
+            brokers = {"real": pulsar(folder, given.pulsar), "magnetar": magnetar(folder)}
+            sides = [
+                stack.enter_context(side(folder / f"{name}.conf", stack.enter_context(broker)))
+                for name, broker in brokers.items()
+            ]
         except (PulsarError, JarsUnavailableError) as error:
             print(error, file=sys.stderr)
             return 2

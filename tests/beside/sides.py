@@ -4,9 +4,10 @@ import json
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from pulsar import AlreadyClosed, Client, ConsoleLogger, Consumer, LoggerLevel, Producer
 
@@ -30,10 +31,12 @@ SCHEMAS = {
 """The files that calls on schemas name."""
 
 
-_COMMON = {"brokerDeleteInactiveTopicsEnabled": "false"}
+Settings = Mapping[str, str]
+
+COMMON: Settings = {"brokerDeleteInactiveTopicsEnabled": "false"}
 """Settings of both brokers: calls come at any time."""
 
-_STANDALONE = {"defaultNumberOfNamespaceBundles": "4", "forceDeleteNamespaceAllowed": "false"}
+_STANDALONE: Settings = {"defaultNumberOfNamespaceBundles": "4", "forceDeleteNamespaceAllowed": "false"}
 """The settings of a standalone Pulsar that are not those of a real broker in other tests."""
 
 _SECONDS = 60
@@ -103,46 +106,52 @@ def _indented(body: bytes) -> str:
         return text
 
 
+class Address(NamedTuple):
+    """The hosts and ports of a broker's admin API and of its binary protocol."""
+
+    admin: str
+    service: str
+
+
 @contextmanager
-def pulsar(folder: Path, version: str) -> Iterator[Side]:
+def pulsar(folder: Path, version: str, settings: Settings = COMMON) -> Iterator[Address]:
     """A real Pulsar with the settings of a standalone one."""
-    with LocalPulsar(folder / "pulsar", _STANDALONE | _COMMON, version) as broker:
-        ports = broker.ports
-        with _side(folder / "real.conf", f"127.0.0.1:{ports.admin}", f"127.0.0.1:{ports.broker}") as side:
-            yield side
+    with LocalPulsar(folder / "pulsar", {**_STANDALONE, **settings}, version) as broker:
+        yield Address(f"127.0.0.1:{broker.ports.admin}", f"127.0.0.1:{broker.ports.broker}")
 
 
 @contextmanager
-def magnetar(folder: Path) -> Iterator[Side]:
-    """`magnetar serve` with the settings that it has if nobody says otherwise."""
-    settings = [word for name, value in _COMMON.items() for word in ("--set", f"{name}={value}")]
+def magnetar(folder: Path, settings: Settings = COMMON, profile: str | None = None) -> Iterator[Address]:
+    """`magnetar serve` with the settings that it has if nobody says otherwise. `profile`: another version's."""
+    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    given += [] if profile is None else ["--profile", profile]
     addresses = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
-    command = [str(MAGNETAR), "serve", *addresses, "--ready-file", "-", *settings]
+    command = [str(MAGNETAR), "serve", *addresses, "--ready-file", "-", *given]
     with (folder / "magnetar.log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        broker, service = (ready[name].partition("://")[2] for name in ("admin_url", "service_url"))
-        with _side(folder / "magnetar.conf", broker, service) as side:
-            yield side
+        yield Address(*(ready[name].partition("://")[2] for name in ("admin_url", "service_url")))
     finally:
         process.terminate()
         process.wait()
 
 
 @contextmanager
-def _side(config: Path, broker: str, service: str) -> Iterator[Side]:
+def side(config: Path, address: Address) -> Iterator[Side]:
+    """The clients of a broker. `config`: the file of `pulsar-admin`'s settings."""
+    broker, service = address
     config.write_text(f"webServiceUrl=http://{broker}/\nbrokerServiceUrl=pulsar://{service}\n")
     options = "-Xmx400m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars_of(_ADMIN / 'pom.xml')}/*"
     command = [str(java_binary()), *options, str(_ADMIN / "Commands.java"), str(config), "/dev/stdin"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as admin:
-        side = Side(broker, service, admin)
+        found = Side(broker, service, admin)
         try:
-            yield side
+            yield found
         finally:
             with suppress(AlreadyClosed):  # its topics were deleted
-                side.client.close()
+                found.client.close()
             admin.kill()

@@ -439,10 +439,13 @@ def test_a_namespace_has_only_so_many_topics() -> None:
     run.publish(0, topic=first)
     assert one(run.subscribe("s", topic=second), Success)
     refused = one(run.publish(0, topic=third), SendError)
-    assert (refused.error, refused.cause) == ("UnknownError", "Exceed maximum number of topics in namespace.")
-    assert one(run.subscribe("s", topic=third), Error).error == "UnknownError"
-    assert one(run.create_producer(topic=third), Error).error == "UnknownError"
-    assert status(run.admin("PUT", "/subscription/s", topic=third)) == 412
+    assert (refused.error, refused.cause) == (
+        "NotAllowedError",
+        "Exceed maximum number of topics in namespace.",
+    )
+    assert one(run.subscribe("s", topic=third), Error).error == "NotAllowedError"
+    assert one(run.create_producer(topic=third), Error).error == "NotAllowedError"
+    assert status(run.admin("PUT", "/subscription/s", topic=third)) == 409
     assert one(run.do(Fault(fault="FailWrites", count=1), third), Quarantined).rule == "too_many_topics"
     assert run.broker.topic_names() == [first, second]
     assert positions(run.publish(1, topic=first)) == [(1, 1)]

@@ -228,7 +228,7 @@ def test_a_deleted_namespace_counts_its_topics_anew(strict: Run) -> None:
             == 204
         )
         refused = reason(strict, "PUT", "/persistent/public/default/b", None, "persistent://public/default/b")
-        assert refused == (412, "Exceed maximum number of topics in namespace.")
+        assert refused == (409, "Exceed maximum number of topics in namespace.")
         assert status(strict, "DELETE", f"{path}?force=true") == 204
         assert status(strict, "PUT", path) == 204
 

@@ -218,7 +218,7 @@ def test_an_incompatible_schema_is_refused_and_not_stored() -> None:
     run = Run(schemaCompatibilityStrategy="ALWAYS_INCOMPATIBLE")
     assert call(run, "POST", "/schema", JSON)[0] == 200
     assert call(run, "POST", "/schema", OTHER) == (
-        409, {"reason": "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"},
+        409, {"reason": "Error during schema compatibility check with strategy ALWAYS_INCOMPATIBLE: unable to read schema"},
     )  # fmt: skip
     assert len(call(run, "GET", "/schemas")[1]["getSchemaResponses"]) == 1
 

@@ -177,6 +177,23 @@ def test_the_routes_are_those_of_the_table_and_the_servers_own() -> None:
     assert found == listed
 
 
+def test_connectors_that_are_turned_off_are_refused_on_the_paths_that_pulsar_has() -> None:
+    async def work(api: Api) -> None:
+        off = "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
+        for path in (
+            "sinks/public/default",
+            "sinks/public/default/x",
+            "sinks/builtinsinks",
+            "functions/connectors",
+        ):
+            answer = await api.call("GET", f"/admin/v3/{path}")
+            assert (answer.status, answer.reason) == (409, off)
+        for path in ("sinks", "sinks/x", "sources/x", "functions/x"):
+            assert await api.status("GET", f"/admin/v3/{path}") == 404
+
+    on_api(work)
+
+
 METHODS = ("GET", "PUT", "POST", "DELETE")
 
 

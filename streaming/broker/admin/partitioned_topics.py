@@ -5,7 +5,7 @@ keeps the metadata and the policies, and changes the partitions that it has. All
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -95,20 +95,27 @@ def _properties(found: PartitionedTopic, command: Admin) -> tuple[int, Any]:
 
 IN_USE = 412, "Topic has active producers/subscriptions"
 EXISTS = 409, "This topic already exists"
+TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
 
 
-def call_partitions(
-    ctx: Context, name: str, command: Admin, *, exists: bool, delete: Callable[[bool], bool]
-) -> None:
-    """Answer a call on the number of partitions: it is asked for, set, raised, or the partitioned topic is deleted.
+class Topics(NamedTuple):
+    """What the broker knows of a partitioned topic's surroundings.
 
     `exists`: there is a topic of that name. `delete` deletes the partitions, by force or only those that nobody uses; it
-    returns whether none is left.
+    returns whether none is left. `has_room`: whether the namespace may have so many more topics.
     """
+
+    exists: bool
+    delete: Callable[[bool], bool]
+    has_room: Callable[[int], bool]
+
+
+def call_partitions(ctx: Context, name: str, command: Admin, topics: Topics) -> None:
+    """Answer a call on the number of partitions: it is asked for, set, raised, or the partitioned topic is deleted."""
     found = CALLS.find(command.method, call_of(command))
     assert found is not None  # there is one of each method
     handler, _ = found
-    answer(ctx, name, command, lambda: handler(ctx, name, command, exists, delete))
+    answer(ctx, name, command, lambda: handler(ctx, name, command, topics))
 
 
 def forget(ctx: Context, name: str) -> None:
@@ -121,44 +128,38 @@ def forget(ctx: Context, name: str) -> None:
     ctx.policies_changed()
 
 
-def _get(
-    ctx: Context, name: str, command: Admin, exists: bool, delete: Callable[[bool], bool]
-) -> AdminAnswer:
+def _get(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
     """The number of partitions, 0 for a topic that is not partitioned."""
     now = ctx.partitioned.get(name)
-    if now is None and not exists and flag(command.path, "checkAllowAutoCreation"):
+    if now is None and not topics.exists and flag(command.path, "checkAllowAutoCreation"):
         try:
             now = create_by_use(ctx, name)
         except BrokerError as error:
             raise AdminError(412, str(error)) from None
-    elif now is None and not exists:
+    elif now is None and not topics.exists:
         raise AdminError(404, f"Topic {name} not found")
     kept = ctx.partitioned_topics.get(name, PartitionedTopic()).properties
     shown = {"properties": kept} if kept else {}
     return 200, {"partitions": now or 0, "deleted": False, **shown}
 
 
-def _delete(
-    ctx: Context, name: str, command: Admin, exists: bool, delete: Callable[[bool], bool]
-) -> AdminAnswer:
+def _delete(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
     """Delete a partitioned topic. With `?force=true`, also partitions that have producers or consumers. Without it, those stay,
     and the answer is 412; each ingress partition decides on its own partitions."""
     if name not in ctx.partitioned:
-        if exists:
+        if topics.exists:
             raise AdminError(
                 409,
                 f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete.",
             )
         raise AdminError(404, f"Topic {name} not found.")
-    if not delete(flag(command.path, "force")):
+    if not topics.delete(flag(command.path, "force")):
         raise AdminError(*IN_USE)
     forget(ctx, name)
     return 204, None
 
 
-def _create(
-    ctx: Context, name: str, command: Admin, exists: bool, delete: Callable[[bool], bool]
-) -> AdminAnswer:
+def _create(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
     """Create a partitioned topic. The body is the number of partitions, or an object with `partitions` and `properties`."""
     count, properties = _metadata(command.body)
     if PARTITION.fullmatch(name):
@@ -167,14 +168,14 @@ def _create(
         raise AdminError(406, "Number of partitions should be more than 0")
     if count > (most := ctx.config.most_partitions):
         raise AdminError(406, f"Number of partitions should be less than or equal to {most}")
-    if exists or name in ctx.partitioned:
+    if not topics.has_room(count):
+        raise AdminError(412, TOO_MANY_TOPICS)
+    if topics.exists or name in ctx.partitioned:
         raise AdminError(*EXISTS)
     return _set(ctx, name, count, properties)
 
 
-def _update(
-    ctx: Context, name: str, command: Admin, exists: bool, delete: Callable[[bool], bool]
-) -> AdminAnswer:
+def _update(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
     """Give a partitioned topic more partitions. The body is the new number of partitions. Like Pulsar, `magnetar serve` then gives each
     partition the durable subscriptions of the first one, at its first message; a log has a PUT for each of these."""
     count, properties = _metadata(command.body)
@@ -218,7 +219,7 @@ class _Metadata(msgspec.Struct):
     properties: dict[str, str] | None = None
 
 
-CALLS: Table[Callable[[Context, str, Admin, bool, Callable[[bool], bool]], AdminAnswer]] = Table(
+CALLS: Table[Callable[[Context, str, Admin, Topics], AdminAnswer]] = Table(
     TOPIC,
     (
         Call("GET", "/partitions", _get),

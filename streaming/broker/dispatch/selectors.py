@@ -323,9 +323,9 @@ class HashRangeExclusive(msgspec.Struct, array_like=True, tag="sticky", dict=Tru
         for start, end in ordered:
             place = bisect_left(self.ranges, start, key=_last_slot)
             if place < len(self.ranges) and self.ranges[place][0] <= end:
-                raise BrokerError(
-                    "ConsumerAssignError", f"Range conflict with consumer {self.ranges[place][2]}"
-                )
+                connection, id_ = self.ranges[place][2]
+                reason = f"Range conflict with consumer {id_} of connection {connection}"
+                raise BrokerError("ConsumerAssignError", reason)
 
     def add(self, consumer: Consumer) -> None:
         """Give a consumer the ranges it asks for. Call `check` first."""

@@ -275,7 +275,7 @@ def last_message_id(ctx: Context, topic: NonPersistentTopic, command: GetLastMes
     if _find(topic, command.connection, command.consumer_id) is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
     else:
-        cause = "getLastMessageId is not supported on non-persistent topic"
+        cause = "Failed to recover Transaction Buffer."  # quirk: what fails is that the topic is no persistent one
         _error(ctx, topic, command, "UnknownError", cause)
 
 

@@ -47,7 +47,7 @@ def _check(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:
     if not ctx.config.refusedConsumerLeavesSubscription:
         check_max_consumers(ctx, topic)
     if command.durable and existing is None and not ctx.policies_of(topic).autoSubscriptionCreation:
-        raise BrokerError("SubscriptionNotFound", f"Subscription {name} does not exist")
+        raise BrokerError("SubscriptionNotFound", "Subscription does not exist")
     if command.read_compacted and command.subType not in ("Exclusive", "Failover"):
         raise BrokerError(
             "NotAllowedError", "readCompacted only allowed on failover or exclusive subscriptions"
@@ -76,7 +76,8 @@ def check_max_subscriptions(ctx: Context, topic: PersistentTopic, name: str) -> 
     ):
         return
     if limit <= sum(not each.awaits_its_reader for each in known.values()):
-        raise BrokerError("NotAllowedError", f"Exceed the maximum of {limit} subscriptions of the topic")
+        reason = f"Exceed the maximum number of subscriptions of the topic: {topic.name}"
+        raise BrokerError("NotAllowedError", reason)
 
 
 def _attach(ctx: Context, topic: PersistentTopic, command: Subscribe) -> None:

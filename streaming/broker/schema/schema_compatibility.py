@@ -13,6 +13,7 @@ import msgspec
 from schemas.commands import SchemaData
 from schemas.commands.nesting import is_deep
 from streaming.broker.config import SchemaCompatibilityStrategy
+from streaming.broker.schema.schema_types import type_name
 
 _IN_AVRO = ("AVRO", "JSON", "PROTOBUF")
 _PROMOTIONS = {
@@ -97,22 +98,24 @@ def incompatibility(
     against = known if strategy.endswith("_TRANSITIVE") else known[-1:]
     for each in against:
         if each.type != new.type:
-            return f"Incompatible schema: exists schema type {each.type.upper()}, new schema type {new.type.upper()}"
-    if strategy == "ALWAYS_INCOMPATIBLE":
-        return "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"
+            return (
+                f"Incompatible schema: exists schema type {type_name(each)}, new schema type {type_name(new)}"
+            )
     kind = strategy.removesuffix("_TRANSITIVE")
     error = f"Error during schema compatibility check with strategy {strategy}"
     new_parts, budget = _parts_of(new), _Budget()
     try:
         for each in reversed(against):
             same = each.schema_data == new.schema_data
-            if same and kind == strategy:
+            if same and kind == strategy != "ALWAYS_INCOMPATIBLE":
                 continue  # quirk: types of keys and values that have no definition may change, unless the strategy is transitive
             budget.spend(1 + len(each.schema_data) // _BYTES_PER_PAIR)
             old_parts = _parts_of(each)
             pairs = list(zip(old_parts, new_parts, strict=True))
             if any(old.type != part.type for old, part in pairs):
                 return _OTHER_TYPES.format(*(part.type for pair in pairs for part in pair))
+            if strategy == "ALWAYS_INCOMPATIBLE":
+                return _never_follows(old_parts[0])
             for old, part in pairs:
                 if old.root_message != part.root_message:
                     return _OTHER_ROOT.format(strategy, old.root_message, part.root_message)
@@ -125,6 +128,17 @@ def incompatibility(
     except TooComplex as why:
         return f"{error}: {why}"
     return None
+
+
+def _never_follows(part: "_Part") -> str:
+    """Why no other schema follows one under ALWAYS_INCOMPATIBLE. Each kind of schema says it in other words."""
+    if part.root_message is not None:
+        return "Unknown SchemaCompatibilityStrategy."
+    if part.definition is not None:
+        return (
+            "Error during schema compatibility check with strategy ALWAYS_INCOMPATIBLE: unable to read schema"
+        )
+    return "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"
 
 
 def for_consumers(strategy: SchemaCompatibilityStrategy) -> SchemaCompatibilityStrategy:
@@ -152,8 +166,7 @@ class _Part(NamedTuple):
 def _parts_of(schema: SchemaData) -> list[_Part]:
     """The key and the value of a schema, or the schema itself."""
     if schema.type != "KeyValue":
-        type_ = "PROTOBUF_NATIVE" if schema.type == "ProtobufNative" else schema.type.upper()
-        return [_part(type_, schema.schema_data)]
+        return [_part(type_name(schema), schema.schema_data)]
     types = {pair.key: pair.value.upper() for pair in schema.properties}
     return [
         _part(types.get(f"{role}.schema.type", "BYTES"), half)

@@ -29,21 +29,11 @@ from streaming.broker.policies.hierarchy import HasPolicies, Policies
 from streaming.broker.schema.schema_compatibility import for_consumers, halves, incompatibility
 from streaming.broker.schema.schema_definition import InvalidSchema, validate
 from streaming.broker.schema.schema_equality import essence
+from streaming.broker.schema.schema_types import TYPES, type_name
 from streaming.broker.subscription.consumer import Consumer
 
 DELETED = SchemaData()
 """A version by which all versions before it were deleted."""
-
-_TYPES = {
-    "NONE": "None", "STRING": "String", "JSON": "Json", "PROTOBUF": "Protobuf", "AVRO": "Avro", "BOOLEAN": "Bool",
-    "INT8": "Int8", "INT16": "Int16", "INT32": "Int32", "INT64": "Int64", "FLOAT": "Float", "DOUBLE": "Double",
-    "DATE": "Date", "TIME": "Time", "TIMESTAMP": "Timestamp", "KEY_VALUE": "KeyValue", "INSTANT": "Instant",
-    "LOCAL_DATE": "LocalDate", "LOCAL_TIME": "LocalTime", "LOCAL_DATE_TIME": "LocalDateTime",
-    "PROTOBUF_NATIVE": "ProtobufNative", "AUTO_CONSUME": "AutoConsume", "EXTERNAL": "External", "BYTES": "None",
-}  # fmt: skip
-"""A type's name in the admin API → in the binary protocol."""
-
-_NAMES = {protocol: name for name, protocol in _TYPES.items() if name != "BYTES"}
 
 _DEFINED_IN_JSON = ("Json", "Avro", "Protobuf")
 _REMEMBERED = 1 << 14
@@ -89,7 +79,7 @@ def register(
         if known and policies.required:
             raise BrokerError(
                 "IncompatibleSchema",
-                "Producers cannot connect or send message without a schema to topics with a schema when SchemaValidationEnforced is enabled",
+                "Producers cannot connect or send message without a schema to topics with a schemawhen SchemaValidationEnforced is enabled",
             )
         return None
     validate(schema)
@@ -135,8 +125,7 @@ def check_consumer(
         _check(known, schema, for_consumers(policies.strategy))
         return
     if not idle or not all(consumer.reads_any_schema for consumer in consumers):
-        name = _NAMES.get(schema.type, schema.type.upper())
-        cause = f"Failed to add schema to an active topic with empty(BYTES) schema: new schema type {name}"
+        cause = f"Failed to add schema to an active topic with empty(BYTES) schema: new schema type {type_name(schema)}"
         raise BrokerError("IncompatibleSchema", cause)
     try:
         register(ctx, topic, schema, policies)
@@ -323,7 +312,9 @@ def _compatibility(ctx: Context, topic: str, command: Admin, names: Names, own: 
     except InvalidSchema as error:
         raise AdminError(500, error.reason) from None
     reason = incompatibility([*_known(ctx, topic).values()], schema, strategy)
-    return 202, {"schemaCompatibilityStrategy": strategy, "compatibility": reason is None}
+    if reason is not None:
+        raise AdminError(500, reason)  # quirk: `compatibility` is never false
+    return 202, {"schemaCompatibilityStrategy": strategy, "compatibility": True}
 
 
 def _metadata(ctx: Context, topic: str, command: Admin, names: Names, own: Policies) -> AdminAnswer:
@@ -354,7 +345,7 @@ def _shown(ctx: Context, topic: str, known: dict[int, SchemaData], version: int)
     times = ctx.schema_times.get(name_of(topic), [])
     return {
         "version": version,
-        "type": _NAMES.get(schema.type, schema.type.upper()),
+        "type": type_name(schema),
         "timestamp": times[version] if version < len(times) else 0,
         "data": _definition(schema),
         "properties": {pair.key: pair.value for pair in schema.properties},
@@ -380,9 +371,9 @@ def _from_json(data: bytes) -> Any:
 def _read(command: Admin) -> SchemaData:
     """The schema in the body of a call. Raises `AdminError`."""
     payload: SchemaPayload = convert(command.body, SchemaPayload)
-    type_ = _TYPES.get(payload.type)
+    type_ = TYPES.get(payload.type)
     if type_ is None:
-        raise AdminError(400, f"unknown schema type {payload.type}: use one of {', '.join(_TYPES)}")
+        raise AdminError(400, f"unknown schema type {payload.type}: use one of {', '.join(TYPES)}")
     data = payload.schema.encode()
     if type_ == "KeyValue":
         data = _joined(_from_json(data))

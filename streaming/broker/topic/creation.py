@@ -73,7 +73,7 @@ def check_max_producers(ctx: Context, topic: AbstractTopic, producer: Producer) 
     """maxProducersPerTopic, which does not count replicators (§4). Raises `BrokerError`."""
     limit = ctx.policies_of(topic).maxProducersPerTopic
     if 0 < limit <= len(topic.producers) - len(topic.remote_producers) and not producer.is_remote:
-        raise BrokerError("ProducerBusy", f"Topic '{topic.name}' reached max producers limit of {limit}")
+        raise BrokerError("ProducerBusy", f"Topic '{topic.name}' reached max producers limit")
 
 
 def check_encryption(ctx: Context, topic: AbstractTopic, command: ProducerCommand) -> None:

@@ -35,7 +35,7 @@ def check_max_consumers(ctx: Context, topic: AbstractTopic) -> None:
     """Raise `BrokerError` if the topic has as many consumers as it may have."""
     limit = ctx.policies_of(topic).maxConsumersPerTopic
     if 0 < limit <= len(topic.consumer_handles):
-        raise BrokerError("ConsumerBusy", f"the topic has its maximum of {limit} consumers")
+        raise BrokerError("ConsumerBusy", "Topic reached max consumers limit")
 
 
 def check_type_and_name(ctx: Context, topic: AbstractTopic, command: Subscribe) -> None:
@@ -44,7 +44,7 @@ def check_type_and_name(ctx: Context, topic: AbstractTopic, command: Subscribe) 
         raise BrokerError("NotAllowedError", "Key_Shared subscription is disabled by broker.")
     if command.subType not in ctx.policies_of(topic).subscriptionTypesEnabled:
         raise BrokerError(
-            "NotAllowedError", f"Topic {topic.name} doesn't support the subscription type {command.subType}"
+            "NotAllowedError", f"Topic[{{{topic.name}}}] doesn't support {command.subType} sub type!"
         )
     check_subscription_name(command.subscription)
 
@@ -58,7 +58,7 @@ def check_joins(ctx: Context, topic: AbstractTopic, subscription: _Subscription,
         raise BrokerError("ConsumerBusy", "Exclusive consumer is already connected")
     limit = ctx.policies_of(topic).maxConsumersPerSubscription
     if 0 < limit <= len(subscription.consumers):
-        raise BrokerError("ConsumerBusy", f"the subscription has its maximum of {limit} consumers")
+        raise BrokerError("ConsumerBusy", "Subscription reached max consumers limit")
 
 
 def mismatch(subscription: _Subscription, command: Subscribe) -> str | None:

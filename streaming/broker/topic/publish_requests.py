@@ -115,7 +115,7 @@ def too_large(ctx: Context, policies: HierarchyTopicPolicies, write: PendingWrit
         return f"payload of {len(write.payload)} bytes, the broker takes {largest}"
     limit = policies.maxMessageSize
     if 0 < limit < largest and write.size > limit:
-        return f"entry of {write.size} bytes, the topic takes {limit}"
+        return "Exceed maximum message size"
     return None
 
 

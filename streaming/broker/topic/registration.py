@@ -29,7 +29,8 @@ def register(ctx: Context, topic: AbstractTopic, producer: Producer) -> None:
     former = topic.producers.get(producer.name)
     if former is not None and not producer.is_successor_to(former):
         raise BrokerError(
-            "ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic"
+            "ProducerBusy",
+            f"Producer with name '{producer.name}' is already connected to topic '{topic.name}'",
         )
     topic.producers[producer.name] = producer
     topic.short_form.add(producer)

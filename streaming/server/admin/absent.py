@@ -19,13 +19,18 @@ _NO_WORKER = 409, "Pulsar Function Worker is not enabled, probably functionsWork
 _NO_PACKAGES = 503, "Package Management Service is not enabled in the broker."
 _NO_TRANSACTIONS = 503, "This Broker is not configured with transactionCoordinatorEnabled=true."
 
-ABSENT: dict[str, tuple[int, str]] = {
-    **{
-        f"/admin/{version}/{name}{rest}": _NO_WORKER
-        for version in ("v2", "v3")
-        for name in ("functions", "sources", "sinks", "source", "sink", "worker", "worker-stats")
+_OF_WORKER = (
+    "worker/{rest:path}", "worker-stats/{rest:path}", "functions/builtins", "functions/connectors",
+    "sources/builtinsources", "sources/reloadBuiltInSources", "sinks/builtinsinks", "sinks/reloadBuiltInSinks",
+    *(
+        f"{kind}/{{tenant}}/{{namespace}}{rest}"
+        for kind in ("functions", "sources", "sinks", "source", "sink")
         for rest in ("", "/{rest:path}")
-    },
+    ),
+)  # fmt: skip
+
+ABSENT: dict[str, tuple[int, str]] = {
+    **{f"/admin/{version}/{path}": _NO_WORKER for version in ("v2", "v3") for path in _OF_WORKER},
     "/admin/v3/packages/{rest:path}": _NO_PACKAGES,
     "/admin/v3/transactions/{rest:path}": _NO_TRANSACTIONS,
 }

@@ -233,9 +233,8 @@ def check_producer_creation(ctx: Context, topic: PersistentTopic) -> None:
             exceeded = _time_exceeded(ctx, topic.oldest, quota)
         if exceeded:
             suffix = "Error" if quota.policy == "producer_request_hold" else "Exception"
-            raise BrokerError(
-                f"ProducerBlockedQuotaExceeded{suffix}", f"the {type_} quota of the topic is exceeded"
-            )
+            reason = "Cannot create producer on topic with backlog quota exceeded"
+            raise BrokerError(f"ProducerBlockedQuotaExceeded{suffix}", reason)
 
 
 def _act(ctx: Context, topic: PersistentTopic, type_: QuotaType, effective: Effective[BacklogQuota]) -> None:

@@ -180,7 +180,7 @@ def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite, deliver_at:
     policy = policies.delayedDelivery.value
     longest = policy.maxDeliveryDelayInMillis
     if policy.active and 0 < longest < deliver_at - write.metadata.publish_time:
-        return f"delayed by more than {longest} ms"
+        return f"Exceeds max allowed delivery delay of {longest} milliseconds"
     return None
 
 

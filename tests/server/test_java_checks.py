@@ -1,0 +1,47 @@
+"""What the official Java client sees of a server, beside what it saw of a real broker (`tests/beside/checks.py`)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.runtime.jars import JarsUnavailableError
+from tests.beside.checks import SETTINGS, compiled, differences, judged, parsed, recorded, seen
+from tests.server.conftest import PROFILE, running
+
+pytestmark = [pytest.mark.feature("A1", "E8", "K1", "K2")]
+
+
+def test_lines_are_taken_apart() -> None:
+    line = 'check a/b: one=1; two=X: {"errorMsg":"no; x"}; one=[2; 3]\nother\n'
+    assert parsed(line) == {"a/b": {"one": "1", "two": 'X: {"errorMsg":"no; x"}', "one 2": "[2; 3]"}}
+
+
+def test_differences_are_told_and_those_that_are_gone() -> None:
+    there, here = parsed("check a: x=1; y=2\ncheck b: x=3"), parsed("check a: x=1; y=4")
+    found = differences(there, here)
+    assert found == {"a y": ("2", "4"), "b x": ("3", "nothing")}
+    wrong, counts = judged(found)
+    assert wrong[0] == "a y\n  Pulsar:   2\n  Magnetar: 4"
+    assert any("no difference any more" in each for each in wrong)
+    assert not counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_java_client_sees_what_it_saw_of_a_real_broker(tmp_path: Path) -> None:
+    if PROFILE != "4.x":
+        pytest.skip("recorded with 4.0.7 alone")
+    try:
+        program = compiled(tmp_path)
+    except JarsUnavailableError as error:
+        pytest.skip(str(error))
+    there = parsed(recorded().read_text())
+    assert len(there) > 370
+    settings: dict[str, Any] = {name: json.loads(value) for name, value in SETTINGS.items()}
+    with running(**settings) as broker:
+        assert broker.server.admin_url is not None
+        here = seen(program, broker.server.admin_url, broker.service_url)
+    wrong, _ = judged(differences(there, here))
+    assert not wrong, "\n".join(wrong)
