@@ -26,6 +26,15 @@ class ProducerSuccessFields(Fields, frozen=True):
     """The topic's epoch, which rises with each exclusive access. Absent: no producer has had exclusive access yet."""
 
 
+class TransactionFields(Fields, frozen=True):
+    """The id of a transaction."""
+
+    txnid_most_bits: int
+    """Its coordinator."""
+    txnid_least_bits: int | UnsetType = UNSET
+    """Its number, counted from 0 by its coordinator. Absent: none began."""
+
+
 class ActiveConsumerChangeFields(Fields, frozen=True):
     """Whether the consumer is the active one."""
 

@@ -247,6 +247,75 @@ class GetOrCreateSchemaResponse(NamedTuple):
     """Why the request failed, in words. Null: it succeeded."""
 
 
+class TcClientConnectResponse(NamedTuple):
+    """A coordinator of transactions takes requests. Answers TC_CLIENT_CONNECT_REQUEST."""
+
+    topic: str
+    """The topic of the coordinator."""
+    connection: str
+    request_id: int
+    error: str | None = None
+    """The error's name in the protocol (ServerError). Null: the coordinator is there."""
+    cause: str | None = None
+    """Why there is no such coordinator, in words. Null: it is there."""
+
+
+class NewTxnResponse(NamedTuple):
+    """A transaction begins. Answers NEW_TXN."""
+
+    topic: str
+    """The topic of the coordinator."""
+    connection: str
+    request_id: int
+    fields: f.TransactionFields
+    error: str | None = None
+    """The error's name in the protocol (ServerError). Null: it began."""
+    cause: str | None = None
+    """Why the request failed, in words. Null: it began."""
+
+
+class AddPartitionToTxnResponse(NamedTuple):
+    """The coordinator knows on which topics a transaction publishes. Answers ADD_PARTITION_TO_TXN."""
+
+    topic: str
+    """The topic of the coordinator."""
+    connection: str
+    request_id: int
+    fields: f.TransactionFields
+    error: str | None = None
+    """The error's name in the protocol (ServerError). Null: it knows them."""
+    cause: str | None = None
+    """Why the request failed, in words. Null: it knows them."""
+
+
+class AddSubscriptionToTxnResponse(NamedTuple):
+    """The coordinator knows on which subscriptions a transaction acknowledges. Answers ADD_SUBSCRIPTION_TO_TXN."""
+
+    topic: str
+    """The topic of the coordinator."""
+    connection: str
+    request_id: int
+    fields: f.TransactionFields
+    error: str | None = None
+    """The error's name in the protocol (ServerError). Null: it knows them."""
+    cause: str | None = None
+    """Why the request failed, in words. Null: it knows them."""
+
+
+class EndTxnResponse(NamedTuple):
+    """A transaction has ended. Answers END_TXN."""
+
+    topic: str
+    """The topic of the coordinator."""
+    connection: str
+    request_id: int
+    fields: f.TransactionFields
+    error: str | None = None
+    """The error's name in the protocol (ServerError). Null: it has ended."""
+    cause: str | None = None
+    """Why the request failed, in words. Null: it has ended."""
+
+
 class AdminResponse(NamedTuple):
     """The answer to an admin call. Answers ADMIN."""
 
@@ -461,6 +530,7 @@ Effect = (
     | LookupResponse | GetSchemaResponse | GetOrCreateSchemaResponse | AdminResponse | CursorMoved
     | Expired | Evicted | LedgerClosed | LedgerDeleted | CompactedEntry | TopicEvent | SubscriptionEvent | MirrorDrift | Tick | Quarantined
     | Unsupported | PublishThrottled
+    | TcClientConnectResponse | NewTxnResponse | AddPartitionToTxnResponse | AddSubscriptionToTxnResponse | EndTxnResponse
 )  # fmt: skip
 
 KINDS: dict[type[Effect], str] = {

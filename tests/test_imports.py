@@ -137,6 +137,7 @@ WINGS = [
     "dispatch",
     "schema",
     "subscription",
+    "transactions",
     "admin_requests",
     "ledger",
     "context",

@@ -185,6 +185,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
         ("traces", folder / "traces.jsonl"),
         *((f"life {number}", pa.Table.from_pylist(log, RECORD)) for number, log in enumerate(synthetic)),
         ("example", example.LOG),
+        ("transactions", example.TRANSACTIONS),
     ):
         replay_in_process(log, folder / name)
         for kind in KINDS.values():

@@ -90,7 +90,7 @@ COMMANDS = """\
 A command log is a sequence of **records**. Each holds one **command**: what a client, an operator or a test sends to the
 broker. Commands and their fields have the names of Pulsar's binary protocol (`PulsarApi.proto`), so if you know the
 protocol, you know most of this page. The examples are records of [example.jsonl](../example.jsonl), a small log with every
-command. Replay it with `magnetar replay docs/example.jsonl --out example`; [outputs.md](outputs.md) shows the rows that
+command but those of transactions, which are in [example-transactions.jsonl](../example-transactions.jsonl). Replay it with `magnetar replay docs/example.jsonl --out example`; [outputs.md](outputs.md) shows the rows that
 come out.
 
 * [Records](#records): the coordinates of a command, and its forms
@@ -672,6 +672,7 @@ def _kind(effect: type[effects.Effect], kind: str) -> str:
         "The example comes from the trigger"
         if shown.record is None
         else f"The example comes from line {shown.record}"
+        + (" of example-transactions.jsonl" if shown.log == example.TRANSACTIONS else "")
     )
     identity = ", ".join(f"{name} {shown.row[name]}" for name in (*IDENTITY, "clock"))
     answer = " The row goes to the client's connection." if kind in RESPONSES else ""

@@ -246,7 +246,7 @@ def _admin_calls() -> Iterator[str]:
         "\nKept and returned without effect: the [policies](commands.md#policies-without-effect) on bookies, bundles, replication, "
         "offloading and compaction; "
         "[clusters](commands.md#calls-on-the-cluster), failure domains, isolation policies, resource groups and quotas, racks; and dynamic "
-        "settings that are not in [settings.md](settings.md). Functions, connectors, packages and transactions are answered as by a "
+        "settings that are not in [settings.md](settings.md). Functions, connectors and packages, and the calls on transactions, are answered as by a "
         "broker that has them turned off.\n"
         "\nMessages can be published with `POST /topics/{domain}/{tenant}/{namespace}/{topic}` and `…/partitions/{partition}`, on the "
         "embedded engine: of the schema types STRING, JSON, BOOLEAN and of numbers; a key is text. No producer joins the topic "

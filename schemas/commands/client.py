@@ -17,6 +17,8 @@ from schemas.commands.parts import (
     MessageMetadata,
     SchemaData,
     SubType,
+    TxnAction,
+    TxnSubscription,
 )
 from schemas.units import EpochMillis, Int32, Int64, Messages, Seconds64
 
@@ -163,10 +165,10 @@ class Send(Command, tag="SEND"):
     message_id: MessageIdData | None = None
     """The position of an entry in the source topic of a [shadow topic](../rules/ledgers.md#15-shadow-topics), which keeps
     it. It needs no producer. Refused (NotAllowedError) on another topic."""
-    txnid_least_bits: Int64 = 0
-    """Half of a transaction's id. Other than 0: refused (NotAllowedError)."""
-    txnid_most_bits: Int64 = 0
-    """The other half of a transaction's id. Other than 0: refused (NotAllowedError)."""
+    txnid_least_bits: Int64 | None = None
+    """The number of the transaction to which the message belongs, see NEW_TXN. Without transactions, other than 0: refused (NotAllowedError)."""
+    txnid_most_bits: Int64 | None = None
+    """The transaction's coordinator. Both or none are given. Without transactions, other than 0: refused (NotAllowedError)."""
     payload: str = ""
     """The payload as text, stored in UTF-8. Give `payload` or `payload_bytes`, not both."""
     payload_bytes: bytes = b""
@@ -263,10 +265,10 @@ class Ack(Command, tag="ACK"):
     """Why the client discarded a corrupt message. Recorded, not used: the ack counts as any other."""
     properties: list[KeyLongValue] = []
     """The application's notes, kept with the cursor in Pulsar. Recorded, not used."""
-    txnid_least_bits: Int64 = 0
-    """Half of a transaction's id. Other than 0: an UNSUPPORTED row, and nothing is acknowledged."""
-    txnid_most_bits: Int64 = 0
-    """The other half of a transaction's id. Other than 0: an UNSUPPORTED row, and nothing is acknowledged."""
+    txnid_least_bits: Int64 | None = None
+    """The number of the transaction that acknowledges, see NEW_TXN. Without transactions, other than 0: an UNSUPPORTED row, and nothing is acknowledged."""
+    txnid_most_bits: Int64 | None = None
+    """The transaction's coordinator. Both or none are given. Without transactions, other than 0: an UNSUPPORTED row, and nothing is acknowledged."""
     request_id: Int64 | None = None
     """Asks for an ACK_RESPONSE, in which it comes back. Absent: no answer."""
 
@@ -370,3 +372,66 @@ class GetOrCreateSchema(Command, tag="GET_OR_CREATE_SCHEMA"):
     """Comes back in the answer."""
     schema: SchemaData
     """The schema."""
+
+
+class TcClientConnectRequest(Command, tag="TC_CLIENT_CONNECT_REQUEST"):
+    """Ask for a coordinator of transactions, which takes requests from then on. The answer is TC_CLIENT_CONNECT_RESPONSE.
+
+    Requests to a coordinator belong to its topic, ``persistent://pulsar/system/transaction_coordinator_assign-partition-N``. Without
+    `transactionCoordinatorEnabled`, all of them are refused (NotAllowedError, in ERROR).
+    """
+
+    request_id: Int64
+    """Comes back in the answer."""
+    tc_id: Int64
+    """The coordinator, from 0 to 15."""
+
+
+class NewTxn(Command, tag="NEW_TXN"):
+    """Begin a transaction. The answer is NEW_TXN_RESPONSE."""
+
+    request_id: Int64
+    """Comes back in the answer."""
+    txn_ttl_seconds: Int64 = 0
+    """After so many milliseconds, whatever the name says, the coordinator aborts the transaction if it is open. Less than 100: at once."""
+    tc_id: Int64 = 0
+    """The coordinator."""
+
+
+class AddPartitionToTxn(Command, tag="ADD_PARTITION_TO_TXN"):
+    """Say on which topics the transaction publishes. The answer is ADD_PARTITION_TO_TXN_RESPONSE."""
+
+    request_id: Int64
+    """Comes back in the answer."""
+    txnid_least_bits: Int64 = 0
+    """The transaction's number."""
+    txnid_most_bits: Int64 = 0
+    """The transaction's coordinator."""
+    partitions: list[str] = []
+    """The full names of the topics."""
+
+
+class AddSubscriptionToTxn(Command, tag="ADD_SUBSCRIPTION_TO_TXN"):
+    """Say on which subscriptions the transaction acknowledges. The answer is ADD_SUBSCRIPTION_TO_TXN_RESPONSE."""
+
+    request_id: Int64
+    """Comes back in the answer."""
+    txnid_least_bits: Int64 = 0
+    """The transaction's number."""
+    txnid_most_bits: Int64 = 0
+    """The transaction's coordinator."""
+    subscription: list[TxnSubscription] = []
+    """The subscriptions."""
+
+
+class EndTxn(Command, tag="END_TXN"):
+    """Commit or abort a transaction. The answer is END_TXN_RESPONSE."""
+
+    request_id: Int64
+    """Comes back in the answer."""
+    txnid_least_bits: Int64 = 0
+    """The transaction's number."""
+    txnid_most_bits: Int64 = 0
+    """The transaction's coordinator."""
+    txn_action: TxnAction = "COMMIT"
+    """How it ends."""

@@ -7,15 +7,19 @@ import msgspec
 
 from schemas.commands.client import (
     Ack,
+    AddPartitionToTxn,
+    AddSubscriptionToTxn,
     CloseConsumer,
     CloseProducer,
     Connect,
     ConnectionLost,
+    EndTxn,
     Flow,
     GetLastMessageId,
     GetOrCreateSchema,
     GetSchema,
     Lookup,
+    NewTxn,
     PartitionedMetadata,
     Producer,
     Publish,
@@ -23,6 +27,7 @@ from schemas.commands.client import (
     Seek,
     Send,
     Subscribe,
+    TcClientConnectRequest,
     Unsubscribe,
 )
 from schemas.commands.control import Admin, BrokerConfig, Fault, Restart, RunCheck, Tick
@@ -35,7 +40,7 @@ AnyCommand = (
     Connect | ConnectionLost | Producer | Send | CloseProducer | Subscribe | Flow | Ack
     | RedeliverUnacknowledgedMessages | Unsubscribe | CloseConsumer | Seek | GetLastMessageId | PartitionedMetadata
     | Lookup | GetSchema | GetOrCreateSchema | Admin | BrokerConfig
-    | Tick | RunCheck | Restart | Fault | Mirror
+    | Tick | RunCheck | Restart | Fault | Mirror | TcClientConnectRequest | NewTxn | AddPartitionToTxn | AddSubscriptionToTxn | EndTxn
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ ServerError = Literal[
     "TransactionNotFound", "ProducerFenced",
 ]  # fmt: skip
 SubType = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+TxnAction = Literal["COMMIT", "ABORT"]
 AccessMode = Literal["Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"]
 
 
@@ -61,6 +62,15 @@ class MessageIdData(FirstChunkMessageId):
 
     first_chunk_message_id: FirstChunkMessageId | None = None
     """The first chunk of a chunked message. Recorded, not used."""
+
+
+class TxnSubscription(Part):
+    """A subscription of a topic."""
+
+    topic: str
+    """The topic's full name."""
+    subscription: str
+    """The subscription's name."""
 
 
 class KeyValue(Part):

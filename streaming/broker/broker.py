@@ -6,7 +6,7 @@ file and no random number; time comes with the records. After every command it h
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from schemas import commands as c
 from schemas.commands import Decoded, Line, Refused
@@ -60,7 +60,13 @@ from streaming.broker.names import (
 )
 from streaming.broker.non_persistent.topic import SCHEME, NonPersistentTopic, is_non_persistent
 from streaming.broker.parameters import flag
-from streaming.broker.persistent import admin_operations, lifecycle, rate_limits, unacked_limit
+from streaming.broker.persistent import (
+    acks_in_transactions,
+    admin_operations,
+    lifecycle,
+    rate_limits,
+    unacked_limit,
+)
 from streaming.broker.persistent.cleanup import (
     backlog_quota,
     inactive_subscriptions,
@@ -81,7 +87,7 @@ from streaming.broker.persistent.delivery import (
     entry_state,
     explain_delivery,
 )
-from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge, send_run
+from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge, publishing, send_run
 from streaming.broker.persistent.publish.deduplication_snapshots import DeduplicationSnapshots
 from streaming.broker.persistent.publish.producer_purge import AbsentProducer, AbsentProducers
 from streaming.broker.persistent.publish.publish_run import Publishes, PublishRun, Receipts, Run
@@ -97,12 +103,20 @@ from streaming.broker.topic.abstract_topic import AbstractTopic, Attached
 from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
+from streaming.broker.transactions import coordinator
+from streaming.broker.transactions.coordinator import Coordinators
+from streaming.broker.transactions.transaction_buffer import TxnID
 
 _MOST_NAMES = 10
 """An answer names so many subscriptions at most."""
 
 _MOST_ROUNDS = 1000
 """An answer looks so many rounds ahead that may have an effect, and turn out to have none."""
+
+SPANS_PARTITIONS = (
+    "transactionCoordinatorEnabled: a transaction may have topics in several ingress partitions, which is not supported: use one ingress "
+    "partition, or leave the setting out"
+)
 
 
 def topic_set_aside(name: str) -> Refused:
@@ -112,7 +126,17 @@ def topic_set_aside(name: str) -> Refused:
 
 LOOKUPS = (c.PartitionedMetadata, c.Lookup, c.GetSchema, c.GetOrCreateSchema)
 ROUTED = frozenset(
-    {c.Tick, c.Connect, c.BrokerConfig, c.RunCheck, c.Restart, c.ConnectionLost, c.Admin, *LOOKUPS}
+    {
+        c.Tick,
+        c.Connect,
+        c.BrokerConfig,
+        c.RunCheck,
+        c.Restart,
+        c.ConnectionLost,
+        c.Admin,
+        *LOOKUPS,
+        *coordinator.COMMANDS,
+    }
 )
 """Commands that aren't, or not always, for a topic's own mechanisms."""
 
@@ -132,6 +156,9 @@ class Broker:
     `entries`: where the broker finds entries that it does not have in memory: those that were written before `decode` or `stored`. None:
     there are none.
     """
+
+    alone: ClassVar[bool] = True
+    """Whether no other ingress partition has topics of the same log. Else there are no transactions, which may span topics."""
 
     def __init__(self, partition: int = 0, entries: EntryReader | None = None) -> None:
         self._start(PartitionState(partition), NoEntries() if entries is None else entries)
@@ -163,6 +190,8 @@ class Broker:
         ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
         self._persistent = PersistentTopics(ctx, state, self._non_persistent)
+        self._coordinators = Coordinators(ctx, state.coordinators, self)
+        self._persistent.run_coordinators = self._coordinators.run_timers
 
     # -- records --------------------------------------------------------------------------------------------------
 
@@ -359,6 +388,14 @@ class Broker:
             case c.ConnectionLost():
                 self._ctx.lost += self._lost(command)
                 return None
+            case (
+                c.TcClientConnectRequest()
+                | c.NewTxn()
+                | c.AddPartitionToTxn()
+                | c.AddSubscriptionToTxn()
+                | c.EndTxn()
+            ):
+                return self._coordinators.carry_out(name, command)
             case c.Admin() if not name and admin_requests.topic_of(command.path) is None:
                 self._call_namespace(command)
                 return None
@@ -661,7 +698,32 @@ class Broker:
         self._non_persistent.close()
         self._ctx.connections.clear()
         self._ctx.closed_producers.clear()
+        self._coordinators.restarted()
         self._topics_of = None
+
+    # -- transactions, see `Parts` --------------------------------------------------------------------------------
+
+    def end_on_topic(self, topic: str, txn: TxnID, low_water_mark: int, *, commit: bool) -> bool:
+        """See `Parts`."""
+        if topic not in self._state.topics or is_non_persistent(topic):
+            return True
+        found = self._persistent.touch(topic)
+        ended = publishing.end_transaction(self._ctx, found, txn, low_water_mark, commit=commit)
+        self._persistent.check_effects(found)
+        return ended
+
+    def end_on_subscription(
+        self, topic: str, subscription: str, txn: TxnID, low_water_mark: int, *, commit: bool
+    ) -> None:
+        """See `Parts`."""
+        if topic not in self._state.topics or is_non_persistent(topic):
+            return
+        found = self._persistent.touch(topic)
+        if subscription in found.subscriptions:
+            acks_in_transactions.end(
+                self._ctx, found, found.subscriptions[subscription], txn, low_water_mark, commit=commit
+            )
+            self._persistent.check_effects(found)
 
     def _lost(self, command: c.ConnectionLost) -> list[str]:
         """The connections that a command says are gone."""
@@ -699,6 +761,8 @@ class Broker:
             config = configuration(command.profile, command.settings)
         except BadSetting as error:
             return Refused("broker_config", str(error))
+        if config.transactionCoordinatorEnabled and not self.alone:
+            return Refused("broker_config", SPANS_PARTITIONS)
         self._reconfigure(dynamic_settings.over(self._ctx, config))
         return None
 
@@ -1133,6 +1197,12 @@ class Broker:
     def stats(self) -> list[dict[str, Any]]:
         """One row a topic (subscription None) and one each of its subscriptions: counts in entries, sizes in bytes."""
         return [row for name in self.topic_names() for row in self._domain(name).stats_rows(name)]
+
+
+class OneOfSeveral(Broker):
+    """The broker of one of several ingress partitions."""
+
+    alone = False
 
 
 def _is_deletion(effect: Effect, topic: str) -> bool:

@@ -332,6 +332,13 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     maxUnackedMessagesPerSubscriptionOnBrokerBlocked: Annotated[float, between(0, 1)] = 0.16
     """The fraction of `maxUnackedMessagesPerBroker` that a subscription may have while that limit is exceeded."""
 
+    # Transactions
+    transactionCoordinatorEnabled: bool = False
+    """Whether there are transactions. If not, what concerns one is refused (NotAllowedError)."""
+    maxActiveTransactionsPerCoordinator: Annotated[int, between(0, MOST, "transactions")] = 0
+    """With this many open transactions, a coordinator does not answer a request for another one, as in Pulsar. 0: no limit of its own, so that
+    the server's holds: with 10,000, one is refused."""
+
     # Rate limits
     maxPublishRatePerTopicInMessages: Annotated[int, between(-1, MOST, "messages/s")] = 0
     """How many messages per second may be published to a topic, unless a policy sets it. 0 or less: no limit."""
@@ -821,7 +828,6 @@ PASSED_ON = ("bookkeeper_", "brokerClient_", "dbStorage_")
 """Begin the names of settings that a broker passes on to its BookKeeper client, its own Pulsar client, and its bookie."""
 
 ONLY: dict[str, tuple[str, str]] = {
-    "transactionCoordinatorEnabled": ("false", "transactions are"),
     "enablePersistentTopics": ("true", "brokers without persistent topics are"),
     "enableNonPersistentTopics": ("true", "brokers without non-persistent topics are"),
     "subscriptionRedeliveryTrackerEnabled": ("true", "subscriptions that count no redeliveries are"),

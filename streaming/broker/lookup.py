@@ -19,7 +19,7 @@ from schemas.effects import (
 from streaming.broker.config import MOST_PARTITIONS_IN_ALL
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import BrokerError
-from streaming.broker.names import PARTITION, is_partition
+from streaming.broker.names import COORDINATOR_ASSIGN, PARTITION, is_partition
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.schema import schema_registry
 
@@ -103,6 +103,8 @@ def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadat
         and not is_beyond(ctx, name)
     )
     partitions = ctx.partitioned.get(name, 0)
+    if name == COORDINATOR_ASSIGN and ctx.config.transactionCoordinatorEnabled:
+        partitions = 1  # as a standalone broker has
     if creatable and not (exists or partitions):
         try:
             partitions = create_by_use(ctx, name)

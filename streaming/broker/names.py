@@ -46,6 +46,10 @@ _COORDINATORS = tuple(
 _SERVICE_NAMESPACE = re.compile(r"pulsar/system|(?:pulsar|sla-monitor)/[^/]+/[^:/]+:\d+|pulsar/[^:/]+:\d+")
 
 
+COORDINATOR_ASSIGN = "persistent://pulsar/system/transaction_coordinator_assign"
+"""A partitioned topic that stores nothing: who owns its partition N has the coordinator of transactions N."""
+
+
 def is_tenant_name(name: str) -> bool:
     """Whether a tenant, or a cluster, may be named so."""
     return re.fullmatch(NAMED_ENTITY, name) is not None

@@ -4,7 +4,7 @@ their commands (mirrors `BrokerService`).
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from schemas.commands import Ack, Decoded, Flow, Producer, Publish, Send
@@ -36,6 +36,7 @@ from streaming.broker.topic.abstract_topic import AbstractTopic
 from streaming.broker.topic.inactive_subscriptions import expires_at
 from streaming.broker.topic.stats import internal_stats
 from streaming.broker.topic.topic_commands import TopicCommand
+from streaming.broker.transactions.coordinator import TIMER
 
 T = TypeVar("T", bound=AbstractTopic)
 
@@ -177,6 +178,8 @@ class PersistentTopics(Topics[PersistentTopic]):
         self._non_persistent = non_persistent
         self.deleted_unused = False
         """Whether topics were deleted because nobody used them. The broker, which counts topics, resets it."""
+        self.run_coordinators: Callable[[], object] = lambda: None
+        """Runs the timers of transactions."""
         self._rounds = Rounds(ctx.config, state.origin)
         self._awake: dict[str, PersistentTopic] = {}  # something has happened since their last round
         # None: it may be one if the next publish goes well, too
@@ -400,6 +403,9 @@ class PersistentTopics(Topics[PersistentTopic]):
         ctx.clock = max(ctx.clock, due)
         self._passed = max(self._passed or 0, ctx.clock - 1)
         name = ctx.next_timer()
+        if name == TIMER:
+            self.run_coordinators()
+            return
         if name not in self._state.topics:
             return  # deleted
         if is_non_persistent(name):

@@ -211,8 +211,8 @@ def send_columns(
         and each.num_messages == 1
         and each.highest_sequence_id is None
         and each.message_id is None
-        and not each.txnid_least_bits
-        and not each.txnid_most_bits
+        and each.txnid_least_bits is None
+        and each.txnid_most_bits is None
         and not each.fails
     ]
     sends: Sequence[Any] = commands

@@ -30,14 +30,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.arguments import checked
-from schemas.commands import Refused
+from schemas.commands import BrokerConfig, Refused, decode_or_refuse
 from schemas.records import RECORD, Coordinates, TopicAside
 from sinks.base import BEGUN, STATE
 from sinks.links import Link
 from sinks.lock import LOCK, exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
 from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, Replayed, count_files, write_replayed
-from streaming.broker.broker import Broker
+from streaming.broker.broker import SPANS_PARTITIONS, Broker, OneOfSeveral
 from streaming.fold.columns import Fold
 from streaming.fold.records import BrokerType, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
@@ -299,6 +299,10 @@ class _Replay(ABC):
     progress: Progress | None
     seconds: float = field(default=0.0, init=False)
 
+    def __post_init__(self) -> None:
+        if self.log.partitions > 1 and self.broker is Broker:
+            self.broker = OneOfSeveral
+
     @abstractmethod
     def fold(
         self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
@@ -462,8 +466,9 @@ def load(
     else:
         table = read_log(log)
     copied = 0
+    transacts = enables_transactions(table)
     if partitions is not None or "partition" not in table.column_names:
-        partitions = partitions or PARTITIONS
+        partitions = partitions or (1 if transacts else PARTITIONS)
         table = partition_log(table, partitions)
         if partitions > 1:  # every copied record, and no other without a topic, is in the last partition
             last = table.filter(pc.equal(table["partition"], partitions - 1))
@@ -471,6 +476,8 @@ def load(
     else:
         partitions = pc.count_distinct(table["partition"]).as_py()
         check_topics(table)
+    if transacts and partitions > 1:
+        raise LogError(f"the log has {partitions} ingress partitions. {SPANS_PARTITIONS}")
     records = ordered(table.select(RECORD.names))
     read = [] if policies is None else read_policies(policies, records, judge)
     if profile is not None:
@@ -480,6 +487,17 @@ def load(
             )
         read += read_policies(of_profile(profile), records, judge)
     return Loaded(records, read, len(table) - copied * (partitions - 1), copied, partitions)
+
+
+def enables_transactions(table: pa.Table) -> bool:
+    """Whether a BROKER_CONFIG of a log turns transactions on."""
+    values = table["value"].filter(pc.match_substring(table["value"], b"transactionCoordinatorEnabled"))
+    commands = (decode_or_refuse(value) for value in values.to_pylist())
+    return any(
+        isinstance(each, BrokerConfig)
+        and str(each.settings.get("transactionCoordinatorEnabled")).strip().lower() == "true"
+        for each in commands
+    )
 
 
 def _set_aside(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from schemas.errors import MagnetarError
 from schemas.records import Coordinates, TopicAside
 from sinks.lock import exclusive
-from streaming.broker.broker import Broker
+from streaming.broker.broker import Broker, OneOfSeveral
 from streaming.fold.records import BrokerType, NoSuchRecord, StateRow, partition_metrics, set_aside_by_name
 from streaming.kafka.arrivals import Arrivals
 from streaming.kafka.client import administration
@@ -351,7 +351,7 @@ def run_query(
                 sinks=sinks.all,
                 store=sinks.ledgers,
                 clock=clock,
-                broker=broker,
+                broker=OneOfSeveral if count > 1 and broker is Broker else broker,
                 set_aside=set_aside_by_name(set_aside, map(TopicAside, topics_aside)),
                 max_ahead_ms=max_ahead_ms,
                 measured=metrics is not None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from schemas.arguments import checked
 from sinks.lock import exclusive
+from streaming.broker.broker import OneOfSeveral
 from streaming.kafka.ingress import ensure_dataframe
 from streaming.log.partition import PARTITIONS
 from streaming.runtime.clock import MAX_AHEAD_MS, FoldClock, RealClock
@@ -130,6 +131,7 @@ def start(
                     sinks=sinks.all,
                     store=sinks.ledgers,
                     clock=clock,
+                    broker=OneOfSeveral,  # as far as is known
                     max_ahead_ms=max_ahead_ms if live else None,
                 ),
                 checkpoint=checkpoint,

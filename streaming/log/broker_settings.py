@@ -70,6 +70,13 @@ def sort_out(settings: Mapping[str, Any], profile: Profile) -> SortedSettings:
         except BadSetting as error:
             found.bad[name] = str(error)
         else:
+            if name == "transactionCoordinatorEnabled" and configuration(
+                profile, {name: value}
+            ) != configuration(profile, {}):
+                found.not_applied[name] = (
+                    f"{name}: transactions are those of the log, and policies can't turn them on"
+                )
+                continue
             if name in ServiceConfiguration.__struct_fields__:
                 found.applied[name] = value
             else:

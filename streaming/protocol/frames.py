@@ -114,6 +114,16 @@ def frame(effect: e.Effect, stored: FindStored) -> Frame | None:
             fields["consumer_mark_delete_position"] = position(mark.ledgerId, mark.entryId)
             return Frame(effect.connection, "GET_LAST_MESSAGE_ID_RESPONSE", fields)
         case (
+            e.TcClientConnectResponse() | e.NewTxnResponse() | e.AddPartitionToTxnResponse()
+            | e.AddSubscriptionToTxnResponse() | e.EndTxnResponse()
+        ):  # fmt: skip
+            fields = {"request_id": effect.request_id}
+            if not isinstance(effect, e.TcClientConnectResponse):
+                fields |= msgspec.to_builtins(effect.fields)
+            if effect.error is not None:
+                fields |= {"error": effect.error, "message": effect.cause}
+            return Frame(effect.connection, e.KINDS[type(effect)], fields)
+        case (
             e.PartitionedMetadataResponse() | e.LookupResponse()
             | e.GetSchemaResponse() | e.GetOrCreateSchemaResponse()
         ):  # fmt: skip

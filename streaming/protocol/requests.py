@@ -5,6 +5,7 @@ Frames of a producer or consumer carry its number alone, so the topic that it wa
 
 from typing import Any
 
+from streaming.broker.names import COORDINATOR_ASSIGN, partition_of
 from streaming.protocol.codec import Frame
 
 OF_THE_GATEWAY = frozenset({"CONNECT", "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"})
@@ -13,7 +14,12 @@ OF_THE_GATEWAY = frozenset({"CONNECT", "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"
 LOOKUPS = frozenset({"PARTITIONED_METADATA", "LOOKUP", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA"})
 """Requests about a topic, of no producer or consumer."""
 
-OF_THE_BROKER = LOOKUPS | {
+TRANSACTIONS = frozenset(
+    {"NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "TC_CLIENT_CONNECT_REQUEST"}
+)
+"""Requests to a coordinator of transactions. What a coordinator asks a broker, no client does."""
+
+OF_THE_BROKER = LOOKUPS | TRANSACTIONS | {
     "PRODUCER", "SEND", "CLOSE_PRODUCER", "SUBSCRIBE", "FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES", "UNSUBSCRIBE",
     "CLOSE_CONSUMER", "SEEK", "GET_LAST_MESSAGE_ID",
 }  # fmt: skip
@@ -81,6 +87,10 @@ class Requests:
                 "metadata": frame.metadata,
                 "payload_bytes": frame.payload,
             }
+        if frame.cmd in TRANSACTIONS:
+            named = "tc_id" if frame.cmd in ("NEW_TXN", "TC_CLIENT_CONNECT_REQUEST") else "txnid_most_bits"
+            topic = partition_of(COORDINATOR_ASSIGN, frame.fields.get(named, 0))
+            return topic, {"command": frame.cmd, "connection": frame.connection, **frame.fields}
         fields = {name: value for name, value in frame.fields.items() if name != "topic"}
         topic = self.topic(frame) or NO_TOPIC
         return topic, {"command": frame.cmd, "connection": frame.connection, **fields}

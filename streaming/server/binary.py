@@ -78,11 +78,6 @@ from streaming.server.topic_watchers import TopicWatchers, Watching
 
 log = logging.getLogger(__name__)
 
-TRANSACTIONS = frozenset(
-    {"NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "TC_CLIENT_CONNECT_REQUEST"}
-)
-"""What clients ask a coordinator of transactions. What a coordinator asks a broker closes the connection."""
-
 _NOTHING = frozenset({"PONG"})
 
 _WATCHES = ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_CLOSE")
@@ -884,8 +879,6 @@ class Connection(asyncio.Protocol):
             self._authenticate_again(asked.fields["response"])
         elif cmd == "GET_TOPICS_OF_NAMESPACE" and is_namespace_name(asked.fields["namespace"]):
             self._begin(size, self._list_topics, asked.fields)
-        elif cmd in TRANSACTIONS:
-            self._refuse(asked, "Transactions are not enabled.")
         elif cmd in _WATCHES and self._highest >= HAS_FEATURES:
             self._watch(asked, size)
         elif cmd == "CONSUMER_STATS":

@@ -13,9 +13,12 @@ import pytest
 
 from schemas import effects
 from schemas.commands import (
+    AddPartitionToTxn,
+    AddSubscriptionToTxn,
     Admin,
     AnyCommand,
     BrokerConfig,
+    EndTxn,
     Fault,
     GetLastMessageId,
     GetOrCreateSchema,
@@ -30,6 +33,7 @@ from schemas.commands import (
     MirroredConsumer,
     MirroredProducer,
     MirroredSubscription,
+    NewTxn,
     PartitionedMetadata,
     Publish,
     Restart,
@@ -38,7 +42,9 @@ from schemas.commands import (
     Seek,
     Send,
     Subscribe,
+    TcClientConnectRequest,
     Tick,
+    TxnSubscription,
     to_json,
 )
 from schemas.commands.client import (
@@ -55,6 +61,7 @@ from schemas.effects import Effect, Message, Row, SendReceipt
 from streaming.broker import entry_filters
 from streaming.broker.broker import Broker
 from streaming.broker.config import CLASSIC_RATE_LIMITER, ServiceConfiguration
+from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.periodic_checks import CHECKS
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.broker.producer.message_size import HEADER, plain_metadata_size
@@ -363,6 +370,7 @@ class RandomLife:
         self.last: deque[tuple[str, int, int]] = deque([("", 1, 0)], maxlen=12)
         self.topics = theme.topics
         self.source = 1, -1
+        self.transactions: deque[tuple[int, int]] = deque([(0, 99)], maxlen=6)
         weights = {**USUAL, **theme.weights}
         self.operations = [each for each, weight in weights.items() if weight]
         self.weights = [weight for weight in weights.values() if weight]
@@ -546,6 +554,9 @@ class RandomLife:
         content: dict[str, Any] = {"payload": "x" * self.one([3, 50, 50, 150])}
         if self.theme.compacted and self.chance(0.98):
             content = {"payload_bytes": self.payload(own)}
+        if of_transaction := self.of_transaction():
+            own |= of_transaction
+            content |= of_transaction
         self.do(
             Send(
                 connection=connection, producer_id=number, sequence_id=sequence, highest_sequence_id=highest,
@@ -670,10 +681,59 @@ class RandomLife:
         self.do(
             Ack(
                 connection=connection, consumer_id=number, ack_type="Cumulative" if cumulative else "Individual",
-                message_id=ids, request_id=self.request() if self.chance(0.2) else None,
+                message_id=ids, request_id=self.request() if self.chance(0.2) else None, **self.of_transaction(),
             ),
             topic,
         )  # fmt: skip
+
+    # -- transactions ----------------------------------------------------------------------------------------------
+
+    def of_transaction(self) -> dict[str, Any]:
+        """The fields of what belongs to a transaction, or none."""
+        if not (self.theme.transacts and self.chance(self.theme.transacts)):
+            return {}
+        most, least = self.one(list(self.transactions))
+        return {"txnid_most_bits": most, "txnid_least_bits": least}
+
+    def coordinate(self, command: Any, id_: int) -> None:
+        """A request to a coordinator."""
+        self.do(command, f"{COORDINATOR_ASSIGN}-partition-{id_}")
+
+    def connect_coordinator(self) -> None:
+        id_ = self.one([0, 0, 1, 16])
+        self.coordinate(TcClientConnectRequest(connection="x", request_id=self.request(), tc_id=id_), id_)
+
+    def transact(self) -> None:
+        """Begin a transaction, which mostly knows what it will touch."""
+        id_, ttl = self.one([0, 0, 0, 1]), self.one([0, 50, 1000, 5000, 60_000, 600_000])
+        self.coordinate(
+            NewTxn(connection="x", request_id=self.request(), txn_ttl_seconds=ttl, tc_id=id_), id_
+        )
+        for row in self.rows[-1]:
+            if isinstance(row.effect, effects.NewTxnResponse) and isinstance(
+                row.effect.fields.txnid_least_bits, int
+            ):
+                self.transactions.append((id_, row.effect.fields.txnid_least_bits))
+        self.add_to_transaction()
+
+    def add_to_transaction(self) -> None:
+        most, least = self.one(list(self.transactions))
+        own = {"connection": "x", "request_id": 1, "txnid_most_bits": most, "txnid_least_bits": least}
+        if self.chance(0.8):
+            self.coordinate(AddPartitionToTxn(partitions=self.topics[: self.one([1, 1, 3])], **own), most)
+        if self.chance(0.8):
+            names = [
+                TxnSubscription(topic, name) for topic in self.topics for name in self.theme.subscriptions
+            ]
+            self.coordinate(AddSubscriptionToTxn(subscription=names, **own), most)
+
+    def end_transaction(self) -> None:
+        most, least = self.one(list(self.transactions))
+        action = self.one(["COMMIT", "COMMIT", "ABORT"])
+        command = EndTxn(
+            connection="x", request_id=1, txnid_most_bits=most, txnid_least_bits=least, txn_action=action
+        )
+        self.coordinate(command, most)
 
     def redeliver(self) -> None:
         connection, number, topic, *_ = self.consumer()
@@ -1008,7 +1068,7 @@ class Theme:
         subscriptions: tuple[str, ...] = ("a", "b", "reader"), types: Sequence[Any] = TYPES,
         settings: dict[str, list[Any]] | None = None, pace: float = 0.3, silence: float = 0.1, keys: float = 0.3,
         delays: float = 0.02, clocks: float = 0.1, properties: float = 0.1, batches: float = 0.3, chunks: float = 0.05,
-        repeats: float = 0.1, modes: float = 0.15, sticky: float = 0.1, records: int = 250, compacted: float = 0,
+        repeats: float = 0.1, modes: float = 0.15, sticky: float = 0.1, records: int = 250, compacted: float = 0, transacts: float = 0,
     ) -> None:  # fmt: skip
         """`topics`: names in namespace ``public/default``, or whole names. `types`: of the subscriptions, in turn."""
         self.weights = weights or {}
@@ -1019,7 +1079,7 @@ class Theme:
         self.keys, self.delays, self.clocks, self.properties = keys, delays, clocks, properties
         self.batches, self.chunks, self.repeats = batches, chunks, repeats
         self.modes, self.sticky, self.records = modes, sticky, records
-        self.compacted = compacted
+        self.compacted, self.transacts = compacted, transacts
 
 
 SMALL = {
@@ -1144,6 +1204,15 @@ THEMES: dict[str, Theme] = {
             "brokerServiceCompactionThresholdInBytes": [0, 1, 200, 500], "brokerServiceCompactionMonitorIntervalInSeconds": [0, 5, 60],
             "topicCompactionRetainNullKey": [False, True], "retentionCheckIntervalInSeconds": [1, 10],
             "brokerEntryMetadataInterceptors": ["AppendBrokerTimestampMetadataInterceptor", ""],
+        },
+    ),
+    "transactions": Theme(
+        {L.transact: 8, L.end_transaction: 8, L.add_to_transaction: 3, L.connect_coordinator: 6, L.send: 30, L.ack: 25, L.publish: 5, L.fault: 1, L.rule: 0.2, L.configure: 0.2},
+        transacts=0.5, topics=("a", "a", "b"), subscriptions=("a", "b", "reader"), types=("Shared", "Failover", "Exclusive"),
+        settings=SMALL | {
+            "transactionCoordinatorEnabled": [True, True, True, False], "maxActiveTransactionsPerCoordinator": [0, 0, 2],
+            "acknowledgmentAtBatchIndexLevelEnabled": [True, True, False], "brokerDeduplicationEnabled": [False, True],
+            "retentionCheckIntervalInSeconds": [1, 10],
         },
     ),
 }  # fmt: skip

@@ -94,5 +94,3 @@ def test_transactions_are_refused() -> None:
     # 4.0.7 ignores a cumulative ack of a shared subscription before it looks at the transaction
     assert one(ack(2, "Cumulative", 6), AckResponse).error is None
     assert run.backlog("s") == run.backlog("t") == 1
-    wanted = BrokerConfig(settings={"transactionCoordinatorEnabled": True})
-    assert one(run.do(wanted, None), Quarantined).rule == "broker_config"

@@ -12,12 +12,14 @@ import pytest
 from msgspec import inspect as types
 
 from schemas import commands as c
+from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.persistent.topic import SHADOW_SOURCE
 from streaming.quality.gate import gate
 from tests.broker.kit import TOPIC, Run
 from tests.quality.helpers import SCHEMA, value
 
 SHORT, LONG = 200, 800
+COORDINATOR = f"{COORDINATOR_ASSIGN}-partition-0"
 MOST = 1.35
 """How much faster than the length the work may grow: sorting and growing tables take a little more."""
 
@@ -45,9 +47,10 @@ def work(run: Run, record: bytes) -> int:
     broker = run.broker
 
     def fold() -> None:
-        (command,) = gate().judge([TOPIC], [record])
+        topic = COORDINATOR if b"_TO_TXN" in record else TOPIC
+        (command,) = gate().judge([topic], [record])
         assert not isinstance(command, c.Refused), command
-        broker.apply(broker.offset + 1, run.now, TOPIC, command, record)
+        broker.apply(broker.offset + 1, run.now, topic, command, record)
 
     return instructions(fold)
 
@@ -82,6 +85,13 @@ def beside_a_sticky_consumer(n: int) -> Run:
     run = Run()
     ranges = [c.IntRange(4 * slot, 4 * slot + 1) for slot in range(1, n)]
     run.subscribe("s", "Key_Shared", keySharedMeta=c.KeySharedMeta("STICKY", ranges))
+    return run
+
+
+def transacting(n: int) -> Run:
+    run = Run(transactionCoordinatorEnabled=True)
+    run.do(c.TcClientConnectRequest(request_id=1, tc_id=0), COORDINATOR)
+    run.do(c.NewTxn(request_id=1, txn_ttl_seconds=60_000), COORDINATOR)
     return run
 
 
@@ -189,6 +199,10 @@ CASES: list[Case] = [
      lambda n: value("MIRROR", subscriptions={f"s{i}": {"mark_delete": [1, -1]} for i in range(n)})),
     ("Mirror.producers", "new", a_shadow_topic,
      lambda n: value("MIRROR", producers=[{"connection": f"c{i}", "name": f"p{i}"} for i in range(n)])),
+    ("AddPartitionToTxn.partitions", "", transacting,
+     lambda n: value("ADD_PARTITION_TO_TXN", partitions=[f"t{i}" for i in range(n)])),
+    ("AddSubscriptionToTxn.subscription", "", transacting,
+     lambda n: value("ADD_SUBSCRIPTION_TO_TXN", subscription=[{"topic": "t", "subscription": f"s{i}"} for i in range(n)])),
 ]  # fmt: skip
 
 

@@ -274,7 +274,7 @@ def test_what_is_told_of_a_conf_file(file: Any) -> None:
         f"{path}: {note}"
         for note in (
             "2 settings applied, 3 without effect here",
-            "not applied: line 7: transactionCoordinatorEnabled: transactions are not supported",
+            "not applied: line 7: transactionCoordinatorEnabled: transactions are those of the log, and policies can't turn them on",
             "not applied: line 8: broker setting maxMessageSize: '999999999999': expected an integer, 1 to 134,217,728 bytes",
             "unknown, so Pulsar ignores it, too: line 6: ttlDurationDefaultInSecond (perhaps ttlDurationDefaultInSeconds)",
             "line 9: this is not a setting: expected NAME=VALUE",

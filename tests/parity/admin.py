@@ -94,7 +94,9 @@ def internal(answer: Json) -> Json:
     said = answer["response"]
     cursors = {name: _some(each, _CURSOR) for name, each in said["cursors"].items()}
     ledgers = [_some(each, _LEDGER) for each in said["ledgers"]]
-    return {**_some(said, _INTERNAL), "ledgers": ledgers, "cursors": cursors}
+    found = {**_some(said, _INTERNAL), "ledgers": ledgers, "cursors": cursors}
+    compacted = said.get("compactedLedger", {})
+    return found | {"compactedLedger": compacted} if compacted.get("ledgerId", -1) >= 0 else found
 
 
 def _busy(answer: Json) -> bool:

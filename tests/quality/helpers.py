@@ -89,6 +89,14 @@ GOOD: dict[str, dict[str, Any]] = {
     "RESTART": {},
     "FAULT": {"fault": "FailWrites"},
     "MIRROR": {},
+    "TC_CLIENT_CONNECT_REQUEST": {"request_id": 1, "tc_id": 0},
+    "NEW_TXN": {"request_id": 1, "txn_ttl_seconds": 60000},
+    "ADD_PARTITION_TO_TXN": {"request_id": 1, "partitions": ["persistent://public/default/t"]},
+    "ADD_SUBSCRIPTION_TO_TXN": {
+        "request_id": 1,
+        "subscription": [{"topic": "persistent://public/default/t", "subscription": "s"}],
+    },
+    "END_TXN": {"request_id": 1},
 }
 """A good command of each kind."""
 

@@ -56,7 +56,7 @@ def test_the_settings_that_can_not_be_applied() -> None:
     )
     assert found.settings == {}
     assert found.refused == [
-        "transactionCoordinatorEnabled: transactions are not supported",
+        "transactionCoordinatorEnabled: transactions are those of the log, and policies can't turn them on",
         "unknown entry filters: a",
         "2 settings that no known release has, such as ofTheFuture",
     ]

@@ -505,7 +505,8 @@ def test_an_event_time_is_any_number_of_64_bits(time: int) -> None:
 def test_transactions_are_not_enabled(cmd: str) -> None:
     async def work(scene: Scene) -> None:
         peer = await scene.connected()
-        peer.send(encode(cmd, {"request_id": 3}))
+        asked = {"request_id": 3} | ({"tc_id": 0} if cmd == "TC_CLIENT_CONNECT_REQUEST" else {})
+        peer.send(encode(cmd, asked))
         refused = {"error": "NotAllowedError", "message": "Transactions are not enabled."}
         assert (await peer.until("ERROR")).fields == {"request_id": 3, **refused}
         peer.send(encode("PING", {}))

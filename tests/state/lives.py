@@ -407,6 +407,12 @@ def compacted() -> Life:
     return Life(list(log[: len(log) // 2]), list(log[len(log) // 2 :]))
 
 
+def transacted() -> Life:
+    """A random life, cut where transactions are open, others were aborted, and acks of both kinds are pending."""
+    log = live("transactions", 26).log
+    return Life(list(log[:82]), list(log[82:]))
+
+
 LIVES: dict[str, Callable[[], Life]] = {
     "traffic": traffic,
     "corners": corners,
@@ -416,4 +422,5 @@ LIVES: dict[str, Callable[[], Life]] = {
     "operators": operators,
     "mirrored": mirrored,
     "compacted": compacted,
+    "transacted": transacted,
 }

@@ -145,6 +145,17 @@ class Dispatcher(msgspec.Struct, array_like=True):
     ) -> None:
         """A consumer acks some messages of a batch. Those in `ack_set` stay unacked."""
 
+    def acknowledged_in_transaction(
+        self, sub: SubscriptionContext, consumer: Consumer, position: Position, messages: int, *, whole: bool
+    ) -> Consumer | None:
+        """A consumer acks so many messages of an entry in a transaction, or the `whole` entry. Returns the consumer that does not have
+        it pending any more."""
+        return None
+
+    @abstractmethod
+    def redeliver_aborted(self, sub: SubscriptionContext, positions: list[Position]) -> None:
+        """A transaction that acked entries was aborted. Send them again."""
+
     def forget_redeliveries(self, position: Position) -> None:
         """Reset the redelivery count of an entry to 0."""
 

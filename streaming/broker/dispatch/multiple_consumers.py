@@ -426,6 +426,32 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
             owner.pending[position] -= messages
 
+    def acknowledged_in_transaction(
+        self, sub: SubscriptionContext, consumer: Consumer, position: Position, messages: int, *, whole: bool
+    ) -> Consumer | None:
+        """quirk: the messages count as acked, also if the entry is with nobody, so that fewer than none may be unacked."""
+        owner = self._owner(sub, consumer, position)
+        credited = consumer if owner is None else owner
+        credited.unacked -= messages
+        self._add_unacked(sub, -messages)
+        if owner is None or not whole:
+            return None
+        self._release(sub, owner, position)
+        return owner
+
+    def redeliver_aborted(self, sub: SubscriptionContext, positions: list[Position]) -> None:
+        """They go to the replay set, and count as redelivered, whoever had them. A client may have acked what it never got, or nobody stored: not these."""
+        cursor, ledger = sub.cursor, sub.ledger
+        positions = [
+            each
+            for each in positions
+            if cursor.mark_delete < each < cursor.read_position and ledger.valid(each)
+        ]
+        for position in positions:
+            self.counts[position] = self.counts.get(position, 0) + 1
+        self._replay_all(sub, positions)
+        self.dispatch(sub)
+
     def forget_redeliveries(self, position: Position) -> None:
         """Reset the redelivery count of an entry to 0."""
         self.counts.pop(position, None)

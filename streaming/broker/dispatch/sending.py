@@ -9,6 +9,7 @@ from streaming.broker.ledger.cursor_writes import change_cursor
 from streaming.broker.position import Position, from_tuple
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.transactions.transaction_buffer import TransactionBuffer, TxnID
 
 Found = list[tuple[Position, Entry]]
 """Entries read, in position order."""
@@ -20,9 +21,24 @@ SERVER_ONLY_MARKERS = range(10, 22)
 """Marker types (replicated subscriptions, transactions) that never reach a consumer."""
 
 
+COMMIT_MARKER, ABORT_MARKER = 21, 22
+"""Types of the markers that end a transaction."""
+
+
 def is_server_only(entry: Entry) -> bool:
     """Whether the entry is a marker meant for brokers only."""
-    return entry.metadata.marker_type is not None and entry.metadata.marker_type in SERVER_ONLY_MARKERS
+    metadata = entry.metadata
+    if metadata.marker_type is None:
+        return False
+    return metadata.marker_type in SERVER_ONLY_MARKERS or (
+        metadata.marker_type == ABORT_MARKER and metadata.txnid_least_bits is not None
+    )
+
+
+def is_aborted(transactions: TransactionBuffer, entry: Entry) -> bool:
+    """Whether the entry is a message of a transaction that was aborted."""
+    most, least = entry.metadata.txnid_most_bits, entry.metadata.txnid_least_bits
+    return most is not None and least is not None and TxnID(most, least) in transactions.aborted
 
 
 def read(sub: SubscriptionContext, positions: list[Position]) -> Found:
@@ -50,6 +66,7 @@ def filter_entries(
     ctx = sub.ctx
     config = ctx.config
     filters, counts = config.entryFilterNames, sub.subscription.filtered
+    transactions, pending = sub.transactions, sub.subscription.pending_acks
     if not sub.policies.delayedDelivery.value.active:
         delayed = None
     kept: Found = []
@@ -69,7 +86,9 @@ def filter_entries(
                 counts.rescheduled += entry.messages
                 rescheduled.append(position)
                 continue
-        if metadata.marker_type is not None and is_server_only(entry):
+        if (metadata.marker_type is not None and is_server_only(entry)) or (
+            transactions is not None and is_aborted(transactions, entry)
+        ):
             acked.append(position)
         elif delayed is None or not delayed.add(
             position, metadata.deliver_at_time, ctx.clock, config, sub.tick
@@ -79,6 +98,8 @@ def filter_entries(
         counts.accepted += sum(entry.messages for _, entry in kept)
     if acked:
         _acknowledge(sub, acked)
+    if pending is not None and pending.positions:
+        kept = [each for each in kept if pending.left_to_send(sub.cursor, each[0]) != 0]
     return kept, rescheduled
 
 
@@ -110,6 +131,7 @@ def goes_out_at_once(sub: SubscriptionContext, position: Position, entry: Entry)
         and config.readsByLedgerSizes
         and metadata.marker_type is None
         and metadata.uuid is None
+        and sub.transactions is None
         and ctx.ordinal + 1 < ctx.spent_at
     )
 
@@ -128,7 +150,7 @@ def send(
     themselves, since what the ledger has at their positions is gone, or more than compaction has left.
     """
     ctx, topic, subscription = sub.ctx, sub.topic, sub.subscription
-    batches = sub.cursor.batches
+    batches, pending = sub.cursor.batches, subscription.pending_acks
     name, connection, id_ = subscription.name, consumer.connection, consumer.consumer_id
     epoch = consumer.epoch if counts is None and consumer.epoch >= 0 and not whole else None
     charged, size, total = [], 0, 0
@@ -139,6 +161,8 @@ def send(
         if batches and (stored := batches.get(position)) is not None:
             bits = to_bits(stored)
             messages, ack_set = bits.bit_count(), to_words(bits)
+        if pending is not None and (left := pending.left_to_send(sub.cursor, position)) is not None:
+            messages, ack_set = left.bit_count(), to_words(left)
         charged.append(messages)
         size += entry.size
         if entry.metadata.chunk_id is not None:

@@ -199,6 +199,11 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         if consumer is self.active_consumer(sub.consumers) and self.takes_over < 0:
             self._read_again(sub)
 
+    def redeliver_aborted(self, sub: SubscriptionContext, positions: list[Position]) -> None:
+        """Everything unacked is sent again, in order."""
+        if self.active >= 0 and self.takes_over < 0:
+            self._read_again(sub)
+
     def _read_again(self, sub: SubscriptionContext) -> None:
         """Read from the first unacked entry. This cancels a waiting read, also that of a terminated topic, which failed."""
         self.pending_read, sub.subscription.end_reached = 0, False

@@ -465,6 +465,10 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """
         positions: list[Position] = []
         last, position, acked = ledger.last_confirmed, self.read_position, self.acked
+        if ledger.max_read is not None and ledger.max_read < last:
+            last = ledger.max_read
+            if position > last:
+                return positions
         while len(positions) < n:
             if position > last and not ledger.terminated:
                 break

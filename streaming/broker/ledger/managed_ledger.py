@@ -33,7 +33,8 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     countsEntriesOfDeletedLedgers when the last ledger opened, as `reads_on` is readsOnInClosedLedger. `closed`: the last ledger is full,
     and the next one opens with the next entry. `without_open`: the topic is terminated and no ledger is open (opensLedgerOfTerminated);
     no ledger has the id `current` then. `largest_deleted`: the most entries of a deleted ledger, for cursors that were left behind in
-    one (trimMovesToNextLedger). `reserved`: the last id that a compacted ledger took.
+    one (trimMovesToNextLedger). `reserved`: the last id that a compacted ledger took. `max_read`: the last entry that cursors may read
+    (maxReadPosition), which transactions hold back; None: the topic has had no transactions.
     """
 
     ledgers: dict[int, LedgerInfo] = {}
@@ -56,6 +57,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
     without_open: bool = False
     largest_deleted: int = 0
     reserved: int = 0
+    max_read: Position | None = None
 
     @classmethod
     def create(cls, now: int, after: int = 0) -> "ManagedLedger":
@@ -80,6 +82,11 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         self.current_entries = self.current_size = 0
         self.created = now
         self.rollover_checked = False
+
+    @property
+    def last_readable(self) -> Position:
+        """The last entry that cursors may read."""
+        return self.last_confirmed if self.max_read is None else min(self.max_read, self.last_confirmed)
 
     @property
     def last_id(self) -> int:

@@ -7,7 +7,15 @@ from schemas import commands as c
 from schemas.effects import AckResponse, Unsupported
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError
-from streaming.broker.persistent import admin_operations, leaving, lifecycle, mirroring, seeking, subscribing
+from streaming.broker.persistent import (
+    acks_in_transactions,
+    admin_operations,
+    leaving,
+    lifecycle,
+    mirroring,
+    seeking,
+    subscribing,
+)
 from streaming.broker.persistent.cleanup import backlog_quota
 from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.publish import publishing
@@ -16,6 +24,7 @@ from streaming.broker.position import EARLIEST, from_wire
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 from streaming.broker.topic import creation, registration
 from streaming.broker.topic.topic_commands import TopicCommand
+from streaming.broker.transactions.transaction_buffer import TxnID
 
 
 def _create_producer(ctx: Context, topic: PersistentTopic, command: c.Producer) -> None:
@@ -70,7 +79,13 @@ def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
         ctx.close_connection(topic.name, command.connection, "ACK of the message id -1:-1")
         return
     subscription = topic.subscriptions[name]
-    if (command.txnid_least_bits or command.txnid_most_bits) and (
+    if ctx.config.transactionCoordinatorEnabled:
+        if command.txnid_least_bits is not None and command.txnid_most_bits is not None:
+            consumer = subscription.consumer(command.connection, command.consumer_id)
+            txn = TxnID(command.txnid_most_bits, command.txnid_least_bits)
+            acks_in_transactions.acknowledge(ctx, topic, subscription, consumer, txn, command)
+            return
+    elif (command.txnid_least_bits or command.txnid_most_bits) and (
         command.ack_type == "Individual" or subscription.type not in INDIVIDUAL_TYPES
     ):
         _refuse_ack_in_transaction(ctx, topic, command)

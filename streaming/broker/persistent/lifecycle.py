@@ -259,6 +259,11 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
                 topic.name, cursor.name, acked, mark_delete, cursor.mark_delete, backlog, recovered=True
             )
     _reopen_compacted(ctx, topic)
+    if topic.transactions is not None:
+        topic.transactions.reopen(ledger)
+    for subscription in topic.subscriptions.values():
+        if subscription.pending_acks is not None:
+            subscription.pending_acks.reopen(topic.cursors[subscription.name])
     topic.subscribe_buckets.clear()
     topic.publish_rates = 0.0, 0.0
     topic.dispatch_limiter = None

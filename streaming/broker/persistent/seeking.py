@@ -7,7 +7,7 @@ from schemas.commands import GetLastMessageId, Seek
 from schemas.effect_fields import GetLastMessageIdResponseFields, MarkDeletePosition
 from schemas.effects import CloseConsumer, CursorMoved, Error, GetLastMessageIdResponse, Success
 from streaming.broker.context import Context
-from streaming.broker.dispatch.sending import is_server_only
+from streaming.broker.dispatch.sending import is_aborted, is_server_only
 from streaming.broker.ledger.ack_set import from_words
 from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.cleanup.message_finder import find_newest_before
@@ -115,7 +115,7 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
     if name is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
         return
-    ledger, position, batch_index = topic.ledger, topic.ledger.last_confirmed, -1
+    ledger, position, batch_index = topic.ledger, topic.ledger.last_readable, -1
     if ledger.without_open and position.entry >= 0:
         if ctx.config.lastMessageIdOfTerminatedCloses:
             ctx.close_connection(topic.name, command.connection, NO_OPEN_LEDGER)
@@ -136,7 +136,10 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
             position, batch_index = compacted.last or EARLIEST, compacted.last_batch_index
             break
         entry = ctx.entries.get(topic.name, position)
-        if not is_server_only(entry):
+        if not (
+            is_server_only(entry)
+            or (topic.transactions is not None and is_aborted(topic.transactions, entry))
+        ):
             if (messages := entry.metadata.num_messages_in_batch) is not None:
                 batch_index = messages - 1
             break

@@ -66,7 +66,11 @@ class SteadyTopic:
 
     def _is_as_it_was(self) -> bool:
         ctx, topic = self._ctx, self._topic
-        return ctx.clock < topic.rates_until and ctx.policies_epoch == self._policies_epoch
+        return (
+            ctx.clock < topic.rates_until
+            and ctx.policies_epoch == self._policies_epoch
+            and topic.transactions is None
+        )
 
     # -- publishing -------------------------------------------------------------------------------------------------
 
@@ -96,8 +100,8 @@ class SteadyTopic:
         metadata, id_, highest = command.metadata, command.sequence_id, command.highest_sequence_id
         if (
             command.message_id is not None
-            or command.txnid_least_bits
-            or command.txnid_most_bits
+            or command.txnid_least_bits is not None
+            or command.txnid_most_bits is not None
             or command.fails
             or metadata.deliver_at_time is not None
             or metadata.marker_type is not None
@@ -194,8 +198,8 @@ class SteadyTopic:
         name = self._topic.consumer_handles.get(connection, id_)
         if (
             name is None
-            or command.txnid_least_bits
-            or command.txnid_most_bits
+            or command.txnid_least_bits is not None
+            or command.txnid_most_bits is not None
             or self._config.closesOnAckOfNoEntry
             or not self._is_as_it_was()
         ):
@@ -234,6 +238,8 @@ class SteadyTopic:
         ):
             return False
         subscription = topic.subscriptions[cursor.name]
+        if subscription.pending_acks is not None:
+            return False
         dispatcher = subscription.dispatcher
         assert dispatcher is not None  # the first consumer created it
         backlog = 0 if ctx.acks is None else cursor.backlog(ledger, precise=True)

@@ -13,6 +13,7 @@ from streaming.broker.rates.dispatch_rate_limiter import ReadThrottle
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES, Subscription
+from streaming.broker.transactions.pending_acks import PendingAcks
 
 AckedEntry = tuple[Position, int | None]
 """The position, and a bit set of the messages in its batch that stay unacked, or None if the whole entry is acked."""
@@ -24,6 +25,7 @@ class PersistentSubscription(Subscription):
     only for those that lag behind (mirrors `ManagedCursor.isActive`). `refused`: whether the first consumer of a reader was refused
     (refusedConsumerLeavesSubscription). `read_batch`: how many entries the next read may return, since one failed; 0:
     dispatcherMaxReadBatchSize. `replicated`: said to be, which spares it from the expiry of unused subscriptions. There is one cluster.
+    `pending_acks`: those of transactions that are open; None: it has had none.
     """
 
     dispatcher: AnyDispatcher | None = None
@@ -32,6 +34,7 @@ class PersistentSubscription(Subscription):
     refused: bool = False
     read_batch: int = 0
     replicated: bool = False
+    pending_acks: PendingAcks | None = None
 
     def forget_dispatcher(self) -> None:
         """See `Subscription.forget_dispatcher`."""
@@ -87,7 +90,7 @@ class PersistentSubscription(Subscription):
             if individual:
                 ids = [_acked(message_id) for message_id in command.message_id]
                 owners = self._credit(sub, consumer, ids, index_acks)
-                former = change_cursor(ctx, sub.policies, cursor, self._individual, sub, ids, index_acks)
+                former = change_cursor(ctx, sub.policies, cursor, self.individual, sub, ids, index_acks)
             elif self.type not in INDIVIDUAL_TYPES and len(command.message_id) == 1:
                 position, ack_set = _acked(command.message_id[0])
                 if ack_set is not None and not index_acks:
@@ -103,6 +106,9 @@ class PersistentSubscription(Subscription):
         self.acked += cursor.consumed - before
         if cursor.mark_delete != mark_delete:
             self.last_mark_delete_advanced = ctx.clock
+        if self.pending_acks is not None:
+            names = [position for position, _ in ids] if individual else ()
+            self.pending_acks.acknowledged(ledger, cursor, mark_delete, names)
         if ctx.acks is not None:
             named = [position for position, _ in ids if cursor.has_acked(position)] if individual else ()
             ctx.observe_ack(sub.topic, self.name, named, mark_delete, cursor.mark_delete, backlog)
@@ -132,11 +138,14 @@ class PersistentSubscription(Subscription):
                     owners.append(owner)
             elif index_acks:
                 dispatcher.acknowledged_partly(sub, consumer, position, ack_set)
+                if sub.ctx.config.transactionCoordinatorEnabled and self.type in INDIVIDUAL_TYPES:
+                    self.pending_acks = self.pending_acks or PendingAcks()
+                    self.pending_acks.acknowledged_partly(position, ack_set)
             else:
                 dispatcher.forget_redeliveries(position)  # quirk: a partial ack has no other effect then
         return owners
 
-    def _individual(self, sub: SubscriptionContext, acks: list[AckedEntry], index_acks: bool) -> None:
+    def individual(self, sub: SubscriptionContext, acks: list[AckedEntry], index_acks: bool) -> None:
         """Ack each id. Raises `CursorError` if the cursor refuses an id before any entry was acked."""
         cursor = sub.cursor
         before, mark_delete = cursor.consumed, cursor.mark_delete

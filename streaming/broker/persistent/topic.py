@@ -27,6 +27,7 @@ from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.timers import SubscriptionTimers
 from streaming.broker.topic.abstract_topic import AbstractTopic, Counters
 from streaming.broker.topic.handles import Handles
+from streaming.broker.transactions.transaction_buffer import TransactionBuffer
 
 P = ParamSpec("P")
 
@@ -143,7 +144,10 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     how often the publish rate made the broker stop reading from a connection. `subscribe_buckets`: how often consumers may
     still subscribe, by name and id. `mirrored`: what a shadow topic knows of its source. `updated_ttl`: the TTL (s) at the last change
     of policies since the topic was loaded, see messageExpiryOnEachPolicyUpdate. `compaction`: what compaction has left.
+    `transactions`: which ones the topic knows; None: it, and its subscriptions, have had none.
     """
+
+    has_transactions = True
 
     ledger: ManagedLedger
     dedup: MessageDeduplication = msgspec.field(default_factory=MessageDeduplication)
@@ -161,6 +165,14 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
     mirrored: Mirrored = msgspec.field(default_factory=Mirrored)
     updated_ttl: int = 0
     compaction: Compaction = msgspec.field(default_factory=Compaction)
+    transactions: TransactionBuffer | None = None
+
+    def buffer(self) -> TransactionBuffer:
+        """`transactions`, from now on."""
+        if self.transactions is None:
+            self.transactions = TransactionBuffer()
+            self.ledger.max_read = self.ledger.last_confirmed
+        return self.transactions
 
     # -- what producers ask of a topic ----------------------------------------------------------------------------
 
@@ -309,7 +321,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             )
             return SubscriptionContext(
                 ctx, self.name, policies, self.ledger, cursor, subscription, subscription.consumers, self.timers, limit,
-                self.compaction.ledger, throttle, limiters,
+                self.compaction.ledger, throttle, limiters, self.transactions,
             )  # fmt: skip
         return SubscriptionContext(
             ctx,
@@ -322,6 +334,7 @@ class PersistentTopic(AbstractTopic, kw_only=True, dict=True):
             self.timers,
             limit,
             self.compaction.ledger,
+            transactions=self.transactions,
         )
 
     def record_move(

@@ -21,6 +21,7 @@ from streaming.broker.persistent.unacked_limit import UnackedMessages
 from streaming.broker.policies.hierarchy import PartitionedTopic, Policies
 from streaming.broker.state.upgrades import upgraded
 from streaming.broker.topic.abstract_topic import AbstractTopic
+from streaming.broker.transactions.coordinator import Coordinator
 
 VERSION = 2
 """The version of the encoding written. 1: Magnetar 0.1.0. 2: maxTopicsPerNamespace, delayedDeliveryRoundsTimes,
@@ -55,7 +56,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     `resources`: kind (``clusters``, ``resourcegroups``, …) → name → what the admin API keeps of it. `generated_names`: how many
     producer names the broker has made up. `aside`: topics that an operator set aside, as they were; nothing looks into them.
     `closed_producers`: connection → producer id → until when the broker ignores what the client still sends for that producer, which
-    the broker closed (ms; mirrors `recentlyClosedProducers`). `lasting`: the policies that a topic or a namespace has whenever it exists.
+    the broker closed (ms; mirrors `recentlyClosedProducers`). `lasting`: the policies that a topic or a namespace has whenever it exists. `coordinators`: those of
+    transactions, by id.
     """
 
     partition: int
@@ -83,6 +85,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     forgotten_ledger: int = 0
     closed_producers: dict[str, dict[int, int]] = {}
     lasting: dict[str, Policies] = {}
+    coordinators: dict[int, Coordinator] = {}
 
 
 def _encode_hook(value: Any) -> Any:

@@ -22,6 +22,7 @@ from streaming.broker.rates.rate import end_of_interval
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.subscription import Subscription
 from streaming.broker.subscription.timers import SubscriptionTimers
+from streaming.broker.transactions.transaction_buffer import TransactionBuffer
 
 
 class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
@@ -29,7 +30,7 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
 
     `throttle` is None if no dispatch rate limits the subscription, else `limiters` are those that do, as `permits` expects
     them. `consumer_limit`: how many unacked messages each consumer may have. 0: no limit, as on non-durable subscriptions. `compacted`: what the
-    last compaction of the topic kept. None: there was none.
+    last compaction of the topic kept. None: there was none. `transactions`: see `PersistentTopic`.
 
     Created for each command. Do not keep one for longer.
     """
@@ -46,6 +47,7 @@ class SubscriptionContext(msgspec.Struct, frozen=True, gc=False):
     compacted: CompactedLedger | None = None
     throttle: ReadThrottle | None = None
     limiters: tuple[DispatchRateLimiter, ...] = ()
+    transactions: TransactionBuffer | None = None
 
     @property
     def tick(self) -> int | None:

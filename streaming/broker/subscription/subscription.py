@@ -9,6 +9,7 @@ import msgspec
 from schemas.commands import SubType
 from streaming.broker.rates.rate import Rate
 from streaming.broker.subscription.consumer import Consumer, Handle
+from streaming.broker.transactions.pending_acks import PendingAcks
 
 INDIVIDUAL_TYPES = frozenset({"Shared", "Key_Shared"})
 """Types that keep pendingAcks, redelivery counts and unacked limits."""
@@ -64,6 +65,7 @@ class Subscription(msgspec.Struct, array_like=True, dict=True):
     asleep_messages: dict[int, int] = {}
     if TYPE_CHECKING:
         read_batch: int = 0  # of those that read entries
+        pending_acks: PendingAcks | None = None
 
     def consumer(self, connection: str, consumer_id: int) -> Consumer:
         """The connected consumer with this connection and id."""

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
@@ -19,13 +19,15 @@ from streaming.broker.producer.short_form import ShortFormProducers
 from streaming.broker.rates.rate import ProducerCounters, Rates, end_of_interval, seconds_of_interval
 from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.topic.handles import Handles
+from streaming.broker.transactions.transaction_buffer import TxnID
 
 
 class PendingWrite(msgspec.Struct, array_like=True):
     """A published message on its way: without a fault it is written or delivered at once.
 
     `plain`: the metadata holds nothing but what a receipt shows. `position` is None until a ledger takes the write.
-    `size` is the stored size in bytes, `broker_timestamp` in ms.
+    `size` is the stored size in bytes, `broker_timestamp` in ms. `txn`: the transaction
+    to which it belongs, or which it ends: then nobody has sent it.
     """
 
     producer: Producer
@@ -38,6 +40,7 @@ class PendingWrite(msgspec.Struct, array_like=True):
     position: Position | None = None
     last_of_ledger: bool = False
     broker_timestamp: int | None = None
+    txn: TxnID | None = None
 
 
 class Counters(msgspec.Struct, array_like=True, gc=False):
@@ -70,6 +73,9 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
 
     The fields of the subclasses follow these in the encoding: a new one here needs a new `codec.VERSION`.
     """
+
+    has_transactions: ClassVar[bool] = False
+    """Whether it takes messages of transactions, if there are any."""
 
     name: str
     policies: Policies = msgspec.field(default_factory=Policies)

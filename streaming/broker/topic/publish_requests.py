@@ -48,7 +48,9 @@ def may_send(
     ctx: Context, topic: AbstractTopic, policies: HierarchyTopicPolicies, command: Send, write: PendingWrite
 ) -> bool:
     """The checks that a producer makes on a SEND. False: it was refused."""
-    if command.txnid_least_bits or command.txnid_most_bits:
+    if (command.txnid_least_bits or command.txnid_most_bits) and not (
+        topic.has_transactions and ctx.config.transactionCoordinatorEnabled
+    ):
         refuse(ctx, topic, write, "NotAllowedError", "Transaction buffer disable!")
     elif command.message_id is not None:
         refuse(

@@ -15,7 +15,7 @@ from schemas.effects import COMPACTED_LEDGER, CompactedEntry, CursorMoved, Ledge
 from schemas.entries import Entry
 from streaming.broker.admin_table import AdminAnswer, Names
 from streaming.broker.context import NEVER, Context
-from streaming.broker.dispatch.sending import is_server_only
+from streaming.broker.dispatch.sending import is_aborted, is_server_only
 from streaming.broker.dispatch.types import new_dispatcher
 from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.ledger.compacted_ledger import CompactedLedger
@@ -104,7 +104,7 @@ def create_subscription(ctx: Context, topic: PersistentTopic) -> PersistentSubsc
 
 def _compact(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscription) -> int:
     """Compact up to the last message, if there is one. Returns how many messages that removed, as Pulsar counts them."""
-    end = _last(ctx, topic)
+    end, markers = _last(ctx, topic)
     if end is None:
         return 0
     former = topic.compaction.ledger
@@ -118,22 +118,26 @@ def _compact(ctx: Context, topic: PersistentTopic, subscription: PersistentSubsc
             break
         _keep(ctx, topic, made, first, position, entry)
     _finish(ctx, topic, former, made, first.start)
-    subscription.messages_out += 2 * first.messages
-    subscription.bytes_out += 2 * first.size
+    subscription.messages_out += 2 * (first.messages + len(markers))
+    subscription.bytes_out += 2 * (first.size + sum(markers))
     return first.removed
 
 
-def _last(ctx: Context, topic: PersistentTopic) -> Position | None:
-    """The last message that a compacting reader finds. None: there is none."""
-    ledger, former = topic.ledger, topic.compaction.ledger
-    position = ledger.last_confirmed
+def _last(ctx: Context, topic: PersistentTopic) -> tuple[Position | None, list[int]]:
+    """The last message that a compacting reader finds, None: there is none; and the sizes of the markers of transactions behind it, which it gets, too."""
+    ledger, former, transactions = topic.ledger, topic.compaction.ledger, topic.transactions
+    position, markers = ledger.last_readable, list[int]()
     while position.entry >= 0 and position.ledger in ledger.ledgers:
         if former is not None and position <= former.horizon:
             break
-        if not is_server_only(ctx.entries.get(topic.name, position)):
-            return position
+        entry = ctx.entries.get(topic.name, position)
+        if is_server_only(entry):
+            if transactions is not None:
+                markers.append(entry.size)
+        elif transactions is None or not is_aborted(transactions, entry):
+            return position, markers
         position = ledger.previous(position)
-    return None if former is None else former.last
+    return (None if former is None else former.last), markers
 
 
 class _Reading:
@@ -153,7 +157,12 @@ class _Reading:
         yield from self._from_topic(start)
 
     def _from_topic(self, after: Position) -> Iterator[tuple[Position, Entry]]:
-        ledger, name, end = self._topic.ledger, self._topic.name, self._end
+        ledger, name, end, transactions = (
+            self._topic.ledger,
+            self._topic.name,
+            self._end,
+            self._topic.transactions,
+        )
         for id_ in list(ledger.ledgers):
             entries = ledger.current_entries if id_ == ledger.current else ledger.ledgers[id_].entries
             entries = entries or ledger.ledgers[id_].entries
@@ -164,7 +173,8 @@ class _Reading:
             while at < stop:
                 until = min(at + _AT_ONCE, stop)
                 for entry in self._ctx.entries.whole(name, id_, at, until - 1):
-                    yield Position(id_, at), entry
+                    if transactions is None or is_server_only(entry) or not is_aborted(transactions, entry):
+                        yield Position(id_, at), entry
                     at += 1
 
 
@@ -360,7 +370,7 @@ def _finish(
         made,
         former,
     )
-    cursor.read_position = topic.ledger.last_confirmed.next()
+    cursor.read_position = topic.ledger.last_readable.next()
     free_ledgers(ctx, topic, cursor, moved)
 
 
@@ -430,7 +440,7 @@ def _is_in_vain(ctx: Context, topic: PersistentTopic) -> bool:
 
 
 def _settled(topic: PersistentTopic) -> tuple[Position, Position]:
-    return topic.ledger.last_confirmed, topic.cursors[COMPACTION_CURSOR].mark_delete
+    return topic.ledger.last_readable, topic.cursors[COMPACTION_CURSOR].mark_delete
 
 
 def create_subscription_if_needed(ctx: Context, topic: PersistentTopic) -> None:

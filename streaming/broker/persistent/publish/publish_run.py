@@ -521,6 +521,7 @@ def plain_until(ctx: Context, topic: PersistentTopic) -> int:
     config, policies = ctx.config, ctx.policies_of(topic)
     if (
         topic.pending
+        or topic.transactions is not None
         or topic.ledger.closed
         or topic.is_shadow
         or topic.fail_writes

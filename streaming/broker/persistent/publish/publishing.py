@@ -5,10 +5,11 @@ The broker confirms a write at once, since a micro-batch commits its entries bef
 delays a write or makes it fail.
 """
 
-from schemas.commands import Fault, MessageIdData, Publish, Send
+from schemas.commands import Fault, MessageIdData, MessageMetadata, Publish, Send
 from schemas.effects import LedgerClosed, SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
 from streaming.broker.context import Context
+from streaming.broker.dispatch.sending import ABORT_MARKER, COMMIT_MARKER
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent import rate_limits
 from streaming.broker.persistent.cleanup import backlog_quota
@@ -22,7 +23,7 @@ from streaming.broker.persistent.publish import deduplication_snapshots, shadow
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.policies.hierarchy import HierarchyTopicPolicies
 from streaming.broker.position import Position, from_tuple, from_wire
-from streaming.broker.producer.message_size import broker_entry_metadata_size
+from streaming.broker.producer.message_size import HEADER, broker_entry_metadata_size, metadata_size
 from streaming.broker.producer.producer import Producer
 from streaming.broker.topic import creation, registration
 from streaming.broker.topic.abstract_topic import PendingWrite
@@ -36,6 +37,7 @@ from streaming.broker.topic.publish_requests import (
     too_large,
     too_many_messages,
 )
+from streaming.broker.transactions.transaction_buffer import TransactionBuffer, TxnID
 
 DUPLICATE = "duplicate: sequence id already persisted"
 """The cause of a receipt for which nothing was stored."""
@@ -51,6 +53,8 @@ def handle_send(ctx: Context, topic: PersistentTopic, command: Send) -> None:
         return
     policies = ctx.policies_of(topic)
     write = from_send(ctx, topic, command)
+    if write is not None and command.txnid_least_bits is not None and command.txnid_most_bits is not None:
+        write.txn = TxnID(command.txnid_most_bits, command.txnid_least_bits)
     if write is not None and may_send(ctx, topic, policies, command, write):
         _publish(ctx, topic, policies, write, command.num_messages, fails=command.fails)
 
@@ -125,6 +129,8 @@ def _publish(
         topic.counters.unknown += messages
         cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
         return refuse(ctx, topic, write, "PersistenceError", cause)
+    if write.txn is not None and (cause := topic.buffer().refusal(write.txn)):
+        return refuse(ctx, topic, write, "NotAllowedError", cause)
     if ctx.config.brokerEntryMetadataInterceptors:
         _note_broker_time(ctx, write)
     if fails or topic.fail_writes:
@@ -194,6 +200,16 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     ctx.entries.add(topic.name, position, entry)
     highest = write.highest_sequence_id
     dedup = topic.dedup
+    if topic.transactions is not None:
+        _note_in_buffer(topic, topic.transactions, write, position)
+    if _is_marker(write):
+        cause = MARKED[write.metadata.marker_type or 0].format(write.txn)
+        ctx.emit(SendReceipt(topic.name, "", None, MARKER_PRODUCER, -1, None, *position, cause, write.size, 1,
+                             write.metadata.publish_time, None, write.metadata, write.payload, write.broker_timestamp))  # fmt: skip
+        _wake_readers(ctx, topic, position, entry)
+        if write.last_of_ledger:
+            roll_over(ctx, topic, FULL)
+        return
     if dedup.status == "Enabled":
         dedup.record_persisted(
             write.producer.name, write.sequence_id if highest is None else highest, write.metadata
@@ -202,12 +218,85 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
             dedup.snapshot_counter = 0
             deduplication_snapshots.take_snapshot(ctx, topic, position)
     _receipt(ctx, topic, write, position, None)
+    _wake_readers(ctx, topic, position, entry)
+    if write.last_of_ledger:
+        roll_over(ctx, topic, FULL)
+
+
+def _wake_readers(ctx: Context, topic: PersistentTopic, position: Position, entry: Entry) -> None:
     for subscription in topic.connected:
         dispatcher = subscription.dispatcher
         if subscription.consumers and dispatcher is not None and dispatcher.pending_read:
             dispatcher.new_entry(topic.context_of(ctx, subscription), position, entry)
-    if write.last_of_ledger:
-        roll_over(ctx, topic, FULL)
+
+
+# -- the ends of transactions are entries, too (mirrors `TopicTransactionBuffer`; docs/rules/transactions.md §4) ----
+
+MARKER_PRODUCER = "pulsar.txn.marker"
+"""The name of the producer in the metadata of a marker."""
+
+MARKED = {
+    COMMIT_MARKER: "the marker of transaction {}, which committed",
+    ABORT_MARKER: "the marker of transaction {}, which aborted",
+}
+"""The cause of the receipt of a marker, by its type."""
+
+
+def _is_marker(write: PendingWrite) -> bool:
+    return write.txn is not None and write.producer.producer_id is None
+
+
+def _note_in_buffer(
+    topic: PersistentTopic, buffer: TransactionBuffer, write: PendingWrite, position: Position
+) -> None:
+    if write.txn is None:
+        buffer.published(topic.ledger, position)
+    elif _is_marker(write):
+        buffer.ended(topic.ledger, write.txn, position, committed=write.metadata.marker_type == COMMIT_MARKER)
+    else:
+        buffer.added(topic.ledger, write.txn, position)
+
+
+def end_transaction(
+    ctx: Context, topic: PersistentTopic, txn: TxnID, low_water_mark: int, *, commit: bool
+) -> bool:
+    """Write the marker of a transaction, and abort one more that came too late (docs/rules/transactions.md §4). False: the topic is
+    terminated. A fault that delays writes delays the marker behind them."""
+    buffer = topic.transactions
+    if not commit and (buffer is None or not buffer.ready):
+        return True  # no message was sent
+    if topic.terminated:
+        ctx.emit(TopicEvent(topic.name, f"transaction {txn} can't end: the topic is terminated"))
+        return False
+    buffer = topic.buffer()
+    _write_marker(ctx, topic, txn, COMMIT_MARKER if commit else ABORT_MARKER)
+    late = buffer.note_low_water_mark(txn.most, low_water_mark)
+    if late is not None and not topic.pending:
+        _write_marker(ctx, topic, late, ABORT_MARKER)
+    return True
+
+
+def _write_marker(ctx: Context, topic: PersistentTopic, txn: TxnID, marker: int) -> None:
+    metadata = MessageMetadata(
+        MARKER_PRODUCER,
+        -1,
+        ctx.clock,
+        marker_type=marker,
+        txnid_least_bits=txn.least,
+        txnid_most_bits=txn.most,
+    )
+    producer = Producer(MARKER_PRODUCER, "", None, created=ctx.clock)
+    size = HEADER + metadata_size(metadata)
+    write = PendingWrite(producer, -1, None, metadata, b"", size, plain=False, txn=txn)
+    if ctx.config.brokerEntryMetadataInterceptors:
+        _note_broker_time(ctx, write)
+    if topic.pending:
+        if not (topic.pending[-1].last_of_ledger or topic.pending[-1].position is None):
+            _submit(ctx, topic, write)
+        topic.put_off(write)
+    else:
+        _submit(ctx, topic, write)
+        _confirm(ctx, topic, write)
 
 
 def _receipt(
@@ -257,8 +346,9 @@ def _complete(ctx: Context, topic: PersistentTopic, count: int) -> None:
     for _ in range(min(count, len(topic.pending))):
         write = topic.take_oldest()
         _confirm(ctx, topic, write)
-        registration.write_done(ctx, topic, write.producer)
-        _note_absent(ctx, topic, write.producer)
+        if not _is_marker(write):
+            registration.write_done(ctx, topic, write.producer)
+            _note_absent(ctx, topic, write.producer)
         if write.last_of_ledger:
             for waiting in topic.pending:
                 _submit(ctx, topic, waiting)
@@ -275,9 +365,13 @@ def _fail(ctx: Context, topic: PersistentTopic, writes: list[PendingWrite]) -> N
     for producer in list(topic.producers.values()):
         registration.disconnect(ctx, topic, producer, "a write failed")
     for write in writes:
-        refuse(ctx, topic, write, "PersistenceError", "the write failed")
+        if not _is_marker(write):
+            refuse(ctx, topic, write, "PersistenceError", "the write failed")
     if not topic.pending:
         _recover(ctx, topic)
+    for write in writes:
+        if write.txn is not None and _is_marker(write):  # the coordinator tries again
+            _write_marker(ctx, topic, write.txn, write.metadata.marker_type or 0)
 
 
 def _recover(ctx: Context, topic: PersistentTopic) -> None:

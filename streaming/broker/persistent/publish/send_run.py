@@ -81,8 +81,8 @@ def carry_out(ctx: Context, topic: PersistentTopic, sends: Sends, start: int, du
             or len(payload) > largest
             or command.highest_sequence_id is not None
             or command.message_id is not None
-            or command.txnid_least_bits
-            or command.txnid_most_bits
+            or command.txnid_least_bits is not None
+            or command.txnid_most_bits is not None
             or command.fails
             or len(fields_of(metadata)) != _REQUIRED + (key is not None) + (uncompressed is not None)
         ):

@@ -1,0 +1,1 @@
+"""Transactions: the coordinator, and what topics and subscriptions keep of one."""

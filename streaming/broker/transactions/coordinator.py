@@ -1,0 +1,279 @@
+"""The coordinators of transactions: which are open, what they touch, and how they end (mirrors `TransactionMetadataStoreService`,
+`MLTransactionMetadataStore` and `TransactionTimeoutTrackerImpl`; docs/rules/transactions.md §1, §2, §7).
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+
+from schemas import commands as c
+from schemas.commands import Refused
+from schemas.effect_fields import TransactionFields
+from schemas.effects import (
+    AddPartitionToTxnResponse,
+    AddSubscriptionToTxnResponse,
+    EndTxnResponse,
+    Error,
+    NewTxnResponse,
+    TcClientConnectResponse,
+)
+from streaming.broker.context import Context
+from streaming.broker.names import COORDINATOR_ASSIGN, partition_of
+from streaming.broker.transactions.transaction_buffer import TxnID
+
+T = TypeVar("T")
+
+TransactionCommand = (
+    c.TcClientConnectRequest | c.NewTxn | c.AddPartitionToTxn | c.AddSubscriptionToTxn | c.EndTxn
+)
+COMMANDS = (c.TcClientConnectRequest, c.NewTxn, c.AddPartitionToTxn, c.AddSubscriptionToTxn, c.EndTxn)
+
+MOST_COORDINATORS = 16
+"""The coordinators of a cluster, unless its operator says otherwise."""
+MOST_OPEN = 10_000
+"""The open transactions of a coordinator."""
+MOST_PARTS = 1_000
+"""The topics, and the subscriptions, of a transaction."""
+
+TICK = 100
+"""A transaction with less time than this (ms) ends at once."""
+
+TIMER = "transactions"
+"""Names the timer of the coordinators among those of topics. No topic is named so."""
+
+
+class OpenTransaction(msgspec.Struct, array_like=True):
+    """`opened` (ms): when it began. `timeout`: for how long it may be open (ms). `status`: other than OPEN if it ends and cannot yet on all of its `topics`.
+    `subscriptions`: each as topic and name."""
+
+    opened: int
+    timeout: int
+    status: Literal["OPEN", "COMMITTING", "ABORTING"] = "OPEN"
+    topics: list[str] = []
+    subscriptions: list[tuple[str, str]] = []
+
+    @property
+    def due(self) -> int:
+        """When it is aborted, if it is open then (ms)."""
+        return self.opened + self.timeout
+
+
+class Coordinator(msgspec.Struct, array_like=True):
+    """`next_id`: the number of the next transaction. `transactions`: those that have not ended, by number. `ending`: those of them that could not end yet. `connected`: whether a
+    client has asked for it since the broker started."""
+
+    next_id: int = 0
+    transactions: dict[int, OpenTransaction] = {}
+    ending: list[int] = []
+    connected: bool = True
+
+
+class Parts(Protocol):
+    """The topics and subscriptions on which transactions end."""
+
+    def end_on_topic(self, topic: str, txn: TxnID, low_water_mark: int, *, commit: bool) -> bool:
+        """End a transaction on a topic. False: it can't now. A topic that is gone has nothing to end."""
+
+    def end_on_subscription(
+        self, topic: str, subscription: str, txn: TxnID, low_water_mark: int, *, commit: bool
+    ) -> None:
+        """End a transaction on a subscription. One that is gone has nothing to end."""
+
+
+class Coordinators:
+    """The coordinators of an ingress partition, in its state."""
+
+    def __init__(self, ctx: Context, coordinators: dict[int, Coordinator], parts: Parts) -> None:
+        self._ctx, self._all, self._parts = ctx, coordinators, parts
+        self._due: list[tuple[int, int, int]] = []  # time (ms), coordinator and number, a heap
+        for id_, each in coordinators.items():
+            if each.connected:
+                self._load(id_, each)
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    def carry_out(self, name: str | None, command: TransactionCommand) -> Refused | None:
+        """Carry out a request to a coordinator, or say why its record must be refused."""
+        asked = (
+            command.tc_id
+            if isinstance(command, c.TcClientConnectRequest | c.NewTxn)
+            else command.txnid_most_bits
+        )
+        if name != (expected := partition_of(COORDINATOR_ASSIGN, asked)):
+            return Refused("wrong_topic", f"a request to coordinator {asked} belongs to the topic {expected}")
+        if not self._ctx.config.transactionCoordinatorEnabled:
+            refusal = "NotAllowedError", "Transactions are not enabled."
+            self._ctx.emit(Error(name, command.connection, command.request_id, *refusal))
+            return None
+        for coordinator in list(self._all):
+            self._try_again(coordinator)
+        if isinstance(command, c.TcClientConnectRequest):
+            self._connect(name, command)
+        elif (found := self._all.get(asked)) is None or not found.connected:
+            cause = f"Transaction coordinator with id {asked} not found!"
+            least = msgspec.UNSET if isinstance(command, c.NewTxn) else command.txnid_least_bits
+            fields = TransactionFields(txnid_most_bits=asked, txnid_least_bits=least)
+            self._answer(name, command, fields, "TransactionCoordinatorNotFound", cause)
+        elif isinstance(command, c.NewTxn):
+            self._begin(name, command, found)
+        else:
+            self._change(name, command, found)
+        return None
+
+    def _connect(self, name: str, command: c.TcClientConnectRequest) -> None:
+        ctx, id_ = self._ctx, command.tc_id
+        if id_ >= MOST_COORDINATORS:
+            cause = (
+                f"Transaction coordinator with id {id_} not found! There are {MOST_COORDINATORS}, from 0 on"
+            )
+            answer = "TransactionCoordinatorNotFound", cause
+            ctx.emit(TcClientConnectResponse(name, command.connection, command.request_id, *answer))
+            return
+        coordinator = self._all.setdefault(id_, Coordinator())
+        ctx.emit(TcClientConnectResponse(name, command.connection, command.request_id))
+        if not coordinator.connected:
+            coordinator.connected = True
+            self._load(id_, coordinator)
+            self.run_timers()
+
+    def _begin(self, name: str, command: c.NewTxn, coordinator: Coordinator) -> None:
+        ctx, most, count = self._ctx, command.tc_id, len(coordinator.transactions)
+        if 0 < ctx.config.maxActiveTransactionsPerCoordinator <= count:
+            return  # quirk: no answer, so that the client does not ask again at once
+        if count >= MOST_OPEN:
+            cause = f"{MOST_OPEN:,} transactions are open: end some first, or give them less time"
+            self._answer(name, command, TransactionFields(txnid_most_bits=most), "NotAllowedError", cause)
+            return
+        least, coordinator.next_id = coordinator.next_id, coordinator.next_id + 1
+        begun = coordinator.transactions[least] = OpenTransaction(ctx.clock, command.txn_ttl_seconds)
+        self._answer(name, command, TransactionFields(txnid_most_bits=most, txnid_least_bits=least))
+        if begun.timeout < TICK:
+            self._end(most, least, commit=False)
+        else:
+            heapq.heappush(self._due, (begun.due, most, least))
+            ctx.wake(TIMER, begun.due)
+
+    def _change(
+        self,
+        name: str,
+        command: c.AddPartitionToTxn | c.AddSubscriptionToTxn | c.EndTxn,
+        coordinator: Coordinator,
+    ) -> None:
+        most, least = command.txnid_most_bits, command.txnid_least_bits
+        fields = TransactionFields(txnid_most_bits=most, txnid_least_bits=least)
+        found = coordinator.transactions.get(least)
+        if found is None:
+            cause = f"The transaction with this txdID `{TxnID(most, least)}`not found "
+            self._answer(name, command, fields, "TransactionNotFound", cause)
+            return
+        if isinstance(command, c.EndTxn):
+            wanted = "COMMITTING" if command.txn_action == "COMMIT" else "ABORTING"
+        else:
+            wanted = "OPEN"
+        if found.status not in ("OPEN", wanted):
+            cause = f"Expect Txn `{TxnID(most, least)}` to be in {wanted} status but it is in {found.status} status"
+            self._answer(name, command, fields, "InvalidTxnStatus", cause)
+        elif isinstance(command, c.EndTxn):
+            if self._end(most, least, commit=command.txn_action == "COMMIT"):
+                self._answer(name, command, fields)  # quirk: none while it can't end
+        elif self._add(found, command):
+            self._answer(name, command, fields)
+        else:
+            cause = (
+                f"a transaction may have {MOST_PARTS:,} topics and as many subscriptions: begin another one"
+            )
+            self._answer(name, command, fields, "NotAllowedError", cause)
+
+    def _add(self, found: OpenTransaction, command: c.AddPartitionToTxn | c.AddSubscriptionToTxn) -> bool:
+        """Add parts to a transaction. False: there are too many of them."""
+        if isinstance(command, c.AddPartitionToTxn):
+            topics = _with(found.topics, command.partitions)
+            if len(topics) > MOST_PARTS:
+                return False
+            found.topics = topics
+            return True
+        named = [(each.topic, each.subscription) for each in command.subscription]
+        subscriptions = _with(found.subscriptions, named)
+        if len(subscriptions) > MOST_PARTS:
+            return False
+        found.subscriptions = subscriptions
+        return True
+
+    def _answer(
+        self,
+        name: str,
+        command: TransactionCommand,
+        fields: TransactionFields,
+        error: str | None = None,
+        cause: str | None = None,
+    ) -> None:
+        answer = command.connection, command.request_id, fields, error, cause
+        match command:
+            case c.NewTxn():
+                self._ctx.emit(NewTxnResponse(name, *answer))
+            case c.AddPartitionToTxn():
+                self._ctx.emit(AddPartitionToTxnResponse(name, *answer))
+            case c.AddSubscriptionToTxn():
+                self._ctx.emit(AddSubscriptionToTxnResponse(name, *answer))
+            case _:
+                self._ctx.emit(EndTxnResponse(name, *answer))
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def _end(self, most: int, least: int, *, commit: bool) -> bool:
+        """End a transaction on all that it has touched. False: it can't now on some topics, where it will be tried again."""
+        coordinator = self._all[most]
+        found, txn = coordinator.transactions[least], TxnID(most, least)
+        found.status = "COMMITTING" if commit else "ABORTING"
+        mark = next(iter(coordinator.transactions)) - 1
+        subscriptions, found.subscriptions = found.subscriptions, []
+        for topic, subscription in subscriptions:
+            self._parts.end_on_subscription(topic, subscription, txn, mark, commit=commit)
+        found.topics = [
+            topic for topic in found.topics if not self._parts.end_on_topic(topic, txn, mark, commit=commit)
+        ]
+        if found.topics:
+            if least not in coordinator.ending:
+                coordinator.ending.append(least)
+            return False
+        del coordinator.transactions[least]
+        return True
+
+    def _try_again(self, most: int) -> None:
+        """End what could not end before. quirk: Pulsar tries each second."""
+        coordinator = self._all[most]
+        ending, coordinator.ending = coordinator.ending, []
+        for least in ending:
+            self._end(most, least, commit=coordinator.transactions[least].status == "COMMITTING")
+
+    def run_timers(self) -> None:
+        """Abort the transactions whose time is over."""
+        while self._due and self._due[0][0] <= self._ctx.clock:
+            _, most, least = heapq.heappop(self._due)
+            found = self._all[most].transactions.get(least)
+            if found is not None and found.status == "OPEN":
+                self._end(most, least, commit=False)
+        self._wake()
+
+    def _load(self, id_: int, coordinator: Coordinator) -> None:
+        for least, each in coordinator.transactions.items():
+            if each.status == "OPEN":
+                heapq.heappush(self._due, (each.due, id_, least))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._due:
+            self._ctx.wake(TIMER, self._due[0][0])
+
+    def restarted(self) -> None:
+        """The broker stops: coordinators are loaded again when clients ask for them."""
+        self._due.clear()
+        for coordinator in self._all.values():
+            coordinator.connected = False
+
+
+def _with(present: list[T], more: Iterable[T]) -> list[T]:
+    """A list without duplicates, and what is new in another one behind it."""
+    return list(dict.fromkeys([*present, *more]))

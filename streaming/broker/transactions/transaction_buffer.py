@@ -1,0 +1,106 @@
+"""What a topic keeps of transactions: which are open on it, and which were aborted (mirrors `TopicTransactionBuffer` and
+`SingleSnapshotAbortedTxnProcessorImpl`; docs/rules/transactions.md §3, §4).
+
+Writing is in `streaming.broker.persistent.publish.markers`. Up to where consumers may read is in the ledger (`ManagedLedger.max_read`),
+since cursors ask for it.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from streaming.broker.ledger.managed_ledger import ManagedLedger
+from streaming.broker.position import Position
+
+
+class TxnID(NamedTuple):
+    """The id of a transaction: that of its coordinator, and its number there."""
+
+    most: int
+    least: int
+
+    def __str__(self) -> str:
+        return f"({self.most},{self.least})"
+
+
+class TransactionBuffer(msgspec.Struct, array_like=True):
+    """`ongoing`: the first entry of each transaction that is open on the topic, by the order in which they began here. `aborted`: the position of the
+    marker of each that was aborted, as long as the topic has that ledger. `low_water_marks`: by coordinator, up to which number all have ended, as far as the topic has
+    heard. `ready`: the topic has had a message of a transaction. `committed`, `rolled_back`: how many ended on the topic since it was loaded.
+    `failed`: why the first message of a transaction was refused since then; empty: none was.
+    """
+
+    ongoing: dict[TxnID, Position] = {}
+    aborted: dict[TxnID, Position] = {}
+    low_water_marks: dict[int, int] = {}
+    ready: bool = False
+    committed: int = 0
+    rolled_back: int = 0
+    failed: str = ""
+
+    def refusal(self, txn: TxnID) -> str:
+        """Why the topic takes no message of a transaction that it knows to have ended. Empty: it takes it.
+
+        quirk: after one refusal, it takes none of any transaction until it is loaded again (recorded).
+        """
+        if not self.failed and self.low_water_marks.get(txn.most, -1) >= txn.least:
+            self.failed = f"Transaction [{txn}] has been ended. Please use a new transaction to send message."
+        return self.failed
+
+    def added(self, ledger: ManagedLedger, txn: TxnID, position: Position) -> None:
+        """A message of a transaction was stored.
+
+        quirk: one of an aborted transaction does not count as new until something else is stored.
+        """
+        self.ready = True
+        if txn not in self.ongoing and txn not in self.aborted:
+            self.ongoing[txn] = position
+            self._hold_back(ledger)
+
+    def published(self, ledger: ManagedLedger, position: Position) -> None:
+        """A message outside of transactions was stored."""
+        if not self.ongoing:
+            ledger.max_read = position
+
+    def ended(self, ledger: ManagedLedger, txn: TxnID, marker: Position, *, committed: bool) -> None:
+        """The marker of a transaction was stored."""
+        if committed:
+            self.committed += 1
+        else:
+            self.rolled_back += 1
+            self.aborted[txn] = marker
+        self.ongoing.pop(txn, None)
+        if self.ongoing:
+            self._hold_back(ledger)
+        else:
+            ledger.max_read = ledger.last_confirmed
+        self._trim(ledger)
+
+    def note_low_water_mark(self, coordinator: int, mark: int) -> TxnID | None:
+        """A coordinator has ended all up to the number `mark`. Returns the transaction that has been open here for longest if it is one of them:
+        its messages came too late."""
+        self.low_water_marks[coordinator] = max(mark, self.low_water_marks.get(coordinator, mark))
+        first = next(iter(self.ongoing), None)
+        return (
+            first if first is not None and self.low_water_marks.get(first.most, -1) >= first.least else None
+        )
+
+    def reopen(self, ledger: ManagedLedger) -> None:
+        """The topic is loaded again: what its ledgers tell is known, the rest is forgotten."""
+        self.low_water_marks = {}
+        self.committed = self.rolled_back = 0
+        self.failed = ""
+        if self.ongoing:
+            self._hold_back(ledger)
+        else:
+            ledger.max_read = ledger.last_confirmed
+
+    def _hold_back(self, ledger: ManagedLedger) -> None:
+        ledger.max_read = ledger.previous(next(iter(self.ongoing.values())))
+
+    def _trim(self, ledger: ManagedLedger) -> None:
+        """Forget aborted transactions whose marker is in a deleted ledger."""
+        for txn, marker in list(self.aborted.items()):
+            if marker.ledger in ledger.ledgers:
+                break
+            del self.aborted[txn]

@@ -1,0 +1,363 @@
+"""Transactions: what the recordings of a real 4.0.7 do not show, and how the state, faults and time go with them (docs/rules/transactions.md)."""
+
+from typing import Any
+
+import pytest
+
+from schemas.commands import (
+    Ack,
+    AddPartitionToTxn,
+    AddSubscriptionToTxn,
+    BrokerConfig,
+    EndTxn,
+    MessageIdData,
+    MessageMetadata,
+    NewTxn,
+    Restart,
+    Send,
+    TcClientConnectRequest,
+    TxnSubscription,
+)
+from schemas.effects import (
+    AckResponse,
+    CompactedEntry,
+    Effect,
+    EndTxnResponse,
+    Error,
+    Message,
+    NewTxnResponse,
+    Quarantined,
+    SendError,
+    SendReceipt,
+    TcClientConnectResponse,
+)
+from streaming.broker.broker import Broker, OneOfSeveral
+from streaming.broker.entries import NoEntries
+from streaming.broker.names import COORDINATOR_ASSIGN
+from streaming.broker.position import Position
+from streaming.broker.transactions import coordinator, pending_acks
+from tests.broker.kit import TOPIC, Run, of, one, response
+
+COORDINATOR = f"{COORDINATOR_ASSIGN}-partition-0"
+
+pytestmark = pytest.mark.feature("L1", "L2", "L3")
+
+
+class Transacting(Run):
+    """A broker with transactions, a client with producer `p`, and coordinator 0."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            transactionCoordinatorEnabled=True, acknowledgmentAtBatchIndexLevelEnabled=True, **settings
+        )
+        self.create_producer()
+        self.connect()
+
+    def connect(self, id_: int = 0) -> TcClientConnectResponse:
+        command = TcClientConnectRequest(connection="client", request_id=self.request(), tc_id=id_)
+        return one(self.do(command, f"{COORDINATOR_ASSIGN}-partition-{id_}"), TcClientConnectResponse)
+
+    def ask(self, command: Any) -> list[Effect]:
+        return self.do(command, COORDINATOR)
+
+    def begin(self, ttl: int = 600_000, *, topic: str | None = TOPIC, subscription: str | None = None) -> int:
+        effects = self.ask(NewTxn(connection="client", request_id=self.request(), txn_ttl_seconds=ttl))
+        least = one(effects, NewTxnResponse).fields.txnid_least_bits
+        assert isinstance(least, int)
+        if topic is not None:
+            self.ask(
+                AddPartitionToTxn(
+                    connection="client", request_id=1, txnid_least_bits=least, partitions=[topic]
+                )
+            )
+        if subscription is not None:
+            parts = [TxnSubscription(TOPIC, subscription)]
+            self.ask(
+                AddSubscriptionToTxn(
+                    connection="client", request_id=1, txnid_least_bits=least, subscription=parts
+                )
+            )
+        return least
+
+    def end(self, least: int, action: Any = "COMMIT") -> list[Effect]:
+        return self.ask(
+            EndTxn(connection="client", request_id=self.request(), txnid_least_bits=least, txn_action=action)
+        )
+
+    def send_in(self, least: int, sequence_id: int, **more: Any) -> list[Effect]:
+        metadata = MessageMetadata(
+            "p", sequence_id, self.now, txnid_least_bits=least, txnid_most_bits=0, **more
+        )
+        return self.do(
+            Send(
+                connection="client", producer_id=1, sequence_id=sequence_id, metadata=metadata, payload="x",
+                txnid_least_bits=least, txnid_most_bits=0,
+            )
+        )  # fmt: skip
+
+    def ack_in(self, least: int, name: str, *positions: tuple[int, int]) -> AckResponse:
+        ids = [MessageIdData(*at) for at in positions]
+        command = Ack(
+            connection=name, consumer_id=1, ack_type="Individual", message_id=ids, request_id=1,
+            txnid_least_bits=least, txnid_most_bits=0,
+        )  # fmt: skip
+        return one(self.do(command), AckResponse)
+
+    def ongoing(self) -> list[str]:
+        assert self.topic.transactions is not None
+        return [str(each) for each in self.topic.transactions.ongoing]
+
+
+def entries(effects: list[Effect]) -> list[int]:
+    return [each.entry_id for each in of(effects, Message)]
+
+
+def test_a_transaction_ends_at_its_time_also_after_a_long_silence() -> None:
+    run = Transacting()
+    run.subscribe("s", permits=10)
+    txn = run.begin(60_000)
+    run.send_in(txn, 0)
+    assert entries(run.wait(59)) == []
+    assert entries(run.publish(1, "q")) == []
+    assert run.broker.next_due() == run.now + 1000
+    assert entries(run.wait(365 * 24 * 3600)) == [1]
+    assert run.topic.transactions is not None
+    assert [str(each) for each in run.topic.transactions.aborted] == ["(0,0)"]
+    assert one(run.end(txn), EndTxnResponse).error == "TransactionNotFound"
+
+
+def test_a_pending_ack_is_sent_again_at_the_end_of_its_time() -> None:
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.publish(0, "q")
+    txn = run.begin(5_000, subscription="s")
+    assert run.ack_in(txn, "s", (1, 0)).error is None
+    assert entries(run.redeliver("s")) == []
+    assert entries(run.wait(5)) == [0]
+
+
+def test_the_state_has_everything() -> None:
+    """A broker goes on from its state as one that was never encoded."""
+
+    def life(*, encoded: bool) -> list[Effect]:
+        run = Transacting()
+        found: list[Effect] = []
+
+        def step(effects: list[Effect]) -> None:
+            found.extend(effects)
+            if encoded:
+                kept = run.broker._ctx.entries  # entries stay in memory
+                run.broker = Broker.decode(run.broker.encode(), NoEntries())
+                run.broker._ctx.entries = kept
+
+        run.subscribe("s", "Shared", permits=10)
+        step(run.publish(0, "q"))
+        first, other = run.begin(subscription="s"), run.begin(9_000)
+        step(run.send_in(first, 0))
+        step(run.send_in(other, 1))
+        step([run.ack_in(first, "s", (1, 0))])
+        step(run.redeliver("s"))
+        step(run.end(first))
+        step(run.wait(10))
+        step(run.publish(1, "q"))
+        step(run.send_in(other, 2))
+        return found
+
+    assert life(encoded=True) == life(encoded=False)
+
+
+def test_a_restart_loses_no_open_transaction() -> None:
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.publish(0, "q")
+    txn, short = run.begin(subscription="s"), run.begin(30_000)
+    run.send_in(txn, 0)
+    run.ack_in(txn, "s", (1, 0))
+    run.send_in(short, 1)
+    run.do(Restart(), None)
+    refused = one(run.end(txn), EndTxnResponse)
+    assert (refused.error, refused.cause) == (
+        "TransactionCoordinatorNotFound", "Transaction coordinator with id 0 not found!",
+    )  # fmt: skip
+    run.wait(60)
+    assert entries(run.subscribe("s", "Shared", permits=10)) == []
+    assert run.ongoing() == ["(0,0)", "(0,1)"]
+    run.connect()  # what should have ended meanwhile ends now
+    assert run.ongoing() == ["(0,0)"]
+    assert entries(run.end(txn)) == [1]
+    assert run.backlog("s") == 1
+
+
+def test_a_marker_comes_behind_writes_that_a_fault_delays() -> None:
+    run = Transacting()
+    run.subscribe("s", permits=10)
+    txn = run.begin()
+    run.send_in(txn, 0)
+    run.fault("DelayWrites", 1)
+    run.publish(0, "q")
+    assert one(run.end(txn), EndTxnResponse).error is None
+    assert run.ongoing() == ["(0,0)"]
+    assert entries(run.fault("CompleteWrites")) == [0, 1]
+    assert run.ongoing() == []
+
+
+def test_a_marker_whose_write_fails_is_written_again() -> None:
+    run = Transacting()
+    run.subscribe("s", permits=10)
+    txn = run.begin()
+    run.send_in(txn, 0)
+    run.fault("DelayWrites", 1)
+    run.publish(0, "q")
+    run.end(txn)
+    assert entries(run.fault("LoseWrites")) == [0]
+    assert run.ongoing() == []
+
+
+def test_a_write_of_a_message_that_fails_leaves_no_trace_in_the_transaction() -> None:
+    run = Transacting()
+    txn = run.begin()
+    run.fault("FailWrites", 1)
+    assert one(run.send_in(txn, 0), SendError).error == "PersistenceError"
+    assert run.ongoing() == []
+
+
+def test_too_many_transactions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "MOST_OPEN", 2)
+    run = Transacting()
+    first = run.begin()
+    run.begin()
+    answer = one(run.ask(NewTxn(connection="client", request_id=1, txn_ttl_seconds=1000)), NewTxnResponse)
+    assert answer.error == "NotAllowedError"
+    assert answer.cause == "2 transactions are open: end some first, or give them less time"
+    run.end(first)
+    run.begin()
+
+
+def test_a_transaction_may_not_have_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "MOST_PARTS", 2)
+    run = Transacting()
+    txn = run.begin(subscription="s")
+    topics = [f"{TOPIC}-{number}" for number in range(2)]
+    answers = run.ask(
+        AddPartitionToTxn(connection="client", request_id=1, txnid_least_bits=txn, partitions=topics)
+    )
+    answers += run.ask(
+        AddSubscriptionToTxn(
+            connection="client", request_id=1, txnid_least_bits=txn,
+            subscription=[TxnSubscription(TOPIC, each) for each in "ab"],
+        )
+    )  # fmt: skip
+    assert [getattr(each, "error", "") for each in answers] == ["NotAllowedError"] * 2
+    assert one(run.end(txn), EndTxnResponse).error is None
+
+
+def test_a_subscription_may_not_have_too_many_pending_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_acks, "MOST_POSITIONS", 2)
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    for number in range(3):
+        run.publish(number, "q")
+    txn = run.begin(subscription="s")
+    assert run.ack_in(txn, "s", (1, 0), (1, 1)).error is None
+    refused = run.ack_in(txn, "s", (1, 2))
+    assert refused.error == "NotAllowedError"
+    run.end(txn)
+    assert run.mark_delete("s") == Position(1, 1)
+
+
+@pytest.mark.parametrize("id_", [16, 2**40])
+def test_there_are_sixteen_coordinators(id_: int) -> None:
+    assert Transacting().connect(id_).error == "TransactionCoordinatorNotFound"
+
+
+def test_a_request_belongs_to_the_topic_of_its_coordinator() -> None:
+    run = Transacting()
+    refused = one(run.do(NewTxn(request_id=1, tc_id=3), COORDINATOR), Quarantined)
+    assert refused.rule == "wrong_topic"
+
+
+def test_without_the_setting_everything_is_refused() -> None:
+    run = Run()
+    for command in (
+        NewTxn(request_id=1),
+        TcClientConnectRequest(request_id=1, tc_id=0),
+        EndTxn(request_id=1),
+    ):
+        error = one(run.do(command, COORDINATOR), Error)
+        assert (error.error, error.cause) == ("NotAllowedError", "Transactions are not enabled.")
+
+
+def test_one_of_several_partitions_has_no_transactions() -> None:
+    run = Run()
+    run.broker = OneOfSeveral()
+    refused = one(run.do(BrokerConfig(settings={"transactionCoordinatorEnabled": True}), None), Quarantined)
+    assert refused.rule == "broker_config"
+    assert "use one ingress partition" in refused.cause
+    assert run.do(BrokerConfig(settings={"transactionCoordinatorEnabled": False}), None) == []
+
+
+def test_a_message_in_a_transaction_is_not_plain() -> None:
+    """After many plain ones, when the topic is in its steady state."""
+    run = Transacting()
+    run.subscribe("s", permits=100)
+    for number in range(5):
+        assert entries(run.publish(number, "q")) == [number]
+    txn = run.begin(subscription="s")
+    assert entries(run.send_in(txn, 0)) == []
+    assert entries(run.publish(6, "q")) == []
+    assert run.ack_in(txn, "s", (1, 0)).error is None
+    assert entries(run.redeliver("s")) == [1, 2, 3, 4]
+    assert entries(run.end(txn)) == [5, 6]
+
+
+def test_a_marker_is_a_row_of_its_own() -> None:
+    run = Transacting()
+    txn = run.begin()
+    run.send_in(txn, 0)
+    marker = one(run.end(txn), SendReceipt)
+    assert (marker.connection, marker.producer_id, marker.producer_name, marker.sequence_id) == (
+        "", None, "pulsar.txn.marker", -1,
+    )  # fmt: skip
+    assert (marker.size, marker.cause) == (56, "the marker of transaction (0,0), which committed")
+
+
+def test_aborted_transactions_are_forgotten_with_their_ledgers() -> None:
+    run = Transacting(managedLedgerMaxEntriesPerLedger=2)
+    for number in range(6):
+        run.end(run.begin(), "ABORT") if number else None
+        txn = run.begin()
+        run.send_in(txn, number)
+        run.end(txn, "ABORT")
+    assert run.topic.transactions is not None
+    assert run.topic.transactions.rolled_back == 11
+    assert len(run.topic.transactions.aborted) <= 2
+
+
+def test_compaction_reads_what_consumers_may() -> None:
+    """As a 4.0.7 does beside a committed, an aborted and an open transaction. Where its cursor reads on depends on a race there."""
+    run = Transacting()
+    for number, key in enumerate("ab"):
+        run.send(number, partition_key=key)
+    for action, number, key in (("COMMIT", 2, "a"), ("ABORT", 3, "b"), (None, 4, "c")):
+        txn = run.begin()
+        run.send_in(txn, number, partition_key=key)
+        if action is not None:
+            run.end(txn, action)
+    run.send(5, partition_key="d")
+    kept = of(run.admin("PUT", "/compaction"), CompactedEntry)
+    assert [each.partition_key for each in kept] == ["b", "a"]
+    found = response(run.admin("GET", "/stats"))
+    assert found["msgOutCounter"] == 10  # the markers, too, twice
+    assert run.mark_delete("__compaction") == Position(1, 2)
+    assert entries(run.subscribe("s", permits=10, read_compacted=True)) == [1, 2]
+    assert entries(run.end(txn)) == [6, 7]
+
+
+def test_what_nobody_stored_is_not_sent_when_its_ack_is_given_up() -> None:
+    """Found by a random life: a client may acknowledge anything in a transaction."""
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.publish(0, "q")
+    txn = run.begin(subscription="s")
+    assert run.ack_in(txn, "s", (99, 0), (1, 7), (1, 0)).error is None
+    assert entries(run.end(txn, "ABORT")) == [0]
