@@ -80,6 +80,7 @@ from streaming.broker.persistent.cleanup.inactivity import InactiveTopic
 from streaming.broker.persistent.cleanup.message_expiry import Expiry, SubscriptionExpiry
 from streaming.broker.persistent.cleanup.trimming import Retention
 from streaming.broker.persistent.delivery import (
+    OPEN_TRANSACTION,
     Delivery,
     EntryState,
     Show,
@@ -925,7 +926,14 @@ class Broker:
         It finds out by dispatching, so use a broker that was decoded for this.
         """
         topic = self.topic(name)
-        return explain_delivery(self._ctx, topic, topic.subscriptions[subscription])
+        found = explain_delivery(self._ctx, topic, topic.subscriptions[subscription])
+        if topic.transactions is not None and topic.transactions.ongoing:
+            until = self._coordinators.ends_by(next(iter(topic.transactions.ongoing)))
+            found.verdicts = [
+                each._replace(until=until) if each.decider == OPEN_TRANSACTION else each
+                for each in found.verdicts
+            ]
+        return found
 
     def retention(self, name: str) -> Retention:
         """Why a persistent topic has its ledgers. Raises `KeyError`.

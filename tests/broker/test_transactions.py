@@ -361,3 +361,35 @@ def test_what_nobody_stored_is_not_sent_when_its_ack_is_given_up() -> None:
     txn = run.begin(subscription="s")
     assert run.ack_in(txn, "s", (99, 0), (1, 7), (1, 0)).error is None
     assert entries(run.end(txn, "ABORT")) == [0]
+
+
+def test_explain_says_what_an_open_transaction_holds_back() -> None:
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.publish(0, "q")
+    run.publish(1, "q")
+    txn, other = run.begin(60_000, subscription="s"), run.begin()
+    run.ack_in(txn, "s", (1, 0))
+    run.send_in(txn, 0)
+    run.send_in(other, 1)
+    run.publish(2, "q")
+    found = run.broker.delivery(TOPIC, "s")
+    verdicts = {each.decider: each for each in found.verdicts}
+    held = verdicts["open transaction"]
+    assert (held.blocks, held.scope, held.until) == (True, "new", run.now + 60_000)
+    assert held.text == (
+        "transaction (0,0) is open since 1:2: 3 entries from there on are not read before it ends, or before 1 other that began behind it"
+    )
+    assert (
+        verdicts["pending acks"].text == "1 entry acked in open transactions: not sent again before these end"
+    )
+    assert (found.state, found.unread, found.lost, found.sends) == ("held back", 3, 0, 0)
+    states = [run.broker.entry_state(TOPIC, "s", Position(1, entry)).state for entry in range(3)]
+    assert states == ["pending ack", "in flight", "unread"]
+    stats = response(run.admin("GET", "/stats"))
+    assert [stats[name] for name in ("ongoingTxnCount", "committedTxnCount", "abortedTxnCount")] == [2, 0, 0]
+    run.end(txn, "ABORT")
+    run.end(other)
+    stats = response(run.admin("GET", "/stats"))
+    assert [stats[name] for name in ("ongoingTxnCount", "committedTxnCount", "abortedTxnCount")] == [0, 1, 1]
+    assert "open transaction" not in {each.decider for each in run.broker.delivery(TOPIC, "s").verdicts}

@@ -31,10 +31,12 @@ from streaming.answers.advise.search import (
 )
 from streaming.answers.forked import forked
 from streaming.answers.quarantined import in_all
+from streaming.answers.whatif.side_by_side import NO_TRANSACTIONS
 from streaming.broker.context import namespace_of
 from streaming.broker.names import PARTITION, whole_of
-from streaming.jobs.replay import load
+from streaming.jobs.replay import enables_transactions, load
 from streaming.log.partition import by_partition
+from streaming.log.table import LogError
 
 IN_PROCESS = 20_000
 """A log with fewer records is folded in this process."""
@@ -139,6 +141,8 @@ def advise(
     Each policy is tried by itself; all else is as in the log. Raises `LogError` or `FileNotFoundError`.
     """
     loaded = load(log, partitions=partitions)
+    if enables_transactions(loaded.records):
+        raise LogError(NO_TRANSACTIONS)
     parts = list(
         _search_all(
             [*by_partition(loaded.records).items()],

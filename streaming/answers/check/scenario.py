@@ -457,9 +457,13 @@ def _configuration(fields: Mapping[str, Any]) -> c.BrokerConfig:
         c.BrokerConfig,
     )
     try:
-        configuration(found.profile, found.settings)
+        config = configuration(found.profile, found.settings)
     except BadSetting as error:
         raise ScenarioError(f"settings: {error}") from None
+    if config.transactionCoordinatorEnabled:
+        raise ScenarioError(
+            "settings: transactionCoordinatorEnabled: a scenario has no transactions: leave it out"
+        )
     return found
 
 

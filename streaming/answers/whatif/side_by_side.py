@@ -21,6 +21,7 @@ import pyarrow as pa
 from schemas import commands as c
 from schemas import effects as e
 from schemas.commands import Decoded, Line, Refused, command_in, decode_or_refuse
+from schemas.errors import MagnetarError
 from schemas.units import LATEST_TIME
 from streaming.answers.whatif import kept as kept_runs
 from streaming.answers.whatif.clients.reactive import Reacted
@@ -71,8 +72,22 @@ Name = tuple[str, str | None]
 """A topic, and a subscription of it; None: the topic itself."""
 
 
+NO_TRANSACTIONS = "transactionCoordinatorEnabled: what-if, advise and canaries can't judge a log with transactions: replay it"
+
+
+class NoTransactions(MagnetarError, ValueError):
+    """A log has transactions. What holds them back and what ends them differs between policy sets, and their markers are nobody's messages."""
+
+
 class ObservedBroker(Broker):
     """A broker whose effects go to an observer. With a `baseline`, positions in commands are those of the baseline."""
+
+    def _configure(self, command: c.BrokerConfig) -> Refused | None:
+        """Raises `NoTransactions`."""
+        refused = super()._configure(command)
+        if self.config.transactionCoordinatorEnabled:
+            raise NoTransactions(NO_TRANSACTIONS)
+        return refused
 
     def begin(self, observer: Observer, baseline: Observer | None, pins: PartitionPins) -> None:
         """Call it before anything else."""

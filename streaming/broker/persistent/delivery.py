@@ -25,6 +25,7 @@ from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.transactions.transaction_buffer import TransactionBuffer
 
 State = Literal[
     "caught up",
@@ -40,6 +41,9 @@ State = Literal[
 """``deleted``: all that its backlog counts. ``lost``: nobody gets some chunks, see `streaming.broker.persistent.lost_chunks`, and the other entries are in flight or wait for a time. ``receiving``: by its
 rates, of a cluster's stats only. ``not triggered``: nothing holds the entries back, but Pulsar dispatches only with the next event,
 such as a message."""
+
+OPEN_TRANSACTION = "open transaction"
+"""Decides how far consumers may read."""
 
 Show = Literal["backlog", "inflight", "delayed", "holes"]
 
@@ -179,6 +183,12 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
     if topic.pending:
         text = f"{counted(len(topic.pending), 'message')} received: not delivered before their writes are confirmed"
         yield Verdict("unconfirmed writes", True, text, "new")
+    if topic.transactions is not None and topic.transactions.ongoing:
+        yield _open_transactions(topic.transactions, sub)
+    pending = sub.subscription.pending_acks
+    if pending is not None and (acked := sum(map(len, pending.of_transactions.values()))):
+        text = f"{counted(acked, 'entry')} acked in open transactions: not sent again before these end"
+        yield Verdict("pending acks", False, text)
     if not sub.consumers:
         yield no_consumers() if sub.cursor.durable else left_by_reader()
     caught_up = sub.cursor.backlog(sub.ledger, precise=True) == 0
@@ -195,6 +205,16 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
         yield Verdict("batch", False, text)
 
 
+def _open_transactions(transactions: TransactionBuffer, sub: SubscriptionContext) -> Verdict:
+    """What the transaction that has been open for longest holds back."""
+    txn, first = next(iter(transactions.ongoing.items()))
+    behind = sub.ledger.count(first, sub.ledger.last_confirmed, include_start=True, include_end=True)
+    text = f"transaction {txn} is open since {first}: {counted(behind, 'entry')} from there on are not read before it ends"
+    if (others := len(transactions.ongoing) - 1) > 0:
+        text += f", or before {counted(others, 'other')} that began behind it"
+    return Verdict(OPEN_TRANSACTION, True, text, "new")
+
+
 def _lost(sub: SubscriptionContext) -> list[Position]:
     """The entries that were read, that no consumer has, and that wait for nothing. Looks at so many entries at
     most as an analysis of the backlog does."""
@@ -206,8 +226,12 @@ def _lost(sub: SubscriptionContext) -> list[Position]:
         lambda position: position < sub.cursor.read_position,
         (position for position, _ in unacked_positions(sub.ledger, sub.cursor)),
     )
-    most = sub.ctx.config.subscriptionBacklogScanMaxEntries
-    return [position for position in islice(read, most) if position not in known]
+    most, pending = sub.ctx.config.subscriptionBacklogScanMaxEntries, sub.subscription.pending_acks
+    return [
+        position
+        for position in islice(read, most)
+        if position not in known and (pending is None or pending.left_to_send(sub.cursor, position) is None)
+    ]
 
 
 def _sends(ctx: Context, sub: SubscriptionContext) -> int:
@@ -269,6 +293,14 @@ def entry_state(sub: SubscriptionContext, position: Position) -> EntryState:
         if position.ledger not in ledger.ledgers:
             return EntryState(str(position), "deleted", "its ledger was deleted")
         return EntryState(str(position), "not written", f"ledger {position.ledger} was closed before it")
+    pending = sub.subscription.pending_acks
+    if pending is not None and pending.left_to_send(cursor, position) == 0:
+        text = "acked in a transaction that is open: not sent again before it ends"
+        return EntryState(str(position), "pending ack", text)
+    if ledger.max_read is not None and position > ledger.max_read and position >= cursor.read_position:
+        return EntryState(
+            str(position), "unread", f"behind an open transaction: nothing behind {ledger.max_read} is read"
+        )
     found = (
         sub.subscription.dispatcher.whereabouts(sub, position)
         if isinstance(sub.subscription, PersistentSubscription) and sub.subscription.dispatcher is not None

@@ -46,6 +46,12 @@ def stats_with_rates(topic: PersistentTopic, ctx: Context) -> dict[str, Any]:
             "lastCompactionFailedTimestamp": compaction.failed,
             "lastCompactionDurationTimeInMills": 0,
         }
+    if (transactions := topic.transactions) is not None:
+        found["ongoingTxnCount"] = len(transactions.ongoing)
+        found["abortedTxnCount"], found["committedTxnCount"] = (
+            transactions.rolled_back,
+            transactions.committed,
+        )
     found["publishRateLimitedTimes"] = topic.publish_limited.in_interval(now, config)
     for name, subscription in found["subscriptions"].items():
         subscription |= stats.sums(subscription["consumers"], "chunkedMessageRate")

@@ -267,6 +267,12 @@ class Coordinators:
         if self._due:
             self._ctx.wake(TIMER, self._due[0][0])
 
+    def ends_by(self, txn: TxnID) -> int | None:
+        """When a transaction is aborted at the latest (ms), if a coordinator knows it as open."""
+        found = self._all.get(txn.most)
+        open_ = None if found is None or not found.connected else found.transactions.get(txn.least)
+        return open_.due if open_ is not None and open_.status == "OPEN" else None
+
     def restarted(self) -> None:
         """The broker stops: coordinators are loaded again when clients ask for them."""
         self._due.clear()
