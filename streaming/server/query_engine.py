@@ -86,7 +86,7 @@ from schemas.commands import (
 from schemas.effect_fields import AdminResponseFields
 from schemas.effects import AdminResponse, Quarantined, Row
 from schemas.entries import EntryNotFound
-from sinks.kafka import RecordsGone
+from schemas.errors import MagnetarError
 from streaming.broker.admin.namespaces import NOT_EMPTY
 from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.admin_requests import topic_of, topic_path
@@ -491,7 +491,7 @@ class QueryEngine:
             self._soon(self._take)
 
     def _response_failed(self, error: Exception) -> None:
-        why = str(error) if isinstance(error, RecordsGone) else repr(error)
+        why = str(error) if isinstance(error, MagnetarError) else repr(error)
         self._fail_soon(
             TopicsChanged(
                 f"topic {self._responses.topic!r} of Kafka at {self._responses.bootstrap} can't be read: {why}"

@@ -10,6 +10,7 @@ import msgspec
 
 from schemas.commands import MessageMetadata
 from schemas.effects import KINDS, RESPONSES, AdminResponse, Effect, Row
+from schemas.errors import MagnetarError
 from sinks.kafka import RecordsGone, drop_repeats
 from streaming.kafka.client import connect
 from streaming.kafka.config import KafkaConfig
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 _POLL_MS = 500
 _METADATA_MS = 5_000
 """So long after the topic has got partitions, the reader knows of them. Producers learn it after minutes."""
+
+
+class AnswersLost(MagnetarError, RuntimeError):
+    """The topic is another one than before, or shorter. The text says what to do."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it was deleted and recreated, or Kafka has lost its end. Clients would wait for ever for answers that were there: start the "
+            "server again, and they connect again"
+        )
 
 
 class Response(NamedTuple):
@@ -64,7 +75,7 @@ class ResponseReader:
     """Reads a response topic from its end on, in a thread of its own, until it is closed.
 
     `wanted` says of a record's key, the name of a connection, whether its row is passed to `deliver`. Both are called in that thread, and so is
-    `failed`, at the end, such as with `RecordsGone`.
+    `failed`, at the end, such as with `RecordsGone` or `AnswersLost`.
     """
 
     def __init__(
@@ -92,6 +103,7 @@ class ResponseReader:
             metadata_max_age_ms=_METADATA_MS,
         )
         self._assign()
+        self._id = self._topic_id()
         self._consumer.seek_to_end()
         for part in self._consumer.assignment():
             self._consumer.position(part)  # now, not when it is first needed: no answer may come before
@@ -109,17 +121,24 @@ class ResponseReader:
             self._consumer.assign([*before, *new])
         return new
 
+    def _topic_id(self) -> str | None:
+        """The topic's id, as Kafka last said. None: it has none, or there is no such topic now."""
+        found: str | None = self._consumer._cluster.topic_id(self._topic)
+        return found
+
     def close(self) -> None:
         """Read no more."""
         self._closing = True
         self._thread.join()
 
     def _run(self) -> None:
-        from kafka.errors import OffsetOutOfRangeError
+        from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 
         try:
             for record in drop_repeats(self._own()):
                 self._deliver(decode(record.value))
+        except LogTruncationError:
+            self._failed(AnswersLost())
         except OffsetOutOfRangeError as error:
             self._failed(RecordsGone(self._topic, error))
         except Exception as error:
@@ -131,7 +150,11 @@ class ResponseReader:
         while not self._closing:
             if new := self._assign():
                 self._consumer.seek_to_beginning(*new)
-            for records in self._consumer.poll(timeout_ms=_POLL_MS).values():
+            polled = self._consumer.poll(timeout_ms=_POLL_MS)
+            # Kafka's client goes on in a new topic of the same name.
+            if (found := self._topic_id()) is not None and found != (self._id or found):
+                raise AnswersLost
+            for records in polled.values():
                 for record in records:
                     if record.key is not None and self._wanted(record.key.decode(errors="replace")):
                         yield record

@@ -17,7 +17,7 @@ from schemas.effects import (
     Success,
 )
 from sinks import kafka as kafka_sink
-from sinks.kafka import KafkaResponses, Outgoing
+from sinks.kafka import KafkaResponses, Outgoing, RecordsGone
 from sinks.rows import to_tables
 from streaming.kafka.client import administration
 from streaming.kafka.config import PLAIN
@@ -25,7 +25,7 @@ from streaming.kafka.local import LocalKafka
 from streaming.kafka.topics import ensure_topic
 from streaming.kafka.url import KafkaUrl
 from streaming.server import responses
-from streaming.server.responses import Response, ResponseReader, decode
+from streaming.server.responses import AnswersLost, Response, ResponseReader, decode
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 from tests.e2e.processes import wait_until
@@ -135,3 +135,46 @@ def test_a_topic_that_gets_partitions_is_read_whole(
         reader.close()
     assert failed == []
     assert sorted(found) == [100 * batch + each for batch in (1, 2, 3, 4) for each in range(20)]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("before", [True, False])
+def test_a_topic_that_was_made_anew_is_noticed(
+    before: bool, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for an answer that was in the old one waits for ever. `before`: the reader has read none of what was there."""
+    monkeypatch.setattr(responses, "_METADATA_MS", 100)
+    url = KafkaUrl(kafka.bootstrap, f"answers-anew-{before}")
+    ensure_topic(url, 1)
+    found: list[int] = []
+    failed: list[Exception] = []
+
+    def deliver(response: Response) -> None:
+        assert isinstance(response.row.effect, Success)
+        found.append(response.row.effect.request_id)
+
+    def send(batch: int, count: int) -> None:
+        kafka_sink._producers.clear()
+        sink = KafkaResponses(url.bootstrap, url.topic)
+        sink.begin(batch)
+        sink.write(
+            batch, 0, output([Success(TOPIC, f"c{each}", 100 * batch + each) for each in range(count)])
+        )
+
+    if before:
+        send(1, 10)
+    reader = ResponseReader(url, PLAIN, lambda _: True, deliver, failed.append)
+    try:
+        if not before:
+            send(1, 10)
+            wait_until(lambda: len(found) == 10, "10 answers")
+        with administration(url) as admin:
+            admin.delete_topics([url.topic])
+            wait_until(lambda: url.topic not in admin.list_topics(), "no topic")
+        ensure_topic(url, 1)
+        send(2, 30)
+        wait_until(lambda: bool(failed), "the topic's end")
+    finally:
+        reader.close()
+    (error,) = failed
+    assert isinstance(error, RecordsGone if before else AnswersLost)
