@@ -12,7 +12,8 @@ from cryptography.x509.oid import NameOID
 class Certificate:
     """A key and a certificate for 127.0.0.1, signed by `issuer` or by itself."""
 
-    def __init__(self, name: str, issuer: "Certificate | None" = None) -> None:
+    def __init__(self, name: str, issuer: "Certificate | None" = None, begins: int = -1) -> None:
+        """`begins`: when it becomes valid, for two days (days from now)."""
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         signer = issuer or self
@@ -23,8 +24,8 @@ class Certificate:
         self._certificate = (
             x509.CertificateBuilder(signer._subject, self._subject, self._key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(today - datetime.timedelta(days=1))
-            .not_valid_after(today + datetime.timedelta(days=1))
+            .not_valid_before(today + datetime.timedelta(days=begins))
+            .not_valid_after(today + datetime.timedelta(days=begins + 2))
             .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
             .add_extension(address, critical=False)
             .add_extension(identifier, critical=False)

@@ -10,6 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from schemas.lines import why_unreadable
+from sinks.outputs import name_full
 from streaming.broker.admin.namespace_policies import without_secrets
 from streaming.protocol.codec import Frame
 from streaming.protocol.requests import Requests
@@ -125,6 +126,7 @@ class Recording:
             while line:
                 line = line[self._file.write(line) :]
         except OSError as error:
+            name_full(error, self.path)
             self.failed = error
 
 

@@ -14,12 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from cryptography import x509
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -178,7 +180,23 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         elif "key values mismatch" in why:
             why = "the key is not that of the first certificate"
         raise ListenError(f"--tls-cert {certificate}, --tls-key {key}: {why}") from None
+    if (refused := _why_not_valid(certificate)) is not None:
+        log.warning("--tls-cert %s: %s, so clients refuse it", certificate, refused)
     return context
+
+
+def _why_not_valid(certificate: Path) -> str | None:
+    """Why a certificate that was loaded counts for no client now. None: it does, or has a form that only OpenSSL knows."""
+    try:
+        own = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
+    except ValueError:
+        return None
+    now = datetime.now(UTC)
+    if own.not_valid_after_utc < now:
+        return f"it expired at {own.not_valid_after_utc:%Y-%m-%d %H:%M:%S} UTC"
+    if own.not_valid_before_utc > now:
+        return f"it is valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M:%S} UTC on"
+    return None
 
 
 def allow_connections(count: int) -> int:

@@ -591,6 +591,7 @@ def test_a_full_disk_ends_the_recording(tmp_path: Path) -> None:
         with Path("/dev/full").open("wb", buffering=0) as recording._file:
             recording.note(dir="note")
             assert recording.failed is not None
+            assert recording.failed.filename == str(recording.path)
             recording.note(dir="note")
         recording._file = whole
 

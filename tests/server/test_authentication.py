@@ -3,6 +3,7 @@
 import base64
 import gc
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -403,6 +404,21 @@ def test_the_admin_api_needs_a_token() -> None:
         for wrong in (None, token(), "Bearer x", f"Bearer {token(exp=1)}"):
             assert get(broker, path, wrong) == refused
         assert get(broker, f"/lookup/v2/topic/{TOPIC.replace('://', '/')}") == refused
+
+
+@pytest.mark.parametrize(
+    ("begins", "why"), [(-9, "it expired at 20.+ UTC"), (9, "it is valid from 20.+ UTC on"), (-1, None)]
+)
+def test_a_certificate_that_no_client_takes_now_is_named(
+    begins: int, why: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server starts nonetheless: the machine's clock may be wrong."""
+    own = tmp_path / "own.pem"
+    own.write_bytes(Certificate("own", begins=begins).pem(with_key=True))
+    tls_context(own, own)
+    lines = [each.getMessage() for each in caplog.records]
+    assert len(lines) == (why is not None)
+    assert why is None or re.fullmatch(f"--tls-cert {own}: {why}, so clients refuse it", lines[0])
 
 
 def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
