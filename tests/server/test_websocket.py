@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 import ssl
+import subprocess
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from schemas.commands import MessageMetadata
 from streaming.protocol.codec import FrameError, batch, singles
 from streaming.protocol.frames import uncompressed
+from streaming.runtime.java import java_binary
 from streaming.server.admin import http
 from streaming.server.authentication import TokenAuthentication
 from streaming.server.binary import Limits
@@ -31,6 +33,7 @@ from streaming.server.websocket import consumer
 from streaming.server.websocket.messages import ClientMessageId
 from tests.authorization.questions import SETTINGS
 from tests.certificates import Certificate
+from tests.parity.pulsar import jars_of
 from tests.server.conftest import Query, Running, running_on
 from tests.websocket.conversations import CONVERSATIONS, Talk, b64, held
 from tests.websocket.record import address_of, recorded, standalone
@@ -100,6 +103,33 @@ def closed(client: ClientConnection) -> tuple[int, str] | None:
         return None if found.rcvd is None else (found.rcvd.code, found.rcvd.reason)
 
 
+@pytest.mark.slow
+def test_pulsars_own_client_speaks_it(broker: Running, tmp_path: Path) -> None:
+    """``pulsar-client --url ws://…``, from Maven."""
+    config = tmp_path / "client.conf"
+    config.write_text(f"webServiceUrl=http://{address_of(broker)}/\n")
+    jars = jars_of(Path(__file__).parent / "pulsar_admin" / "pom.xml")
+    tool = [str(java_binary()), "-Xmx300m", "-cp", f"{jars}/*", "org.apache.pulsar.client.cli.PulsarClientTool", str(config)]  # fmt: skip
+
+    def run(*words: str) -> str:
+        asked = [*tool, "--url", f"ws://{address_of(broker)}", *words, "persistent://public/default/cli"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout
+
+    topic = "persistent://public/default/cli"
+    asked = [*tool, "--url", f"ws://{address_of(broker)}", "consume", "-s", "s", "-n", "2", topic]
+    talk = Talk(address_of(broker), "cli")
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) as consuming:
+        talk.call("PUT", "{t}")
+        while talk.call("GET", "{t}/subscriptions") != ["s"]:
+            assert consuming.poll() is None
+        run("produce", "-m", "one,two")
+        consumed, _ = consuming.communicate(timeout=120)
+    for found in (consumed, run("read", "-n", "2", "-m", "earliest")):
+        lines = [line for line in found.splitlines() if line.startswith("{")]
+        assert [payload(line) for line in lines] == ["one", "two"]
+
+
 # -- what is not as in Pulsar
 
 
@@ -116,6 +146,20 @@ def test_acknowledgements_of_several_topics_go_to_the_right_one(broker: Running)
         client.recv(timeout=20)
     with closing(opened(broker, topics)) as client:
         assert payload(client.recv(timeout=20)) == "two"
+
+
+def test_a_chunked_message_comes_again_as_a_whole(broker: Running) -> None:
+    topic, text = "persistent://public/default/chunked", b"x" * 1_500_000
+    with broker.client() as client:
+        client.create_producer(topic, batching_enabled=False, chunking_enabled=True).send(text)
+    path = CONSUMER.format("chunked")
+    query = "subscriptionInitialPosition=Earliest&subscriptionType=Shared&negativeAckRedeliveryDelay=100"
+    with closing(opened(broker, f"{path}?{query}", max_size=None)) as client:
+        for _ in range(2):
+            found = client.recv(timeout=20)
+            assert payload(found) == text.decode()
+            id = json.loads(found)["messageId"]
+            client.send(json.dumps({"type": "negativeAcknowledge", "messageId": id}))
 
 
 def test_a_pattern_finds_topics_that_come_later(broker: Running) -> None:

@@ -5,6 +5,7 @@ Each conversation is a function that talks through a `Talk`, which writes down a
 
 import base64
 import json
+import random
 import re
 import urllib.error
 import urllib.request
@@ -12,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+import pulsar
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from streaming.server.websocket.messages import ClientMessageId
+from streaming.protocol.codec import decode_message_id
 from tests.authorization.questions import NOBODY, SUPERUSER, token
 
 ANSWER_SECONDS = 20.0
@@ -31,7 +33,7 @@ class Talk:
     """A conversation with the broker at `address` (host and port of its web service). `heard`: what came back, in its order."""
 
     def __init__(self, address: str, name: str, token: str | None = None) -> None:
-        self._address, self.token = address, token
+        self.address, self.token = address, token
         self.topic = f"persistent/public/default/{name}"
         self.heard: list[Any] = []
         self._sockets: dict[str, ClientConnection] = {}
@@ -40,7 +42,7 @@ class Talk:
 
     def open(self, name: str, path: str, **headers: str) -> None:
         """Open a WebSocket. `path`: without ``/ws/``; ``{t}`` is the topic of the conversation."""
-        url = f"ws://{self._address}/ws/{path.replace('{t}', self.topic)}"
+        url = f"ws://{self.address}/ws/{path.replace('{t}', self.topic)}"
         token = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         try:
             self._sockets[name] = connect(
@@ -65,6 +67,18 @@ class Talk:
         for each in sorted(shown, key=str) if sort else shown:
             self._note(name, each)
         return came
+
+    def hear_large(self, name: str, messages: int) -> list[str]:
+        """Wait for messages, of whose payloads the size is shown. Returns their ids."""
+        ids = []
+        for _ in range(messages):
+            found = self._hear(name)
+            if not isinstance(found, dict):
+                self._note(name, found)
+                continue
+            ids.append(found["messageId"])
+            self._note(name, self._shown(found | {"payload": len(base64.b64decode(found["payload"]))}))
+        return ids
 
     def ask(self, name: str, message: Any) -> Any:
         """Send a message, and wait for another."""
@@ -101,7 +115,7 @@ class Talk:
 
     def call(self, method: str, path: str, body: str = "") -> Any:
         """A call of the admin API; ``{t}`` is the topic of the conversation. Returns the answer's JSON."""
-        url = f"http://{self._address}/admin/v2/{path.replace('{t}', self.topic)}"
+        url = f"http://{self.address}/admin/v2/{path.replace('{t}', self.topic)}"
         request = urllib.request.Request(url, body.encode() or None, method=method)
         request.add_header("Content-Type", "application/json")
         if self.token is not None:
@@ -162,10 +176,15 @@ class Talk:
         return shown
 
     def _id(self, text: str) -> str:
-        data = base64.b64decode(text)
-        found = ClientMessageId.parsed(data)
-        size = data[data.rindex(b"0") + 1] if b"0" in data else -1
-        return f"{found.entry}:{found.partition}:{found.batch_index} of {size}"
+        return _shown_id(decode_message_id(base64.b64decode(text))[0])
+
+
+def _shown_id(fields: dict[str, Any]) -> str:
+    """A message id without its ledger. −1: a field that is not there."""
+    names = ("entryId", "partition", "batch_index", "batch_size")
+    entry, partition, index, size = (fields.get(name, -1) for name in names)
+    first = fields.get("first_chunk_message_id")
+    return f"{entry}:{partition}:{index} of {size}{'' if first is None else f' from {_shown_id(first)}'}"
 
 
 def b64(text: str) -> str:
@@ -371,6 +390,31 @@ def compressing(talk: Talk) -> None:
     talk.hear("p", 2)
     talk.open("c", "v2/consumer/{t}/s?subscriptionInitialPosition=Earliest")
     talk.hear("c", 7)
+
+
+def chunks(talk: Talk) -> None:
+    """Messages that another client sends in chunks."""
+    talk.call("PUT", "{t}")
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(f"http://{talk.address}", logger=logger)
+    topic = talk.topic.replace("persistent/", "persistent://")
+    given = {"producer_name": "p", "batching_enabled": False, "chunking_enabled": True}
+    for codec in (pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4):
+        producer = client.create_producer(topic, compression_type=codec, **given)
+        text = random.Random(1).randbytes(750_000).hex().encode()
+        producer.send(text, properties={"a": "b"})
+        producer.close()
+    client.close()
+    for type_ in ("Exclusive", "Shared"):
+        talk.open("c", f"v2/consumer/{{t}}/{type_}?subscriptionInitialPosition=Earliest&subscriptionType={type_}&negativeAckRedeliveryDelay=100")  # fmt: skip
+        came = talk.hear_large("c", 2)
+        if type_ == "Exclusive":
+            talk.say("c", {"type": "negativeAcknowledge", "messageId": came[1]})
+            talk.hear_large("c", 2)
+        talk.say("c", {"messageId": came[0]})
+        talk.backlog(type_)
+        talk.say("c", {"messageId": came[1]})
+        talk.backlog(type_)
 
 
 def encrypting(talk: Talk) -> None:
@@ -585,7 +629,7 @@ def limits(talk: Talk) -> None:
 CONVERSATIONS: dict[str, Callable[[Talk], None]] = {
     each.__name__: each
     for each in (
-        producing, refused_messages, consuming, commands, pulling, small_queues, giving_back, dead_letters, batching, compressing,
+        producing, refused_messages, consuming, commands, pulling, small_queues, giving_back, dead_letters, batching, compressing, chunks,
         encrypting, reading, partitioned, several_topics, not_persistent, unloading, unsubscribing, sizes, parameters, paths, limits,
     )
 }  # fmt: skip

@@ -16,7 +16,8 @@ from tests.websocket.conversations import CONVERSATIONS, held
 
 RECORDED = Path(__file__).parent / f"pulsar-{VERSION}.json"
 
-SETTINGS = {"webSocketServiceEnabled": "true", "brokerDeleteInactiveTopicsEnabled": "false"}
+_BOTH = {"brokerDeleteInactiveTopicsEnabled": "false", "maxMessageSize": "700000"}
+SETTINGS = {"webSocketServiceEnabled": "true", **_BOTH}
 
 
 def recorded() -> dict[str, list[Any]]:
@@ -27,7 +28,7 @@ def recorded() -> dict[str, list[Any]]:
 
 def standalone() -> EmbeddedEngine:
     """The engine of `magnetar serve`, with the settings of the real one."""
-    own = {"namespacesMustExist": "true", "brokerDeleteInactiveTopicsEnabled": "false"}
+    own = {"namespacesMustExist": "true", **_BOTH}
     return EmbeddedEngine(settings=own, begins_with=STANDALONE)
 
 

@@ -38,6 +38,9 @@ _LEAST_NACK_DELAY = 100
 _MOST_IDS = 1000
 """Message ids in a frame."""
 
+_MOST_CHUNKED = 10
+"""Chunked messages of which more chunks are to come: Pulsar's maxPendingChunkedMessage. The oldest goes."""
+
 _ACK_SECONDS = 0.1
 """A reader acknowledges what it has read after so long."""
 
@@ -66,6 +69,18 @@ class Received(NamedTuple):
         )
 
 
+class _Chunks(NamedTuple):
+    """The first chunks of a message: their ledgers and entries, and their payloads."""
+
+    entries: list[tuple[int, int]]
+    parts: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(map(len, self.parts))
+
+
 class TopicConsumer:
     """A consumer of one topic, or of one partition. `owner`: who has it."""
 
@@ -79,6 +94,10 @@ class TopicConsumer:
         self._start = self._options.start
         self._batches: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
         """The messages of batches that are not acknowledged, by ledger and entry."""
+        self._chunks: OrderedDict[str, _Chunks] = OrderedDict()
+        """Messages of which more chunks are to come, by the id that their producer gave them."""
+        self._others: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
+        """The ledgers and entries of the chunks of a message before its last one, by that of the last one."""
         self._read: ClientMessageId | None = None
         self.reached_end = False
         index = topic.rpartition("-partition-")[2]
@@ -136,6 +155,7 @@ class TopicConsumer:
             self._open = False
             self._owner.forget(self)
             self._batches.clear()
+            self._others.clear()
             if self._read is not None and self._start is not None:
                 self._start = self._read
             self._client.begin(self._client.again(self.open))
@@ -154,6 +174,12 @@ class TopicConsumer:
                 self.ack_entry(position)
                 self.used(count)
             return
+        if "num_messages_in_batch" not in metadata and (chunks := metadata.get("num_chunks_from_msg", 1)) > 1:
+            joined = self._joined(position, metadata, payload, chunks)
+            if joined is None:
+                self.used()
+                return
+            position, payload = joined
         try:
             payload = uncompressed(_compression(metadata), payload)
             own = singles(payload, count) if "num_messages_in_batch" in metadata else [(metadata, payload)]
@@ -180,6 +206,41 @@ class TopicConsumer:
         if not open_:
             self.ack_entry(position)
 
+    def _joined(
+        self, position: ClientMessageId, metadata: _Json, payload: bytes, chunks: int
+    ) -> tuple[ClientMessageId, bytes] | None:
+        """A message of which the last chunk has come. None: more are to come, or one has not come here."""
+        name, index = metadata.get("uuid", ""), metadata.get("chunk_id", 0)
+        if not index:
+            self._drop_chunks(name)
+            self._chunks[name] = _Chunks([], [])
+            if len(self._chunks) > _MOST_CHUNKED:
+                self._drop_chunks(next(iter(self._chunks)))
+        found = self._chunks.get(name)
+        if found is None or len(found.parts) != index:
+            self._drop_chunks(name)
+            return None
+        found.entries.append((position.ledger, position.entry))
+        found.parts.append(payload)
+        self._owner.keep(len(payload))
+        if index < chunks - 1:
+            return None
+        self._drop_chunks(name)
+        *others, last = found.entries
+        self._others[last] = others
+        while len(self._others) > MOST_KNOWN:
+            self._others.popitem(last=False)
+        return position._replace(first_chunk=found.entries[0]), b"".join(found.parts)
+
+    def _drop_chunks(self, name: str) -> None:
+        if (found := self._chunks.pop(name, None)) is not None:
+            self._owner.keep(-found.size)
+
+    def forget_chunks(self) -> None:
+        """They come again."""
+        for name in list(self._chunks):
+            self._drop_chunks(name)
+
     def _is_before_start(self, position: ClientMessageId, index: int = -1) -> bool:
         """Whether a reader begins after a message: the broker sends the one that it is to begin after, too."""
         start = self._start
@@ -205,8 +266,9 @@ class TopicConsumer:
 
     def ack_entry(self, id: ClientMessageId) -> None:
         """Acknowledge an entry."""
-        where = {"ledgerId": id.ledger, "entryId": id.entry}
-        self._tell("ACK", ack_type="Individual", message_id=[where])
+        entries = [*self._others.pop((id.ledger, id.entry), ()), (id.ledger, id.entry)]
+        where = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in entries]
+        self._tell("ACK", ack_type="Individual", message_id=where)
 
     def ack_read(self, id: ClientMessageId) -> None:
         """A reader has read a message, and all before it."""
@@ -224,7 +286,8 @@ class TopicConsumer:
     def redeliver(self, ids: Iterable[ClientMessageId]) -> None:
         """Ask for these messages again: for all, if the subscription can't give single ones."""
         if self._options.type in ("Shared", "Key_Shared"):
-            entries = list(dict.fromkeys((id.ledger, id.entry) for id in ids))
+            of = [(id.ledger, id.entry) for id in ids]
+            entries = list(dict.fromkeys(one for each in of for one in (*self._others.get(each, ()), each)))
             for at in range(0, len(entries), _MOST_IDS):
                 some = [
                     {"ledgerId": ledger, "entryId": each} for ledger, each in entries[at : at + _MOST_IDS]
@@ -347,11 +410,17 @@ class WebSocketConsumer:
         self._count(self._bytes + self._kept, False)
         self._wake()
 
+    def keep(self, size: int) -> None:
+        """So many bytes more are kept."""
+        self._kept += size
+        self._count(self._bytes + self._kept, False)
+
     def forget(self, consumer: TopicConsumer) -> int:
         """Forget the messages of a consumer that nobody has got. Returns how many they are."""
         kept = deque(each for each in self._queue if each.consumer is not consumer)
         gone = len(self._queue) - len(kept)
         self._queue, self._asked = kept, False
+        consumer.forget_chunks()
         self._bytes = sum(map(_size, kept))
         self._count(self._bytes + self._kept, True)
         return gone

@@ -316,6 +316,7 @@ def format_time(ms: int) -> str:
 
 class ClientMessageId(NamedTuple):
     """Where a message is. `partition` and `batch_index` −1: there is none. `topic`: the place of its topic among those of a consumer of several.
+    `first_chunk`: ledger and entry of the first chunk of a chunked message, which is where its last one is.
 
     Pulsar's ledgers have their numbers in the whole cluster, Magnetar's in their topics. So an id that a consumer of several topics gets has one
     field more than Pulsar's, which clients send back as it is.
@@ -326,20 +327,29 @@ class ClientMessageId(NamedTuple):
     partition: int = -1
     batch_index: int = -1
     topic: int = 0
+    first_chunk: tuple[int, int] | None = None
 
     def encoded(self, batch_size: int = 0) -> str:
         """It in base64, as WebSockets exchange it. `batch_size`: that of its batch, which Pulsar tells to consumers alone."""
-        fields = {"ledgerId": self.ledger, "entryId": self.entry, "batch_size": batch_size}
-        if self.partition >= 0:
-            fields["partition"] = self.partition
+        fields: _Json = {"ledgerId": self.ledger, "entryId": self.entry, "batch_size": batch_size}
+        partition = {"partition": self.partition} if self.partition >= 0 else {}
+        fields |= partition
+        if self.first_chunk is not None:
+            ledger, entry = self.first_chunk
+            fields["first_chunk_message_id"] = {
+                "ledgerId": ledger,
+                "entryId": entry,
+                "batch_size": 0,
+                **partition,
+            }
         if self.batch_index >= 0:
             fields["batch_index"] = self.batch_index
         return base64.b64encode(encode_message_id(fields, self.topic)).decode()
 
     def __str__(self) -> str:
         """It as Pulsar's client writes it."""
-        parts = self[:4] if self.batch_index >= 0 else self[:3]
-        return ":".join(map(str, parts))
+        parts = [self.ledger, self.entry, self.partition]
+        return ":".join(map(str, [*parts, self.batch_index] if self.batch_index >= 0 else parts))
 
     @classmethod
     def of(cls, text: str | None) -> "ClientMessageId":
@@ -357,10 +367,13 @@ class ClientMessageId(NamedTuple):
     def parsed(cls, data: bytes) -> "ClientMessageId":
         """The one in these bytes. Raises `FrameError`."""
         fields, topic = decode_message_id(data)
+        first = fields.get("first_chunk_message_id")
+        chunk = None if first is None else (first["ledgerId"], first["entryId"])
         return cls(
             fields["ledgerId"],
             fields["entryId"],
             fields.get("partition", -1),
             fields.get("batch_index", -1),
             topic,
+            chunk,
         )
