@@ -78,7 +78,7 @@ CLIENTS = tuple(each for each in typing.get_args(c.AnyCommand) if each not in OP
 """Commands by who sends them."""
 
 PARTS = (
-    c.MessageIdData, c.FirstChunkMessageId, c.MessageMetadata, c.KeyValue, c.KeyLongValue, c.SchemaData, c.KeySharedMeta, c.IntRange,
+    c.MessageIdData, c.FirstChunkMessageId, c.MessageMetadata, c.KeyValue, c.KeyLongValue, c.SchemaData, c.KeySharedMeta, c.IntRange, c.TxnSubscription,
     c.EncryptionKeys, c.MirroredSubscription, c.MirroredConsumer, c.MirroredProducer,
 )  # fmt: skip
 

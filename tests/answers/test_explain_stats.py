@@ -41,7 +41,7 @@ from tests.broker.recorded_lives import NAMES
 UNSEEN = {
     "dispatchRate", "entryFilters", "priorityLevel", "unconfirmed writes", "maxEffectsPerCommand", "hashRanges", "draining hash",
     "activeConsumerFailoverDelayTimeMillis", "replay queue", "delayedDelivery", "active consumer", "recently joined",
-    "maxUnackedMessagesPerBroker", "chunk owner", "chunk owner left", "first chunk", "read position",
+    "maxUnackedMessagesPerBroker", "open transaction", "chunk owner", "chunk owner left", "first chunk", "read position",
 }  # fmt: skip
 """What stats don't show, or not all of it."""
 

@@ -19,8 +19,8 @@ SEEDS = range(12)
 """The lives of each theme."""
 
 NAMES = [(theme, seed) for theme in THEMES for seed in SEEDS]
-WITHOUT_PAYLOADS = [each for each in NAMES if each[0] != "compaction"]
-"""What a fold without payloads can fold, such as those of what-if and canaries."""
+WITHOUT_PAYLOADS = [each for each in NAMES if each[0] not in ("compaction", "transactions")]
+"""What a fold without payloads can fold, such as those of what-if and canaries, which refuse transactions, too."""
 
 
 def checksums(life: Life) -> str:

@@ -185,17 +185,21 @@ def test_values_as_java_shows_them(name: str, value: Any, expected: Any) -> None
     assert getattr(configuration("4.x", {name: value}), name) == expected
 
 
+@pytest.mark.parametrize("value", ["true", True, "TRUE"])
+def test_policies_do_not_turn_transactions_on(value: Any) -> None:
+    found = sort_out({"transactionCoordinatorEnabled": value}, "4.0")
+    assert (found.applied, list(found.not_applied)) == ({}, ["transactionCoordinatorEnabled"])
+    assert sort_out({"transactionCoordinatorEnabled": "false"}, "4.0").not_applied == {}
+
+
 @pytest.mark.parametrize(
     ("name", "harmless", "other"),
     [
-        ("transactionCoordinatorEnabled", "false", "true"),
-        ("transactionCoordinatorEnabled", False, True),
         ("topicLevelPoliciesEnabled", "true", "false"),
         ("systemTopicEnabled", True, False),
         ("dispatcherPauseOnAckStatePersistentEnabled", "false", "true"),
         ("strictlyVerifySubscriptionName", "false", "true"),
         ("maxTenants", "0", 5),
-        ("transactionCoordinatorEnabled", "", "TRUE"),
         ("enableNonPersistentTopics", "true", "false"),
         ("subscriptionRedeliveryTrackerEnabled", "True", "False"),
         ("maxSameAddressConsumersPerTopic", 0, 3),

@@ -14,6 +14,8 @@ from tests.quality.helpers import GOOD, value
 
 OTHER = "persistent://public/default/other"
 
+COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
+
 
 def line(kind: str = "PUBLISH", **coordinates: Any) -> bytes:
     return json.dumps(coordinates | json.loads(value(kind))).encode()
@@ -29,11 +31,12 @@ def fold(record: bytes, topic: str | None = TOPIC) -> list[Effect]:
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_every_command_may_be_a_line(kind: str) -> None:
-    for coordinates in ({"topic": TOPIC}, {"timestamp": START}, {"timestamp": START, "topic": TOPIC}):
+    topic = COORDINATOR if kind.endswith("_TXN") or kind.startswith("TC_") else TOPIC
+    for coordinates in ({"topic": topic}, {"timestamp": START}, {"timestamp": START, "topic": topic}):
         found = decode_or_refuse(line(kind, **coordinates))
         assert isinstance(found, Line)
         assert found == (decode(value(kind)), coordinates.get("topic"), coordinates.get("timestamp"))
-        assert fold(line(kind, **coordinates)) == fold(value(kind))
+        assert fold(line(kind, **coordinates), topic) == fold(value(kind), topic)
 
 
 def test_coordinates_that_agree() -> None:
