@@ -105,7 +105,7 @@ from streaming.broker.topic.producing import Admission, Producing
 from streaming.broker.topic.topic_commands import TopicCommand
 from streaming.broker.topics import NonPersistentTopics, PersistentTopics
 from streaming.broker.transactions import coordinator
-from streaming.broker.transactions.coordinator import Coordinators
+from streaming.broker.transactions.coordinator import Coordinator, Coordinators
 from streaming.broker.transactions.transaction_buffer import TxnID
 
 _MOST_NAMES = 10
@@ -1163,6 +1163,11 @@ class Broker:
         partition. Raises `KeyError`."""
         topic = self.topic(name)
         return self._ctx.policies_of(topic), self._ctx.own_policies_of(topic)
+
+    @property
+    def coordinators(self) -> dict[int, Coordinator]:
+        """The coordinators of transactions, by id."""
+        return self._state.coordinators
 
     @property
     def initial_config(self) -> ServiceConfiguration:

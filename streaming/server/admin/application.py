@@ -25,7 +25,7 @@ from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import schemas
-from schemas.commands import Admin, MessageMetadata, Publish, RunCheck
+from schemas.commands import Admin, EndTxn, MessageMetadata, Publish, RunCheck
 from schemas.commands.nesting import is_deep
 from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
 from schemas.entries import EntryNotFound
@@ -37,17 +37,25 @@ from streaming.broker.admin_table import NAMESPACE, NUMBERS, TOPIC, Call, check_
 from streaming.broker.config import PROFILE_OF, RELEASES
 from streaming.broker.context import namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.names import CLUSTER, partition_index, partition_of
+from streaming.broker.names import CLUSTER, COORDINATOR_ASSIGN, partition_index, partition_of
 from streaming.broker.parameters import flag
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
-from streaming.server.admin import broker_stats, isolation, merging, rest_producer, topics_of_bundles
+from streaming.server.admin import (
+    broker_stats,
+    isolation,
+    merging,
+    rest_producer,
+    topics_of_bundles,
+    transactions,
+)
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
 from streaming.server.admin.asks import ASKS
 from streaming.server.admin.turns import MOST
 from streaming.server.authentication import ROLE
 from streaming.server.authorization import Authorization
 from streaming.server.clients import Clients
+from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 
 log = logging.getLogger(__name__)
@@ -136,11 +144,44 @@ class _Api:
             for method in _METHODS:
                 yield from _http(method, path, self._authorized(method, path, self._never_run(unset)))
         for path, answer in ABSENT.items():
-            yield HttpRoute(path, _absent(*answer), methods=_METHODS)
+            handle = _absent(*answer)
+            yield HttpRoute(
+                path, self._transactions(handle) if path == transactions.PATH else handle, methods=_METHODS
+            )
         yield HttpRoute(f"/admin/v2{OPENAPI}", _openapi, methods=["GET"])
         for call in BESIDE:
             handler = self._authorized(call.method, call.path, self._own(call))
             yield HttpRoute(call.path, handler, methods=[call.method])
+
+    def _transactions(self, absent: RequestHandler) -> RequestHandler:
+        """What is told of transactions, if there are any. `absent`: what is answered if not."""
+
+        async def handle(request: Request) -> Response:
+            engine = self._engine
+            if not (
+                isinstance(engine, EmbeddedEngine) and engine.folded.config.transactionCoordinatorEnabled
+            ):
+                return await absent(request)
+            path = request.path_params["rest"]
+            try:
+                if request.method == "GET":
+                    found = transactions.answer(
+                        engine.folded, self._service_url(), path, request.query_params
+                    )
+                    if found is not None:
+                        return _json(200, found)
+                elif request.method == "POST" and (txn := transactions.to_abort(path)) is not None:
+                    transactions.open_transaction(engine.folded, txn)
+                    command = EndTxn(
+                        request_id=0, txnid_most_bits=txn.most, txnid_least_bits=txn.least, txn_action="ABORT"
+                    )
+                    await engine.submit(partition_of(COORDINATOR_ASSIGN, txn.most), command)
+                    return Response(status_code=204)
+            except AdminError as error:
+                return _reason(error.status, error.reason)
+            return _reason(501, f"{request.method} {request.url.path} is not supported")
+
+        return handle
 
     async def _body(self, request: Request) -> Any:
         return _decoded(await self._bodies.of(request))
