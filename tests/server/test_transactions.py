@@ -27,7 +27,7 @@ from tests.server.conftest import Running, running
 
 COORDINATOR = f"{COORDINATOR_ASSIGN}-partition-0"
 TOPIC = "persistent://public/default/t"
-TXN = {"txnid_least_bits": 0, "txnid_most_bits": 0}
+TXN: dict[str, Any] = {"txnid_least_bits": 0, "txnid_most_bits": 0}
 
 pytestmark = pytest.mark.feature("L1", "I7")
 
