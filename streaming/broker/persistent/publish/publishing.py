@@ -200,34 +200,24 @@ def _confirm(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     ctx.entries.add(topic.name, position, entry)
     highest = write.highest_sequence_id
     dedup = topic.dedup
-    if topic.transactions is not None:
-        _note_in_buffer(topic, topic.transactions, write, position)
-    if _is_marker(write):
-        cause = MARKED[write.metadata.marker_type or 0].format(write.txn)
-        ctx.emit(SendReceipt(topic.name, "", None, MARKER_PRODUCER, -1, None, *position, cause, write.size, 1,
-                             write.metadata.publish_time, None, write.metadata, write.payload, write.broker_timestamp))  # fmt: skip
-        _wake_readers(ctx, topic, position, entry)
-        if write.last_of_ledger:
-            roll_over(ctx, topic, FULL)
-        return
-    if dedup.status == "Enabled":
+    marker = topic.transactions is not None and _note_in_buffer(topic, topic.transactions, write, position)
+    if dedup.status == "Enabled" and not marker:
         dedup.record_persisted(
             write.producer.name, write.sequence_id if highest is None else highest, write.metadata
         )
         if dedup.snapshot_counter >= ctx.config.brokerDeduplicationEntriesInterval:
             dedup.snapshot_counter = 0
             deduplication_snapshots.take_snapshot(ctx, topic, position)
-    _receipt(ctx, topic, write, position, None)
-    _wake_readers(ctx, topic, position, entry)
-    if write.last_of_ledger:
-        roll_over(ctx, topic, FULL)
-
-
-def _wake_readers(ctx: Context, topic: PersistentTopic, position: Position, entry: Entry) -> None:
+    if marker:
+        _marker_receipt(ctx, topic, write, position)
+    else:
+        _receipt(ctx, topic, write, position, None)
     for subscription in topic.connected:
         dispatcher = subscription.dispatcher
         if subscription.consumers and dispatcher is not None and dispatcher.pending_read:
             dispatcher.new_entry(topic.context_of(ctx, subscription), position, entry)
+    if write.last_of_ledger:
+        roll_over(ctx, topic, FULL)
 
 
 # -- the ends of transactions are entries, too (mirrors `TopicTransactionBuffer`; docs/rules/transactions.md §4) ----
@@ -248,13 +238,22 @@ def _is_marker(write: PendingWrite) -> bool:
 
 def _note_in_buffer(
     topic: PersistentTopic, buffer: TransactionBuffer, write: PendingWrite, position: Position
-) -> None:
+) -> bool:
+    """Returns whether the write is a marker."""
     if write.txn is None:
         buffer.published(topic.ledger, position)
-    elif _is_marker(write):
+        return False
+    if _is_marker(write):
         buffer.ended(topic.ledger, write.txn, position, committed=write.metadata.marker_type == COMMIT_MARKER)
-    else:
-        buffer.added(topic.ledger, write.txn, position)
+        return True
+    buffer.added(topic.ledger, write.txn, position)
+    return False
+
+
+def _marker_receipt(ctx: Context, topic: PersistentTopic, write: PendingWrite, position: Position) -> None:
+    cause = MARKED[write.metadata.marker_type or 0].format(write.txn)
+    ctx.emit(SendReceipt(topic.name, "", None, MARKER_PRODUCER, -1, None, *position, cause, write.size, 1,
+                         write.metadata.publish_time, None, write.metadata, write.payload, write.broker_timestamp))  # fmt: skip
 
 
 def end_transaction(
