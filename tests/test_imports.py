@@ -161,7 +161,7 @@ WINGS = [
 STANDARD_LIBRARY = {
     "streaming.broker": (
         "__future__ abc base64 bisect collections contextlib.contextmanager functools heapq itertools math operator.lt re "
-        "sys.maxsize typing urllib.parse binascii.crc32 zlib"
+        "sys.maxsize typing urllib.parse binascii.crc32 weakref.proxy zlib"
     ),
 }
 """The standard library's part that a room may use, if not all of it. The core has no clock, randomness or I/O."""

@@ -7,6 +7,7 @@ file and no random number; time comes with the records. After every command it h
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar, NamedTuple
+from weakref import proxy
 
 from schemas import commands as c
 from schemas.commands import Decoded, Line, Refused
@@ -191,7 +192,9 @@ class Broker:
         ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
         self._persistent = PersistentTopics(ctx, state, self._non_persistent)
-        self._coordinators = Coordinators(ctx, state.coordinators, self)
+        self._coordinators = Coordinators(
+            ctx, state.coordinators, proxy(self)
+        )  # not `self`: a cycle would keep all in memory
         self._persistent.run_coordinators = self._coordinators.run_timers
 
     # -- records --------------------------------------------------------------------------------------------------
@@ -485,7 +488,9 @@ class Broker:
             def delete(force: bool) -> bool:
                 return self._delete_partitions(name, force)
 
-            topics = partitioned_topics.Topics(exists, delete, lambda count: self._has_room(name, count))
+            topics = partitioned_topics.Surroundings(
+                exists, delete, lambda count: self._has_room(name, count)
+            )
             partitioned_topics.call_partitions(ctx, name, command, topics)
             return None
         if (

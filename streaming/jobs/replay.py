@@ -314,7 +314,7 @@ class _Replay(ABC):
 
     def run(self) -> ReplayResult:
         rows: Counter[str] = Counter()
-        twice = self.broker is Broker and self.log.needs_translation()
+        twice = self.broker in (Broker, OneOfSeveral) and self.log.needs_translation()
         total = max(1, min(self.count_batches(), len(self.log.records)))
 
         def done(batches: int, written: Mapping[str, int]) -> None:

@@ -193,9 +193,8 @@ def uncompressed(metadata: MessageMetadata, payload: bytes) -> bytes:
             inflated = inflater.decompress(payload, MOST_UNCOMPRESSED)
         except zlib.error as error:
             raise NotUncompressed(str(error)) from None
-        if (
-            not inflater.eof and len(inflated) != size
-        ):  # quirk: Pulsar's Java client leaves the stream without an end
+        # quirk: Pulsar's Java client leaves the stream without an end
+        if not inflater.eof and len(inflated) != size:
             most = f"it is cut off, or has more than {MOST_UNCOMPRESSED:,} bytes uncompressed"
             raise NotUncompressed(most)
         return inflated

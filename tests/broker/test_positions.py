@@ -21,6 +21,7 @@ OTHERS = {
     "streaming/metrics/endpoint.py": "addresses",
     "streaming/runtime/jars.py": "artifacts of Maven",
     "streaming/server/server.py": "addresses",
+    "streaming/server/websocket/messages.py": "times",
     "streaming/traces/conform.py": "lines of a diff",
 }
 """The files that cut text at colons, and what they cut."""

@@ -98,7 +98,7 @@ EXISTS = 409, "This topic already exists"
 TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
 
 
-class Topics(NamedTuple):
+class Surroundings(NamedTuple):
     """What the broker knows of a partitioned topic's surroundings.
 
     `exists`: there is a topic of that name. `delete` deletes the partitions, by force or only those that nobody uses; it
@@ -110,7 +110,7 @@ class Topics(NamedTuple):
     has_room: Callable[[int], bool]
 
 
-def call_partitions(ctx: Context, name: str, command: Admin, topics: Topics) -> None:
+def call_partitions(ctx: Context, name: str, command: Admin, topics: Surroundings) -> None:
     """Answer a call on the number of partitions: it is asked for, set, raised, or the partitioned topic is deleted."""
     found = CALLS.find(command.method, call_of(command))
     assert found is not None  # there is one of each method
@@ -128,7 +128,7 @@ def forget(ctx: Context, name: str) -> None:
     ctx.policies_changed()
 
 
-def _get(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
+def _get(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
     """The number of partitions, 0 for a topic that is not partitioned."""
     now = ctx.partitioned.get(name)
     if now is None and not topics.exists and flag(command.path, "checkAllowAutoCreation"):
@@ -143,7 +143,7 @@ def _get(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer
     return 200, {"partitions": now or 0, "deleted": False, **shown}
 
 
-def _delete(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
+def _delete(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
     """Delete a partitioned topic. With `?force=true`, also partitions that have producers or consumers. Without it, those stay,
     and the answer is 412; each ingress partition decides on its own partitions."""
     if name not in ctx.partitioned:
@@ -159,7 +159,7 @@ def _delete(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAns
     return 204, None
 
 
-def _create(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
+def _create(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
     """Create a partitioned topic. The body is the number of partitions, or an object with `partitions` and `properties`."""
     count, properties = _metadata(command.body)
     if PARTITION.fullmatch(name):
@@ -175,7 +175,7 @@ def _create(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAns
     return _set(ctx, name, count, properties)
 
 
-def _update(ctx: Context, name: str, command: Admin, topics: Topics) -> AdminAnswer:
+def _update(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
     """Give a partitioned topic more partitions. The body is the new number of partitions. Like Pulsar, `magnetar serve` then gives each
     partition the durable subscriptions of the first one, at its first message; a log has a PUT for each of these."""
     count, properties = _metadata(command.body)
@@ -219,7 +219,7 @@ class _Metadata(msgspec.Struct):
     properties: dict[str, str] | None = None
 
 
-CALLS: Table[Callable[[Context, str, Admin, Topics], AdminAnswer]] = Table(
+CALLS: Table[Callable[[Context, str, Admin, Surroundings], AdminAnswer]] = Table(
     TOPIC,
     (
         Call("GET", "/partitions", _get),

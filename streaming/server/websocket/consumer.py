@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from schemas.commands import MessageMetadata
 from streaming.broker.context import namespace_of
+from streaming.broker.names import partition_index
 from streaming.protocol.codec import Frame, FrameError, singles
 from streaming.protocol.frames import NotUncompressed, matching, uncompressed
 from streaming.protocol.requests import complete
@@ -100,8 +101,7 @@ class TopicConsumer:
         """The ledgers and entries of the chunks of a message before its last one, by that of the last one."""
         self._read: ClientMessageId | None = None
         self.reached_end = False
-        index = topic.rpartition("-partition-")[2]
-        self._partition = int(index) if "-partition-" in topic and index.isdigit() else -1
+        self._partition = partition_index(topic)
 
     async def open(self) -> None:
         """Subscribe. Raises `NotGranted`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streaming.broker.dispatch.murmur3 import murmur3_31
+from streaming.broker.names import partition_index, partitions_of
 from streaming.broker.persistent.compaction.batches import COMPRESS
 from streaming.protocol.codec import Frame, batch, entry
 from streaming.server.websocket.client import Client, NotGranted
@@ -54,10 +55,7 @@ class TopicProducer:
         self._sent: OrderedDict[int, _Sent] = OrderedDict()
         self._batch: list[_Batched] = []
         self._batch_bytes = 0
-        self.partition = -1
-        index = topic.rpartition("-partition-")[2]
-        if "-partition-" in topic and index.isdigit():
-            self.partition = int(index)
+        self.partition = partition_index(topic)
 
     async def open(self) -> None:
         """Ask for it. Raises `NotGranted`."""
@@ -267,7 +265,7 @@ async def partitions(client: Client, topic: str) -> list[str]:
     """The names of the partitions of a topic; that of the topic if it has none. Raises `NotGranted`."""
     asked = {"topic": topic, "metadata_auto_creation_enabled": True}
     count = (await client.ask("PARTITIONED_METADATA", asked)).fields.get("partitions", 0)
-    return [f"{topic}-partition-{index}" for index in range(count)] or [topic]
+    return partitions_of(topic, count) or [topic]
 
 
 def _metadata(message: ToPublish) -> _Json:
