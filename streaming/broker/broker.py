@@ -1154,6 +1154,15 @@ class Broker:
             for each in self._domain(name).load(name).attached(connection)
         ]
 
+    def has_attached(self, connection: str, attached: Attached) -> bool:
+        """Whether a connection has this producer or consumer, whatever its subscription, or it waits for exclusive access."""
+        name = attached.topic
+        return (
+            name in self._ctx.connections.get(connection, ())
+            and name in self._state.topics
+            and (self._domain(name).load(name).has_attached(connection, attached))
+        )
+
     def access(self, superusers: frozenset[str], *, wildcards: bool) -> Access:
         """Who may do what, as the state is when it is asked."""
         return Access(self._ctx, superusers, wildcards)

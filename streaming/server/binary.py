@@ -62,7 +62,7 @@ from streaming.protocol.frames import (
     topics_of_namespace,
 )
 from streaming.protocol.plain import plain_command, sender
-from streaming.protocol.requests import OF_THE_BROKER, Requests
+from streaming.protocol.requests import OF_THE_BROKER, Requests, complete
 from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
 from streaming.server.authorization import ERROR, Authorization
@@ -958,6 +958,8 @@ class Connection(asyncio.Protocol):
             if self._server.put_right is not None:
                 command["metadata"] = self._server.put_right(command["metadata"])
         else:
+            if self._is_used(asked):
+                return
             topic, command = self._requests.command(asked)
             if len(self._requests) > self._limits.opened:
                 self.close("it has too many producers and consumers", "opened")
@@ -979,6 +981,18 @@ class Connection(asyncio.Protocol):
         else:
             self._post_in_turn(topic, _json(command), size, self._answers_to(asked), _asked_for(topic, asked))
 
+    def _is_used(self, asked: Frame) -> bool:
+        """Refuse a producer or consumer whose id another topic's has. Pulsar opens none, either. Returns whether it is."""
+        fields = asked.fields
+        kind = {"PRODUCER": "producer", "SUBSCRIBE": "consumer"}.get(asked.cmd, "")
+        key = kind, fields.get(f"{kind}_id", -1)
+        if key not in self._opened or self._requests.topic_of(key) == (topic := complete(fields["topic"])):
+            return False
+        text = f"{kind.capitalize()} is already present on the connection"
+        answer = refusal(asked.cmd, topic, self.name, fields["request_id"], "ServiceNotReady", text)
+        self._deliver([answer], True)
+        return True
+
     def _time(self, key: int | tuple[int, int] | None) -> None:
         """Find out how long the answer takes, if there will be one, and no other one is awaited."""
         now = time.monotonic()
@@ -996,14 +1010,21 @@ class Connection(asyncio.Protocol):
             kind = "producer" if cmd == "CLOSE_PRODUCER" else "consumer"
             self._gone((kind, fields[f"{kind}_id"]))
         elif (key := self._unsubscribing.pop(request_id, None)) is not None:
-            if cmd == "SUCCESS":
+            if cmd == "SUCCESS" and not self._is_there(key):
                 self._forget(key)
         elif (key := self._opening.pop(request_id, None)) is not None and key in self._opened:
             opened = self._opened[key]
             if cmd != "ERROR":
                 opened.is_open = True
-            elif not opened.is_open and opened.request_id == request_id:
+            elif not opened.is_open and opened.request_id == request_id and not self._is_there(key):
                 self._forget(key)
+
+    def _is_there(self, key: tuple[str, int]) -> bool:
+        """Whether the broker has a producer or consumer, although an answer seems to say that it has not: a client may give several requests
+        the same number."""
+        kind, number = key
+        attached = Attached(self._requests.topic_of(key), number, None if kind == "producer" else "")
+        return bool(self._engine.has_attached(self.name, attached))
 
     def _gone(self, key: tuple[str, int]) -> None:
         """A producer or consumer is no longer there."""

@@ -43,6 +43,7 @@ from streaming.broker.config import configuration
 from streaming.broker.context import NEVER, Throttled
 from streaming.broker.errors import StateVersionError
 from streaming.broker.rates.rate import seconds_of_interval
+from streaming.broker.topic.abstract_topic import Attached
 from streaming.fold.live import LiveFold
 from streaming.fold.records import Records, SetAside, StateRow
 from streaming.metrics.durations import Durations
@@ -286,6 +287,10 @@ class EmbeddedEngine:
         """See `Engine.new_connection`."""
         self._connections += 1
         return f"{self._life}.{self._connections}"
+
+    def has_attached(self, connection: str, attached: Attached) -> bool | None:
+        """See `Engine.has_attached`."""
+        return self._fold.broker.has_attached(connection, attached)
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
         """See `Engine.entry`."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn, Protocol, Self
 from schemas.commands import Ack, AnyCommand, MessageMetadata, Publish, Send
 from schemas.effects import Row
 from streaming.broker.config import ServiceConfiguration
+from streaming.broker.topic.abstract_topic import Attached
 from streaming.metrics.durations import Durations
 from streaming.server.clock import Clock
 
@@ -125,6 +126,10 @@ class Engine(Protocol):
 
     def new_connection(self) -> str:
         """A name for a connection that no other has or had in the log."""
+        ...
+
+    def has_attached(self, connection: str, attached: Attached) -> bool | None:
+        """Whether a connection has this producer or consumer, whatever its subscription. None: that is known elsewhere alone."""
         ...
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:

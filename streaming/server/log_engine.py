@@ -11,6 +11,7 @@ from schemas.effects import AdminResponse, Row
 from schemas.entries import EntryNotFound
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.topic.abstract_topic import Attached
 from streaming.log.files import read_log
 from streaming.log.partition import partition_log
 from streaming.log.table import LOGICAL, LogError
@@ -101,6 +102,10 @@ class LogEngine:
     def new_connection(self) -> str:
         """See `Engine.new_connection`."""
         return ""
+
+    def has_attached(self, connection: str, attached: Attached) -> bool | None:
+        """See `Engine.has_attached`."""
+        return None
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
         """Payloads are not kept."""

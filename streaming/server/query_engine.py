@@ -93,6 +93,7 @@ from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.names import is_transaction_topic, partitions_of
 from streaming.broker.parameters import flag
+from streaming.broker.topic.abstract_topic import Attached
 from streaming.kafka.config import PLAIN, KafkaConfig
 from streaming.kafka.topics import are_distinct, existing_topic, holds_records
 from streaming.kafka.url import KafkaUrl, KafkaUrlError
@@ -333,6 +334,10 @@ class QueryEngine:
         """See `Engine.new_connection`."""
         self._connections += 1
         return f"{self._life}{self._connections}"
+
+    def has_attached(self, connection: str, attached: Attached) -> bool | None:
+        """See `Engine.has_attached`."""
+        return None
 
     def entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
         """See `Engine.entry`. Only those that calls have asked for lately are here: other rows carry their entry."""

@@ -130,3 +130,14 @@ def test_what_a_connection_has_in_a_namespace() -> None:
     assert of("c", "public/other") == [Attached(elsewhere, 1, None), Attached(elsewhere, 1, "s")]
     assert of("d", NAMESPACE) == [Attached(TOPIC, 1, None)]
     assert of("c", "public/none") == of("e", NAMESPACE) == []
+    has = run.broker.has_attached
+    assert all(has("c", each) for each in (*of("c", NAMESPACE), *of("c", "public/other")))
+    assert has("c", Attached(TOPIC, 1, "whatever"))
+    for topic, number, subscription in (
+        (TOPIC, 3, None),
+        (TOPIC, 2, ""),
+        (elsewhere, 3, ""),
+        ("persistent://public/default/none", 1, None),
+    ):
+        assert not has("c", Attached(topic, number, subscription))
+    assert not has("e", Attached(TOPIC, 1, None))

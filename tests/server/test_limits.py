@@ -591,6 +591,74 @@ def test_what_is_refused_is_not_open() -> None:
     run(work, Limits(opened=10))
 
 
+@pytest.mark.parametrize(
+    "trick", ["a refused request", "an answer to another command", "an answer of the server's own"]
+)
+def test_what_is_open_counts_whatever_numbers_its_requests_have(trick: str) -> None:
+    """A client may give several requests one number. The answer to another one is none to the request that opened a consumer, or would close
+    it: the consumer stays open, and counts."""
+
+    def subscribe(consumer: int, request: int, name: str) -> bytes:
+        fields = {"topic": TOPIC, "subscription": name, "subType": "Shared", "consumer_id": consumer, "request_id": request}  # fmt: skip
+        return encode("SUBSCRIBE", fields)
+
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        broker = server.engine.folded  # type: ignore[attr-defined]
+        before = len(broker.topic(TOPIC).consumer_handles)
+        wire.protocol.data_received(subscribe(98, 1, "many"))  # so that no other one can end the subscription
+        await rest(server)
+        for number in range(100, 120):
+            match trick:
+                case "a refused request":
+                    wire.protocol.data_received(subscribe(99, number, "pulsar.dedup") + subscribe(number, number, "many"))  # fmt: skip
+                case "an answer to another command":
+                    seek = encode(
+                        "SEEK", {"consumer_id": 99, "request_id": number, "message_publish_time": 1}
+                    )
+                    wire.protocol.data_received(seek + subscribe(number, number, "many"))
+                case _:
+                    wire.protocol.data_received(subscribe(number, number, "many"))
+                    await rest(server)
+                    unsubscribe = encode("UNSUBSCRIBE", {"consumer_id": number, "request_id": 9})
+                    wire.protocol.data_received(unsubscribe + encode("WATCH_TOPIC_LIST_CLOSE", {"watcher_id": 1, "request_id": 9}))  # fmt: skip
+            await rest(server)
+        held = len(broker.topic(TOPIC).consumer_handles) - before
+        assert held == 21
+        assert len(wire.protocol._requests) >= held
+        assert server.names > 20 * 20
+
+    run(work)
+
+
+def test_an_id_is_that_of_one_producer_or_consumer() -> None:
+    """A client that used one for any number of topics would have any number of consumers. As in Pulsar, no second one appears."""
+
+    async def work(server: BinaryServer) -> None:
+        wire = await opened(server)
+        wire.read()
+        broker = server.engine.folded  # type: ignore[attr-defined]
+        before = broker.topic_names()
+        for number, cmd in enumerate(("PRODUCER", "SUBSCRIBE") * 10):
+            topic = f"persistent://public/default/other-{number}"
+            wire.protocol.data_received(
+                encode(cmd, {**least(COMMANDS[cmd]), "topic": topic, "request_id": 50 + number})
+            )
+        await rest(server)
+        answers = [(each.cmd, each.fields.get("error"), each.fields.get("message")) for each in map(decode, FrameReader().feed(wire.read()))]  # fmt: skip
+        assert answers == [
+            ("ERROR", "ServiceNotReady", f"{kind} is already present on the connection") for kind in ("Producer", "Consumer") * 10
+        ]  # fmt: skip
+        assert broker.topic_names() == before
+        for cmd, kind in (("CLOSE_PRODUCER", "producer"), ("CLOSE_CONSUMER", "consumer")):
+            wire.protocol.data_received(encode(cmd, {f"{kind}_id": 1, "request_id": 1}))
+        wire.protocol.data_received(encode("SUBSCRIBE", {**least(COMMANDS["SUBSCRIBE"]), "topic": topic}))
+        await rest(server)
+        assert topic in broker.topic_names()
+
+    run(work)
+
+
 @pytest.mark.parametrize("asked", ["GET_TOPICS_OF_NAMESPACE", "WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST again"])
 def test_the_topics_of_a_namespace_are_listed_once_until_one_comes_or_goes(
     asked: str, monkeypatch: pytest.MonkeyPatch

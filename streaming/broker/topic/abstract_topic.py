@@ -113,6 +113,14 @@ class AbstractTopic(msgspec.Struct, array_like=True, dict=True):
             or self.access.holds(connection)
         )
 
+    def has_attached(self, connection: str, attached: Attached) -> bool:
+        """Does the topic have this producer or consumer of a connection? Its subscription may be another one."""
+        if attached.subscription is not None:
+            return self.consumer_handles.get(connection, attached.id) is not None
+        return self.producer_handles.get(connection, attached.id) is not None or self.access.awaits_answer(
+            connection, attached.id
+        )
+
     def attached(self, connection: str) -> Iterator[Attached]:
         """The producers and consumers of a connection."""
         for id_ in (*self.producer_handles.of(connection), *self.access.waiting_of(connection)):
