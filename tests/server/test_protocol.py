@@ -192,8 +192,9 @@ def test_watchers_are_told_apart_and_closed() -> None:
     run(work)
 
 
-def test_the_first_message_of_a_new_topic_reaches_who_watches_it() -> None:
+def test_the_first_message_of_a_new_topic_reaches_who_watches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer is not told that it is ready before the watchers have subscribed, as on a real broker, whose topic takes longer."""
+    monkeypatch.setattr(topic_watchers, "HEAD_START", 1000.0)
 
     async def work(scene: Scene) -> None:
         peer, other = await watching(scene), await scene.connected()
