@@ -153,6 +153,12 @@ def test_acknowledgements_of_several_topics_go_to_the_right_one(broker: Running)
         assert payload(client.recv(timeout=20)) == "two"
 
 
+def test_a_pattern_that_is_none_is_refused(broker: Running) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        opened(broker, "v3/consumer/s?topicsPattern=(")
+    assert refused.value.response.status_code == 400
+
+
 def test_a_chunked_message_comes_again_as_a_whole(broker: Running) -> None:
     topic, text = "persistent://public/default/chunked", b"x" * 1_500_000
     with broker.client() as client:

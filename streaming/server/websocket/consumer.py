@@ -26,7 +26,7 @@ from streaming.server.websocket.messages import (
     delivered,
     encryption_context,
 )
-from streaming.server.websocket.parameters import ConsumerOptions, ProducerOptions
+from streaming.server.websocket.parameters import BadParameter, ConsumerOptions, ProducerOptions
 from streaming.server.websocket.producer import TopicProducer, partitions
 
 _Json = dict[str, Any]
@@ -364,12 +364,16 @@ class WebSocketConsumer:
             raise
 
     async def open_pattern(self, pattern: str) -> None:
-        """Subscribe to all topics that match a pattern, and to those that come. Raises `NotGranted`."""
+        """Subscribe to all topics that match a pattern, and to those that come. Raises `NotGranted`, `BadParameter`."""
         self._is_multiple = True
         namespace = namespace_of(pattern)
         asked = {"namespace": namespace, "mode": "PERSISTENT"}
         found = (await self.client.ask("GET_TOPICS_OF_NAMESPACE", asked)).fields.get("topics", [])
-        for topic in _matching(pattern, found):
+        try:
+            topics = _matching(pattern, found)
+        except ValueError as error:
+            raise BadParameter(str(error)) from None
+        for topic in topics:
             await self._subscribe(topic)
         await self.client.watch_topics(namespace, pattern.partition("://")[2], self._change_topics)
 
