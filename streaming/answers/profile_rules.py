@@ -106,7 +106,7 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         why=_ARTICLE,
     ),
     "closesOnAckOfNoEntry": ProfileRule(
-        "An ack of the message id -1:-1 costs the client its connection, or has no effect.",
+        "An individual ack of the message id -1:-1 costs the client its connection, or has no effect.",
         ("A29", "D12"),
         (("2.10.5", "raw_cum_shared"),),
     ),
@@ -333,6 +333,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
     "lastMessageIdOfTerminatedCloses": ProfileRule(
         "A client that asks for the last message of a terminated topic that was loaded again loses its connection, or gets an error.",
         ("A50",),
+        why=_NOT_RECORDED,
+    ),
+    "forceUnsubscribes": ProfileRule(
+        "A consumer that unsubscribes by force takes the subscription from the others, or gets an error.",
+        ("A52", "D27"),
         why=_NOT_RECORDED,
     ),
     "unsubscribeOfReaderFails": ProfileRule(

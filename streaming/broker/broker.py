@@ -488,10 +488,10 @@ class Broker:
             def delete(force: bool) -> bool:
                 return self._delete_partitions(name, force)
 
-            topics = partitioned_topics.Surroundings(
+            around = partitioned_topics.Surroundings(
                 exists, delete, lambda count: self._has_room(name, count)
             )
-            partitioned_topics.call_partitions(ctx, name, command, topics)
+            partitioned_topics.call_partitions(ctx, name, command, around)
             return None
         if (
             isinstance(command, c.Admin)

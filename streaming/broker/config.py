@@ -508,9 +508,11 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """A consumer that is refused because of maxConsumersPerTopic has created its subscription, which stays (2.10). If false, it is refused
     before (3.0)."""
     closesOnAckOfNoEntry: bool = False
-    """An ACK of the message id `-1:-1` closes the connection (3.0). If false, it has no effect (4.0)."""
+    """An individual ACK of the message id `-1:-1` closes the connection (3.0). If false, it has no effect (4.0)."""
     unsubscribeOfReaderFails: bool = False
     """UNSUBSCRIBE of a reader, which goes with it, is answered by PersistenceError (2.10). If false, by Success (3.0)."""
+    forceUnsubscribes: bool = True
+    """UNSUBSCRIBE with `force` takes the subscription from other consumers, too (4.0). If false, it is refused as one without (3.0)."""
     lastMessageIdOfTerminatedCloses: bool = False
     """GET_LAST_MESSAGE_ID on a terminated topic without an open ledger (opensLedgerOfTerminated) closes the connection (2.10). If false, it is
     answered by UnknownError (3.0)."""
@@ -736,6 +738,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "unblocksConsumerOneAckLate": True,
     "passedEntriesStayPending": True,
     "closesOnAckOfNoEntry": True,
+    "forceUnsubscribes": False,
     "passedBatchesAreForgotten": True,
     "opensLedgerOfTerminated": False,
     "useRecreatesPartitions": False,

@@ -220,6 +220,14 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         ],
         "4.0", "4.2", {"other_stats": "msgOutCounter"},
     ),
+    "forceUnsubscribes": (
+        [
+            subscribe(type_="Shared"),
+            subscribe(type_="Shared", consumer_id=2),
+            (1, T, {"command": "UNSUBSCRIBE", "connection": "s", "consumer_id": 1, "request_id": 2, "force": True}),
+        ],
+        "3.0", "4.0", {"open_loop_baseline": "attempting to unsubscribe"},
+    ),
     "unsubscribeOfReaderFails": (
         [
             subscribe(durable=False),

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from schemas.commands import IntRange, KeySharedMeta, Profile
+from schemas.commands import IntRange, KeySharedMeta, Profile, Unsubscribe
 from schemas.effects import (
     AckResponse,
     ActiveConsumerChange,
@@ -977,3 +977,27 @@ def test_closes_on_ack_of_no_entry() -> None:
     before, after = older(log)
     assert before[0] is CloseConnection
     assert after == [AckResponse]
+
+
+@pytest.mark.feature("D2", "I2")
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_force_unsubscribes(domain: str) -> None:
+    topic = f"{domain}://public/default/t"
+
+    def log(run: Run) -> list[str]:
+        for id_ in (1, 2):
+            run.subscribe("s", "Shared", id_=id_, topic=topic)
+        command = Unsubscribe(connection="s", consumer_id=1, request_id=9, force=True)
+        return [type(effect).__name__ for effect in run.do(command, topic)][-1:]
+
+    assert older(log) == (["Error"], ["Success"])
+
+
+@pytest.mark.feature("D2", "I2")
+def test_does_not_close_on_a_cumulative_ack_of_no_entry() -> None:
+    def log(run: Run) -> list[type[Effect]]:
+        run.subscribe("s", permits=10)
+        acked = run.ack("s", (2**64 - 1, 2**64 - 1), cumulative=True, request_id=7)
+        return [type(effect) for effect in acked]
+
+    assert older(log) == ([AckResponse], [AckResponse])

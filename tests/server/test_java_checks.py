@@ -8,7 +8,7 @@ import pytest
 
 from streaming.runtime.jars import JarsUnavailableError
 from tests.beside.checks import SETTINGS, compiled, differences, judged, parsed, recorded, seen
-from tests.server.conftest import PROFILE, running
+from tests.server.conftest import PROFILE, STANDALONE_SETTINGS, running
 
 pytestmark = [pytest.mark.feature("A1", "E8", "K1", "K2")]
 
@@ -40,7 +40,7 @@ def test_the_java_client_sees_what_it_saw_of_a_real_broker(tmp_path: Path) -> No
     there = parsed(recorded().read_text())
     assert len(there) > 370
     settings: dict[str, Any] = {name: json.loads(value) for name, value in SETTINGS.items()}
-    with running(**settings) as broker:
+    with running(**STANDALONE_SETTINGS, **settings) as broker:
         assert broker.server.admin_url is not None
         here = seen(program, broker.server.admin_url, broker.service_url)
     wrong, _ = judged(differences(there, here))

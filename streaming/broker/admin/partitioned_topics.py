@@ -99,7 +99,7 @@ TOO_MANY_TOPICS = "Exceed maximum number of topics in namespace."
 
 
 class Surroundings(NamedTuple):
-    """What the broker knows of a partitioned topic's surroundings.
+    """What a call on partitions needs of the rest of the broker.
 
     `exists`: there is a topic of that name. `delete` deletes the partitions, by force or only those that nobody uses; it
     returns whether none is left. `has_room`: whether the namespace may have so many more topics.
@@ -110,12 +110,12 @@ class Surroundings(NamedTuple):
     has_room: Callable[[int], bool]
 
 
-def call_partitions(ctx: Context, name: str, command: Admin, topics: Surroundings) -> None:
+def call_partitions(ctx: Context, name: str, command: Admin, around: Surroundings) -> None:
     """Answer a call on the number of partitions: it is asked for, set, raised, or the partitioned topic is deleted."""
     found = CALLS.find(command.method, call_of(command))
     assert found is not None  # there is one of each method
     handler, _ = found
-    answer(ctx, name, command, lambda: handler(ctx, name, command, topics))
+    answer(ctx, name, command, lambda: handler(ctx, name, command, around))
 
 
 def forget(ctx: Context, name: str) -> None:
@@ -128,38 +128,38 @@ def forget(ctx: Context, name: str) -> None:
     ctx.policies_changed()
 
 
-def _get(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
+def _get(ctx: Context, name: str, command: Admin, around: Surroundings) -> AdminAnswer:
     """The number of partitions, 0 for a topic that is not partitioned."""
     now = ctx.partitioned.get(name)
-    if now is None and not topics.exists and flag(command.path, "checkAllowAutoCreation"):
+    if now is None and not around.exists and flag(command.path, "checkAllowAutoCreation"):
         try:
             now = create_by_use(ctx, name)
         except BrokerError as error:
             raise AdminError(412, str(error)) from None
-    elif now is None and not topics.exists:
+    elif now is None and not around.exists:
         raise AdminError(404, f"Topic {name} not found")
     kept = ctx.partitioned_topics.get(name, PartitionedTopic()).properties
     shown = {"properties": kept} if kept else {}
     return 200, {"partitions": now or 0, "deleted": False, **shown}
 
 
-def _delete(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
+def _delete(ctx: Context, name: str, command: Admin, around: Surroundings) -> AdminAnswer:
     """Delete a partitioned topic. With `?force=true`, also partitions that have producers or consumers. Without it, those stay,
     and the answer is 412; each ingress partition decides on its own partitions."""
     if name not in ctx.partitioned:
-        if topics.exists:
+        if around.exists:
             raise AdminError(
                 409,
                 f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete.",
             )
         raise AdminError(404, f"Topic {name} not found.")
-    if not topics.delete(flag(command.path, "force")):
+    if not around.delete(flag(command.path, "force")):
         raise AdminError(*IN_USE)
     forget(ctx, name)
     return 204, None
 
 
-def _create(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
+def _create(ctx: Context, name: str, command: Admin, around: Surroundings) -> AdminAnswer:
     """Create a partitioned topic. The body is the number of partitions, or an object with `partitions` and `properties`."""
     count, properties = _metadata(command.body)
     if PARTITION.fullmatch(name):
@@ -168,14 +168,14 @@ def _create(ctx: Context, name: str, command: Admin, topics: Surroundings) -> Ad
         raise AdminError(406, "Number of partitions should be more than 0")
     if count > (most := ctx.config.most_partitions):
         raise AdminError(406, f"Number of partitions should be less than or equal to {most}")
-    if not topics.has_room(count):
+    if not around.has_room(count):
         raise AdminError(412, TOO_MANY_TOPICS)
-    if topics.exists or name in ctx.partitioned:
+    if around.exists or name in ctx.partitioned:
         raise AdminError(*EXISTS)
     return _set(ctx, name, count, properties)
 
 
-def _update(ctx: Context, name: str, command: Admin, topics: Surroundings) -> AdminAnswer:
+def _update(ctx: Context, name: str, command: Admin, around: Surroundings) -> AdminAnswer:
     """Give a partitioned topic more partitions. The body is the new number of partitions. Like Pulsar, `magnetar serve` then gives each
     partition the durable subscriptions of the first one, at its first message; a log has a PUT for each of these."""
     count, properties = _metadata(command.body)

@@ -174,7 +174,7 @@ def unsubscribe(ctx: Context, topic: NonPersistentTopic, command: Unsubscribe) -
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
         return
     subscription, consumer = found
-    if len(subscription.consumers) > 1 and not command.force:
+    if len(subscription.consumers) > 1 and not (command.force and ctx.config.forceUnsubscribes):
         cause = "Unconnected or shared consumer attempting to unsubscribe"
         _error(ctx, topic, command, "MetadataError", cause)
         return

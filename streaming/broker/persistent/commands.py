@@ -73,8 +73,10 @@ def _ack(ctx: Context, topic: PersistentTopic, command: c.Ack) -> None:
     name = topic.consumer_handles.get(command.connection, command.consumer_id)
     if name is None:
         return  # dropped without an answer, even with a request id (docs/rules/protocol.md §15)
-    if ctx.config.closesOnAckOfNoEntry and any(
-        from_wire(each.ledgerId, each.entryId) == EARLIEST for each in command.message_id
+    if (
+        ctx.config.closesOnAckOfNoEntry
+        and command.ack_type == "Individual"
+        and any(from_wire(each.ledgerId, each.entryId) == EARLIEST for each in command.message_id)
     ):
         ctx.close_connection(topic.name, command.connection, "ACK of the message id -1:-1")
         return

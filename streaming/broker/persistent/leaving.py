@@ -129,11 +129,12 @@ def unsubscribe(ctx: Context, topic: PersistentTopic, command: Unsubscribe) -> N
         subscription.dispatcher,
     )
     assert dispatcher is not None
-    if not command.force and not dispatcher.can_unsubscribe(subscription.consumers, caller):
+    force = command.force and ctx.config.forceUnsubscribes
+    if not force and not dispatcher.can_unsubscribe(subscription.consumers, caller):
         cause = "Unconnected or shared consumer attempting to unsubscribe"
         ctx.emit(Error(topic.name, command.connection, command.request_id, "MetadataError", cause))
         return
-    if not command.force:
+    if not force:
         subscription.consumers.remove(caller)
         _forget(ctx, topic, subscription, caller)
     delete(ctx, topic, subscription, "unsubscribed")

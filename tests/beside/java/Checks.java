@@ -107,6 +107,7 @@ public class Checks {
     {"\\bstandalone-\\d+-\\d+\\b", "PRODUCER"},
     {"@[0-9a-f]{5,}\\b", "@HASH"},
     {"(consumer |consumerName='?)\\w{5}\\b", "$1NAME"},
+    {"MultiTopicsConsumer-\\w{5}\\b", "MultiTopicsConsumer-NAME"},
     {"\\breader-[0-9a-f]{10}\\b", "reader-HASH"},
     {"\\b\\d+:(-?\\d+)\\b", "LEDGER:$1"},
     // Names of classes, traces of stacks, pages of the web server, and what Avro says.
