@@ -1,14 +1,13 @@
 """What the official Java client sees of a server, beside what it saw of a real broker (`tests/beside/checks.py`)."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from streaming.runtime.jars import JarsUnavailableError
 from tests.beside.checks import SETTINGS, compiled, differences, judged, parsed, recorded, seen
-from tests.server.conftest import PROFILE, STANDALONE_SETTINGS, running
+from tests.beside.sides import magnetar
+from tests.server.conftest import PROFILE
 
 pytestmark = [pytest.mark.feature("A1", "E8", "K1", "K2")]
 
@@ -34,14 +33,14 @@ def test_the_java_client_sees_what_it_saw_of_a_real_broker(tmp_path: Path) -> No
     if PROFILE != "4.x":
         pytest.skip("recorded with 4.0.7 alone")
     try:
-        program = compiled(tmp_path)
+        classes = tmp_path / "classes"
+        classes.mkdir()
+        program = compiled(classes)
     except JarsUnavailableError as error:
         pytest.skip(str(error))
     there = parsed(recorded().read_text())
     assert len(there) > 370
-    settings: dict[str, Any] = {name: json.loads(value) for name, value in SETTINGS.items()}
-    with running(**STANDALONE_SETTINGS, **settings) as broker:
-        assert broker.server.admin_url is not None
-        here = seen(program, broker.server.admin_url, broker.service_url)
+    with magnetar(tmp_path, SETTINGS) as address:
+        here = seen(program, f"http://{address.admin}", f"pulsar://{address.service}")
     wrong, _ = judged(differences(there, here))
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join(wrong[:20])
