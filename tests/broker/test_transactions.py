@@ -263,6 +263,11 @@ def test_a_subscription_may_not_have_too_many_pending_acks(monkeypatch: pytest.M
     assert refused.error == "NotAllowedError"
     run.end(txn)
     assert run.mark_delete("s") == Position(1, 1)
+    other = run.begin(subscription="s")
+    run.publish(3, "q")
+    run.publish(4, "q")
+    assert run.ack_in(other, "s", (1, 2), (1, 4)).error is None
+    assert run.ack_in(other, "s", (1, 5)).error == "NotAllowedError"
 
 
 @pytest.mark.parametrize("id_", [16, 2**40])

@@ -186,7 +186,7 @@ def _of_topic(topic: PersistentTopic, sub: SubscriptionContext) -> Iterator[Verd
     if topic.transactions is not None and topic.transactions.ongoing:
         yield _open_transactions(topic.transactions, sub)
     pending = sub.subscription.pending_acks
-    if pending is not None and (acked := sum(map(len, pending.of_transactions.values()))):
+    if pending is not None and (acked := pending.held):
         text = f"{counted(acked, 'entry')} acked in open transactions: not sent again before these end"
         yield Verdict("pending acks", False, text)
     if not sub.consumers:

@@ -48,12 +48,13 @@ class AckInTransaction(msgspec.Struct, frozen=True):
 
 class PendingAcks(msgspec.Struct, array_like=True):
     """`positions` has all entries with pending acks, `of_transactions` those of each transaction, in the order in which these began to acknowledge: what its acks
-    leave of each. `low_water_marks`: see `TransactionBuffer`."""
+    leave of each; `held`: how many entries these have together. `low_water_marks`: see `TransactionBuffer`."""
 
     positions: dict[Position, PendingPosition] = {}
     of_transactions: dict[TxnID, dict[Position, bytes | None]] = {}
     cumulative: CumulativeAck | None = None
     low_water_marks: dict[int, int] = {}
+    held: int = 0
 
     # -- acks -------------------------------------------------------------------------------------------------------
 
@@ -63,9 +64,10 @@ class PendingAcks(msgspec.Struct, array_like=True):
             self._check(cursor, txn, each)
         own = self.of_transactions.get(txn, {})
         new = {each.position for each in acks if each.position not in own}
-        if sum(map(len, self.of_transactions.values())) + len(new) > MOST_POSITIONS:
+        if self.held + len(new) > MOST_POSITIONS:
             cause = f"open transactions have acknowledged {MOST_POSITIONS:,} entries of the subscription: end some"
             raise BrokerError("NotAllowedError", cause)
+        self.held += len(new)
         if acks:
             own = self.of_transactions.setdefault(txn, own)
         for each in acks:
@@ -170,11 +172,11 @@ class PendingAcks(msgspec.Struct, array_like=True):
 
         quirk: none while another transaction has a cumulative ack.
         """
-        return self.of_transactions.pop(txn, {})
+        return self._take(txn)
 
     def abort(self, txn: TxnID) -> list[Position]:
         """Give up the individual acks of a transaction. Returns the entries."""
-        own = self.of_transactions.pop(txn, {})
+        own = self._take(txn)
         for position, kept in own.items():
             pending = self.positions.get(position)
             if pending is None:
@@ -189,6 +191,11 @@ class PendingAcks(msgspec.Struct, array_like=True):
             else:
                 pending.left = to_bytes(left)
         return list(own)
+
+    def _take(self, txn: TxnID) -> dict[Position, bytes | None]:
+        own = self.of_transactions.pop(txn, {})
+        self.held -= len(own)
+        return own
 
     def note_low_water_mark(self, coordinator: int, mark: int) -> TxnID | None:
         """See `TransactionBuffer.note_low_water_mark`."""
@@ -214,6 +221,7 @@ class PendingAcks(msgspec.Struct, array_like=True):
                     known.left = to_bytes(to_bits(known.left) & to_bits(kept))
             if not own:
                 del self.of_transactions[txn]
+        self.held = sum(map(len, self.of_transactions.values()))
         if self.cumulative is not None and self.cumulative.position <= cursor.mark_delete:
             self.cumulative = None
 

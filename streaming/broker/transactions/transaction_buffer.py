@@ -5,6 +5,7 @@ Writing is in `streaming.broker.persistent.publish.markers`. Up to where consume
 since cursors ask for it.
 """
 
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -99,8 +100,7 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
         ledger.max_read = ledger.previous(next(iter(self.ongoing.values())))
 
     def _trim(self, ledger: ManagedLedger) -> None:
-        """Forget aborted transactions whose marker is in a deleted ledger."""
-        for txn, marker in list(self.aborted.items()):
-            if marker.ledger in ledger.ledgers:
-                break
+        """Forget aborted transactions whose marker is in a deleted ledger. It looks at these, and at one more."""
+        ledgers = ledger.ledgers
+        for txn, _ in [*takewhile(lambda each: each[1].ledger not in ledgers, self.aborted.items())]:
             del self.aborted[txn]
