@@ -153,6 +153,23 @@ def test_acknowledgements_of_several_topics_go_to_the_right_one(broker: Running)
         assert payload(client.recv(timeout=20)) == "two"
 
 
+def test_half_a_character_is_a_question_mark(broker: Running) -> None:
+    half = {
+        "context": "\ud83d",
+        "key": "a\ud83d",
+        "properties": {"\ud83d": "\ud83d"},
+        "replicationClusters": ["\ud83d"],
+    }
+    with closing(opened(broker, CONSUMER.format("half-a-character"))) as client:
+        with closing(opened(broker, PRODUCER.format("half-a-character"))) as producer:
+            producer.send(json.dumps({"payload": "eA==", **half}))
+            assert json.loads(producer.recv(timeout=20))["context"] == "?"
+            producer.send(json.dumps({"context": "\ud83d", "eventTime": "\ud83d", "payload": ""}))
+            assert json.loads(producer.recv(timeout=20))["result"] == "send-error:7"
+        found = json.loads(client.recv(timeout=20))
+    assert (found["key"], found["properties"]) == ("a?", {"?": "?"})
+
+
 def test_a_pattern_that_is_none_is_refused(broker: Running) -> None:
     with pytest.raises(InvalidStatus) as refused:
         opened(broker, "v3/consumer/s?topicsPattern=(")

@@ -104,7 +104,7 @@ def _published(given: _Json, context: str | None) -> ToPublish:
         raise BadJson("properties: expected an object")
     if not isinstance(clusters, list):
         raise BadJson("replicationClusters: expected an array")
-    texts = {name: _text(properties, name) for name in properties}
+    texts = {_encodable(name): _text(properties, name) for name in properties}
     if payload is None:
         raise NotEncoded('Cannot invoke "String.getBytes(java.nio.charset.Charset)" because "src" is null')
     try:
@@ -118,7 +118,7 @@ def _published(given: _Json, context: str | None) -> ToPublish:
         context=context,
         key=key,
         properties={name: value for name, value in texts.items() if value is not None},
-        clusters=tuple(str(each) for each in clusters),
+        clusters=tuple(_encodable(str(each)) for each in clusters),
         event_time=None if event_time is None else parse_time(event_time),
         deliver_at=deliver_at,
         deliver_after=deliver_after,
@@ -214,7 +214,7 @@ def key_of(name: str, value: str, metadata: Mapping[str, str]) -> _Json:
 
 def _json(fields: _Json) -> str:
     present = {name: value for name, value in fields.items() if value is not None}
-    return json.dumps(present, ensure_ascii=False, separators=(",", ":"))
+    return _encodable(json.dumps(present, ensure_ascii=False, separators=(",", ":")))
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -238,9 +238,14 @@ def _text(given: _Json, name: str) -> str | None:
     value = given.get(name)
     if isinstance(value, dict | list):
         raise BadJson(f"{name}: expected a text")
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value)
+    if isinstance(value, str):
+        return _encodable(value)
+    return None if value is None else json.dumps(value)
+
+
+def _encodable(text: str) -> str:
+    """quirk: half of a character outside of the basic plane is a question mark, as Java encodes it."""
+    return text.encode(errors="replace").decode()
 
 
 def _long(given: _Json, name: str) -> int:
