@@ -50,7 +50,8 @@ class Consumer:
 class Consumers:
     """Consumers of a topic. Each operation of a plan is a method, which returns whether there was anything to do.
 
-    `types`: the type of each subscription by its name. `delivered`: every message so far, once.
+    `types`: the type of each subscription by its name. `delivered`: every message so far, once. `txn`: the transaction in which
+    they ack, if any.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Consumers:
         self._sizes: dict[Message, int] = {}  # messages in each entry that was delivered
         self._unacked: dict[tuple[str, Message], int] = {}  # for a batch, the bits of the unacked messages
         self._readers = 0
+        self.txn: Record = {}
         recorder.listeners.append(self._hear)
 
     # -- joining and leaving ----------------------------------------------------------------------------------------
@@ -264,8 +266,10 @@ class Consumers:
             self._recorder.tell(self._of(consumer), "FLOW", consumer_id=consumer.id, messagePermits=permits)
 
     def _ack(self, dice: random.Random, consumer: Consumer, *ids: Record, type_: str = "Individual") -> None:
-        speak = self._recorder.ask if dice.random() < 0.2 else self._recorder.tell
-        speak(self._of(consumer), "ACK", consumer_id=consumer.id, ack_type=type_, message_id=[*ids])
+        speak = self._recorder.ask if dice.random() < 0.2 or self.txn else self._recorder.tell
+        speak(
+            self._of(consumer), "ACK", consumer_id=consumer.id, ack_type=type_, message_id=[*ids], **self.txn
+        )
 
     def _nack(self, consumer: Consumer, messages: list[Message]) -> None:
         self._recorder.tell(

@@ -50,9 +50,10 @@ class Kind(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it does something to the whole broker, so that no other scenario may run at the same time. A broker that cannot delete a
+        """Whether it does something to the whole broker, so that no other scenario may run at the same time, or
+        counts on its order, as ids of transactions do. A broker that cannot delete a
         terminated topic is started again."""
-        return not self.operations.keys().isdisjoint({"restart", "check_quota", "terminate"})
+        return not self.operations.keys().isdisjoint({"restart", "check_quota", "terminate", "begin"})
 
 
 _LEDGERS: dict[str, list[Any]] = {"managedLedgerMaxEntriesPerLedger": [2, 3, 5, 7, 50000],
@@ -134,6 +135,12 @@ KINDS: dict[str, Kind] = {
         {**_LEDGERS, **_READS, "subscriptionKeySharedUseConsistentHashing": [True, False],
          "subscriptionKeySharedConsistentHashingReplicaPoints": [100, 3], "activeConsumerFailoverConsistentHashing": [False, True],
          "preciseTimeBasedBacklogQuotaCheck": [False, True], "maxUnackedMessagesPerConsumer": [50000, 4]},
+    ),
+    "transactions": Kind(
+        {**_SEVERAL, "publish": 3, "ack": 3, "ack_cumulative": 0.5, "begin": 4, "publish_in_one": 5, "batch_in_one": 1, "ack_in_one": 5,
+         "ack_any_in_one": 0.5, "ack_part_in_one": 1, "ack_cumulative_in_one": 1, "commit": 2, "abort": 2, "last_message_id": 1},
+        {"transactionCoordinatorEnabled": [True], "managedLedgerMaxEntriesPerLedger": [3, 7, 50000],
+         "acknowledgmentAtBatchIndexLevelEnabled": [True, True, False]},
     ),
     "old_clients": Kind({**_SEVERAL, **_CURSORS, "terminate": 0.15}, _LEDGERS, protocols=(1, 6, 9, 10, 12, 13, 15, 17, 18, 19)),
 }

@@ -11,7 +11,8 @@ _LARGE = 200_000
 
 
 class Publisher:
-    """A producer for each topic on a connection of its own, the first of the recording.
+    """A producer for each topic on a connection of its own, the first of the recording. `txn`: the transaction in which it
+    publishes, if any.
 
     Each operation of a plan is a method, which returns whether there was anything to do.
     """
@@ -20,6 +21,7 @@ class Publisher:
         self._recorder = recorder
         self._sequence = 0
         self._here: set[int] = set()
+        self.txn: Record = {}
         self.connection = recorder.open()
         recorder.listeners.append(self._hear)
         self.reopen()
@@ -95,10 +97,10 @@ class Publisher:
         if id_ not in self._here:
             self.reopen()
         if id_ in self._here:
-            known = {"producer_name": "p", "sequence_id": self._sequence}
+            known = {"producer_name": "p", "sequence_id": self._sequence, **self.txn}
             self._recorder.publish(
                 self.connection, known | metadata, payload,
-                producer_id=id_, sequence_id=self._sequence, **fields,
+                producer_id=id_, sequence_id=self._sequence, **self.txn, **fields,
             )  # fmt: skip
 
     def _hear(self, record: Record) -> None:

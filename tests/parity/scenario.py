@@ -17,6 +17,7 @@ from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
 from tests.parity.pulsar import LocalPulsar
 from tests.parity.recorder import Recorder
+from tests.parity.transactions import Transactions
 
 _PATIENCE = 3
 """The factor for the usual silences when a difference is confirmed: fewer races matter more than time."""
@@ -128,7 +129,9 @@ def record(
     Raises as `attempt` does.
     """
     domain = "non-persistent" if kind == "non_persistent" else "persistent"
-    recorder = Recorder(pulsar.ports, f"{kind}-{seed}", pulsar.config, domain=domain,
+    # A snapshot of transactions outlives the namespace, and its topic would find it again.
+    name = path.stem if "begin" in KINDS[kind].operations else f"{kind}-{seed}"
+    recorder = Recorder(pulsar.ports, name, pulsar.config, domain=domain,
                         partitions=KINDS[kind].partitions, patience=patience, version=pulsar.version,
                         protocol=protocol(kind, seed))  # fmt: skip
     done: list[Step] = []
@@ -144,6 +147,7 @@ def record(
             if steps is None and len(done) == STEPS:
                 break
         recorder.step("the end")
+        scenario.finish()
         recorder.snapshot()
         recorder.save(path, scenario.description)
     finally:
@@ -166,6 +170,7 @@ class Scenario:
         dice = random.Random(f"{kind} {seed} settings")
         self._recorder, self._pulsar = recorder, pulsar
         types = subscriptions(kind, seed)
+        self._transactions: Transactions | None = None
         if "produce" in KINDS[kind].operations:
             producers = Producers(recorder, dice, deduplicates=kind == "deduplication")
             self._parts: list[object] = [producers]
@@ -179,6 +184,9 @@ class Scenario:
             names, delivered = consumers.names, consumers.delivered
             self._parts = [publisher, consumers]
             self._reopen = publisher.reopen
+            if "begin" in KINDS[kind].operations:
+                self._transactions = Transactions(recorder, publisher, consumers)
+                self._parts.append(self._transactions)
             self.description = f"{', '.join(types.values())}, priorities {priorities}"
         self._parts.append(Administrator(recorder, names, delivered, self._restart, self._reopen))
 
@@ -186,6 +194,11 @@ class Scenario:
         """Run an operation. Returns whether there was anything to do."""
         part = next(part for part in self._parts if hasattr(part, step.operation))
         return bool(getattr(part, step.operation)(random.Random(step.number)))
+
+    def finish(self) -> None:
+        """End what would go on in the next scenario."""
+        if self._transactions is not None:
+            self._transactions.finish()
 
     def _restart(self) -> None:
         self._recorder.restart(self._pulsar)

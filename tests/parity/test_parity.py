@@ -28,6 +28,7 @@ from tests.parity.publisher import Publisher
 from tests.parity.pulsar import LocalPulsar, Ports, has_zookeeper, settings
 from tests.parity.recorder import Recorder, read
 from tests.parity.scenario import Outcome, Recording, hangs, held_to
+from tests.parity.transactions import Transactions, count_from_0
 
 RECORDED = Path(__file__).with_name("recorded")
 """The first operations of some scenarios, and `ack_parts`: a log with acks of parts that nobody checks."""
@@ -59,7 +60,7 @@ def test_the_core_does_what_was_recorded(path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kinds_operations_are_methods(kind: str) -> None:
     operations = KINDS[kind].operations
-    clients = (Producers,) if "produce" in operations else (Publisher, Consumers)
+    clients = (Producers,) if "produce" in operations else (Publisher, Consumers, Transactions)
     parts = (*clients, Administrator)
     assert [
         name for name in operations if sum(callable(getattr(part, name, None)) for part in parts) != 1
@@ -123,6 +124,7 @@ def test_what_affects_the_whole_broker_runs_alone() -> None:
         "holes",
         "policies",
         "settings",
+        "transactions",
         "old_clients",
     ]
 
@@ -259,6 +261,25 @@ def test_a_broker_that_answers_no_message_any_more_hangs(after: list[str], step:
     said += [{"dir": "note", "step": "1 publish"}, *({"dir": "out", "cmd": each} for each in after)]
     assert hangs(Trace({}, said)) == step
     assert hangs(Trace({}, [*said, {"dir": "stats", "internal": {}}])) is None
+
+
+def test_transactions_of_a_recording_count_from_0() -> None:
+    """The coordinator has seen those of earlier scenarios."""
+    id_ = {"txnid_least_bits": 7, "txnid_most_bits": 0}
+    records: list[dict[str, Any]] = [
+        {"dir": "note", "step": "1 begin"},
+        {"cmd": "NEW_TXN_RESPONSE", "fields": {"request_id": 7, "error": "UnknownError"}},
+        {"cmd": "NEW_TXN_RESPONSE", "fields": {"request_id": 8, **id_}},
+        {"cmd": "NEW_TXN_RESPONSE", "fields": {**id_, "txnid_least_bits": 8}},
+        {"cmd": "SEND", "fields": {"sequence_id": 7, **id_}, "metadata": {"sequence_id": 7, **id_}},
+        {"cmd": "ACK_RESPONSE", "fields": {"message": "Transaction:(0,8) [7]"}},
+    ]
+    count_from_0(records)
+    id_["txnid_least_bits"] = 0
+    assert records[2]["fields"] == {"request_id": 8, **id_}
+    assert records[3]["fields"]["txnid_least_bits"] == 1
+    assert records[4]["fields"] == records[4]["metadata"] == {"sequence_id": 7, **id_}
+    assert records[5]["fields"]["message"] == "Transaction:(0,1) [7]"
 
 
 def test_a_field_that_no_broker_is_sure_of_excuses_no_other_difference() -> None:

@@ -275,7 +275,7 @@ def test_a_message_with_a_wrong_checksum_is_refused_in_its_turn() -> None:
     ("cmd", "fields", "answer"),
     [
         ("NEW_TXN", {"request_id": 7}, "ERROR"),
-        ("TC_CLIENT_CONNECT_REQUEST", {"request_id": 7}, "ERROR"),
+        ("TC_CLIENT_CONNECT_REQUEST", {"request_id": 7, "tc_id": 0}, "ERROR"),
     ],
 )
 def test_what_is_not_supported_is_answered(cmd: str, fields: dict[str, Any], answer: str) -> None:

@@ -1,7 +1,7 @@
 """What a topic keeps of transactions: which are open on it, and which were aborted (mirrors `TopicTransactionBuffer` and
 `SingleSnapshotAbortedTxnProcessorImpl`; docs/rules/transactions.md §3, §4).
 
-Writing is in `streaming.broker.persistent.publish.markers`. Up to where consumers may read is in the ledger (`ManagedLedger.max_read`),
+Writing is in `streaming.broker.persistent.publish.publishing`. Up to where consumers may read is in the ledger (`ManagedLedger.max_read`),
 since cursors ask for it.
 """
 
