@@ -126,10 +126,13 @@ def test_pulsars_own_client_speaks_it(broker: Running, tmp_path: Path) -> None:
     talk = Talk(address_of(broker), "cli")
     with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) as consuming:
         talk.call("PUT", "{t}")
-        while talk.call("GET", "{t}/subscriptions") != ["s"]:
-            assert consuming.poll() is None
-        run("produce", "-m", "one,two")
-        consumed, _ = consuming.communicate(timeout=120)
+        try:
+            while talk.call("GET", "{t}/subscriptions") != ["s"]:
+                assert consuming.poll() is None
+            run("produce", "-m", "one,two")
+            consumed, _ = consuming.communicate(timeout=120)
+        finally:
+            consuming.kill()
     for found in (consumed, run("read", "-n", "2", "-m", "earliest")):
         lines = [line for line in found.splitlines() if line.startswith("{")]
         assert [payload(line) for line in lines] == ["one", "two"]
