@@ -1215,6 +1215,10 @@ THEMES: dict[str, Theme] = {
             "retentionCheckIntervalInSeconds": [1, 10],
         },
     ),
+    "unsubscribes": Theme(
+        {L.unsubscribe: 8, L.subscribe: 15}, topics=("a", "non-persistent://public/default/n"), subscriptions=("a", "b"),
+        types=("Shared", "Key_Shared", "Failover"), settings={"forceUnsubscribes": [False, False, True]},
+    ),
 }  # fmt: skip
 
 

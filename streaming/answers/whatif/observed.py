@@ -357,7 +357,7 @@ class OfSubscription:
 
     def sent(self, ledger: int, entry: int, clock: int, redelivery_count: int) -> None:
         """An entry was sent to a consumer."""
-        self._sent.extend((ledger, entry, moment(clock)))
+        self._sent.extend((ledger, entry, clock + _ZERO))  # `moment` of it: this is called for each delivery
         if redelivery_count:  # few have one, so that the column takes little memory
             self._again.extend((ledger, entry, redelivery_count))
 
@@ -808,38 +808,38 @@ class Observer:
             subscription.ack(ack)
 
     def _effects(self, rows: Sequence[e.Row]) -> None:
-        stored: dict[
-            str, list[Sequence[int]]
-        ] = {}  # receipts by topic, to note together; nothing but they and messages came since
+        stored: dict[str, list[Sequence[int]]] = {}  # receipts by topic, to note together; nothing but they and messages came since
+        topic = name = ""  # of the messages at hand
+        seen: list[e.Row] = []
+        found: OfSubscription | None = None
         for row in rows:
             offset, _, clock, effect = row
             kind = type(effect)
             if kind is e.Message:
-                self._message(row, effect)  # type: ignore[arg-type]
+                if effect.ledger_id > 0:
+                    if effect.topic != topic or effect.subscription != name:
+                        topic, name = effect.topic, effect.subscription
+                        of = self.of(topic)
+                        seen, found = of.seen, of.subscriptions.get(name)
+                    seen.append(row)
+                    if found is not None:
+                        found.sent(effect.ledger_id, effect.entry_id, clock, effect.redelivery_count)
             elif kind is e.SendReceipt:
                 self._receipt(offset, clock, effect, stored)  # type: ignore[arg-type]
             elif kind in OBSERVED:
-                topic = getattr(effect, "topic", None) or ""
-                if topic in stored:
-                    self.plain(topic, PlainReceipts(*np.array(stored.pop(topic)).T))
+                topic = name = ""
+                of_topic = getattr(effect, "topic", None) or ""
+                if of_topic in stored:
+                    self.plain(of_topic, PlainReceipts(*np.array(stored.pop(of_topic)).T))
                 if kind in _OTHERS:
                     getattr(self, _OTHERS[kind])(row, effect)
                 elif kind is e.AdminResponse:
-                    self.of(topic)
+                    self.of(of_topic)
                     self.admin_answers[offset] = effect  # type: ignore[assignment]
                 else:
-                    self.of(topic).seen.append(row)
-        for topic, receipts in stored.items():
-            self.plain(topic, PlainReceipts(*np.array(receipts).T))
-
-    def _message(self, row: e.Row, effect: e.Message) -> None:
-        if effect.ledger_id <= 0:
-            return
-        of = self.of(effect.topic)
-        found = of.subscriptions.get(effect.subscription)
-        if found is not None:
-            found.sent(effect.ledger_id, effect.entry_id, row.clock, effect.redelivery_count)
-        of.seen.append(row)
+                    self.of(of_topic).seen.append(row)
+        for of_topic, receipts in stored.items():
+            self.plain(of_topic, PlainReceipts(*np.array(receipts).T))
 
     def _receipt(
         self, offset: int, clock: int, effect: e.SendReceipt, stored: dict[str, list[Sequence[int]]]

@@ -226,6 +226,7 @@ class Receiving extends Checks {
     });
     checks.put("consumer/properties", s -> {
       consumer(s.topic).consumerName("c").property("team", "blue").priorityLevel(3).subscribe();
+      until(() -> admin.topics().getStats(s.topic).getSubscriptions().get("s").getConsumers().get(0).getAvailablePermits() > 0);
       var found = admin.topics().getStats(s.topic).getSubscriptions().get("s").getConsumers().get(0);
       s.is("metadata", found.getMetadata());
       s.is("name", found.getConsumerName());
