@@ -299,10 +299,6 @@ class _Replay(ABC):
     progress: Progress | None
     seconds: float = field(default=0.0, init=False)
 
-    def __post_init__(self) -> None:
-        if self.log.partitions > 1 and self.broker is Broker:
-            self.broker = OneOfSeveral
-
     @abstractmethod
     def fold(
         self, folder: Path, store: LedgerStore, sinks: list[Sink], broker: BrokerType, on_batch: OnBatch
@@ -327,7 +323,8 @@ class _Replay(ABC):
         shift = self.log.pin()
         self.aside = {_shifted(at, shift): why for at, why in self.aside.items()}
         store, sinks = _sinks(self.out, gates=self.gates)
-        broker = translation or self.broker
+        several = self.log.partitions > 1 and self.broker is Broker
+        broker = translation or (OneOfSeveral if several else self.broker)
         states = self.fold(
             self.out, store, sinks, broker, lambda batch_id, own: done(total * twice + batch_id + 1, own)
         )
