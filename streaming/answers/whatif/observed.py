@@ -808,10 +808,13 @@ class Observer:
             subscription.ack(ack)
 
     def _effects(self, rows: Sequence[e.Row]) -> None:
-        stored: dict[str, list[Sequence[int]]] = {}  # receipts by topic, to note together; nothing but they and messages came since
+        stored: dict[
+            str, list[Sequence[int]]
+        ] = {}  # receipts by topic, to note together; nothing but they and messages came since
         topic = name = ""  # of the messages at hand
         seen: list[e.Row] = []
         found: OfSubscription | None = None
+        effect: Any
         for row in rows:
             offset, _, clock, effect = row
             kind = type(effect)
@@ -825,7 +828,7 @@ class Observer:
                     if found is not None:
                         found.sent(effect.ledger_id, effect.entry_id, clock, effect.redelivery_count)
             elif kind is e.SendReceipt:
-                self._receipt(offset, clock, effect, stored)  # type: ignore[arg-type]
+                self._receipt(offset, clock, effect, stored)
             elif kind in OBSERVED:
                 topic = name = ""
                 of_topic = getattr(effect, "topic", None) or ""
@@ -835,7 +838,7 @@ class Observer:
                     getattr(self, _OTHERS[kind])(row, effect)
                 elif kind is e.AdminResponse:
                     self.of(of_topic)
-                    self.admin_answers[offset] = effect  # type: ignore[assignment]
+                    self.admin_answers[offset] = effect
                 else:
                     self.of(of_topic).seen.append(row)
         for of_topic, receipts in stored.items():
