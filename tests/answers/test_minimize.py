@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import cProfile
 import json
 import signal
 import subprocess
@@ -321,6 +322,18 @@ def test_the_command_writes_a_log_and_a_test_that_passes(source: str, tmp_path: 
         command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2]
     )
     assert tested.returncode == 0, tested.stdout
+
+
+def test_a_fold_costs_what_happens_and_not_what_the_backlog_has() -> None:
+    def calls(count: int) -> int:
+        subscribe = {"command": "SUBSCRIBE", "connection": "c", "consumer_id": 1, "request_id": 1, "subscription": "s"}  # fmt: skip
+        sent = ({"producer": "p", "sequence_id": number, "payload": "x"} for number in range(count))
+        lines = [json.dumps({"timestamp": 1, "topic": TOPIC} | each).encode() for each in (subscribe, *sent)]
+        commands, profile = commands_of(read_lines(lines, "the log")), cProfile.Profile()
+        profile.runcall(subject._fold, commands)
+        return sum(each.callcount for each in profile.getstats())
+
+    assert calls(800) < 5 * calls(200)
 
 
 def test_one_that_is_stopped_gives_the_smallest_log_so_far() -> None:

@@ -66,19 +66,30 @@ class LogCommand(NamedTuple):
 
 class FoldedLog(NamedTuple):
     """What became of a log. `commands`: as they were folded. `rows` by command. `entries`: the position of each entry by the
-    number of the record that wrote it, and by topic."""
+    number of the record that wrote it, and by topic. `stop`: asked again and again, see `minimize`."""
 
     commands: list[LogCommand]
     rows: list[list[Row]]
     broker: Broker
     entries: dict[str, dict[int, Position]]
-    violations: list[Violation]
-    monitor: Monitor
+    stop: Callable[[], bool] = _never
 
     @property
     def effects(self) -> list[Any]:
         """All effects, in order."""
         return [row.effect for rows in self.rows for row in rows]
+
+    def judged(self) -> tuple[list[Violation], World]:
+        """The invariants that the log violates, apart from ``starved``, and the world at its end. A monitor looks at the whole backlog after each
+        command. Raises `_Stopped`."""
+        monitor, found = Monitor(), list[Violation]()
+        broker = Broker(0, monitor)
+        for each in self.commands:
+            if self.stop():
+                raise _Stopped
+            broker.apply(broker.offset + 1, each.timestamp, each.topic, each.command, to_binary(each.command))
+            found += monitor.observe(each.topic, each.command, broker.take(), broker)
+        return found, World.decode(broker.encode(), monitor.encode())
 
 
 FoldLog = Callable[[str | None], FoldedLog]
@@ -204,10 +215,9 @@ class Violates(NamedTuple):
 
     def shape(self, fold: FoldLog) -> Hashable | None:
         """The topic and the subscription."""
-        folded = fold(None)
-        found = folded.violations
+        found, world = fold(None).judged()
         if self.invariant == "starved":
-            starved = World.decode(folded.broker.encode(), folded.monitor.encode()).starved()
+            starved = world.starved()
             found = [] if starved is None else [starved]
         return next((each[:3] for each in found if each.invariant == self.invariant), None)
 
@@ -594,10 +604,8 @@ def _fold(
     commands: Sequence[LogCommand], profile: str | None = None, stop: Callable[[], bool] = _never
 ) -> FoldedLog:
     """Folds commands of a whole log. Their positions are those of the whole log. Raises `_Stopped`."""
-    monitor = Monitor()
-    broker = Broker(0, monitor)
+    broker = Broker()
     names, kept, all_rows = _Names(), list[LogCommand](), list[list[Row]]()
-    violations: list[Violation] = []
     if profile is not None and not any(_configures(each.command) for each in commands):
         broker.apply(0, commands[0].timestamp if commands else 0, None, c.BrokerConfig(profile=profile), b"")  # type: ignore[arg-type]
         broker.take()
@@ -612,8 +620,7 @@ def _fold(
         names.sent(each)
         broker.apply(broker.offset + 1, each.timestamp, each.topic, command, to_binary(command))
         rows = broker.take()
-        violations += monitor.observe(each.topic, command, rows, broker)
         names.stored(rows)
         kept.append(each._replace(command=command))
         all_rows.append(rows)
-    return FoldedLog(kept, all_rows, broker, names.entries, violations, monitor)
+    return FoldedLog(kept, all_rows, broker, names.entries, stop)
