@@ -36,6 +36,7 @@ from streaming.broker.entries import NoEntries
 from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.position import Position
 from streaming.broker.transactions import coordinator, pending_acks
+from streaming.broker.transactions.transaction_buffer import TxnID
 from tests.broker.kit import TOPIC, Run, of, one, response
 
 COORDINATOR = f"{COORDINATOR_ASSIGN}-partition-0"
@@ -398,3 +399,25 @@ def test_explain_says_what_an_open_transaction_holds_back() -> None:
     stats = response(run.admin("GET", "/stats"))
     assert [stats[name] for name in ("ongoingTxnCount", "committedTxnCount", "abortedTxnCount")] == [0, 1, 1]
     assert "open transaction" not in {each.decider for each in run.broker.delivery(TOPIC, "s").verdicts}
+
+
+@pytest.mark.parametrize(("behind", "first"), [(0, (3, 0)), (4, None)])
+def test_a_topic_finds_an_open_transaction_in_the_ledgers_that_are_left(
+    behind: int, first: tuple[int, int] | None
+) -> None:
+    """Nobody has subscribed, so that full ledgers are deleted. The coordinator does not know the topic, and never ends it there."""
+    run = Transacting(managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
+    txn = run.begin(topic=None)
+    for sequence_id in range(5):
+        run.send_in(txn, sequence_id)
+    for sequence_id in range(behind):
+        run.publish(sequence_id, "q")
+    run.end(txn, "ABORT")
+    assert run.topic.transactions is not None
+    assert run.topic.transactions.ongoing == {(0, 0): (1, 0)}
+    assert len(run.topic.transactions.later[TxnID(0, 0)]) == 1, "no deleted ledger is kept"
+    run.do(Restart(), None)
+    run.subscribe("s", permits=10)
+    found = run.topic.transactions
+    assert (found.ongoing, found.later) == ({} if first is None else {(0, 0): first}, {})
+    assert entries(run.publish(9, "q")) == ([0] if first is None else [])

@@ -259,8 +259,6 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
                 topic.name, cursor.name, acked, mark_delete, cursor.mark_delete, backlog, recovered=True
             )
     _reopen_compacted(ctx, topic)
-    if topic.transactions is not None:
-        topic.transactions.reopen(ledger)
     for subscription in topic.subscriptions.values():
         if subscription.pending_acks is not None:
             subscription.pending_acks.reopen(topic.cursors[subscription.name])
@@ -280,6 +278,8 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
         or min(keys) < min(cursor.key for cursor in topic.cursors.values())
     ):
         trim(ctx, topic)
+    if topic.transactions is not None:  # which are found in what is left
+        topic.transactions.reopen(ledger)
 
 
 def _reopen_compacted(ctx: Context, topic: PersistentTopic) -> None:

@@ -28,7 +28,8 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
     """`ongoing`: the first entry of each transaction that is open on the topic, by the order in which they began here. `aborted`: the position of the
     marker of each that was aborted, as long as the topic has that ledger. `low_water_marks`: by coordinator, up to which number all have ended, as far as the topic has
     heard. `ready`: the topic has had a message of a transaction. `committed`, `rolled_back`: how many ended on the topic since it was loaded.
-    `failed`: why the first message of a transaction was refused since then; empty: none was.
+    `failed`: why the first message of a transaction was refused since then; empty: none was. `later`: the first entry of an open transaction
+    in each further ledger, which the topic needs when it is loaded without the earlier ledgers.
     """
 
     ongoing: dict[TxnID, Position] = {}
@@ -38,6 +39,7 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
     committed: int = 0
     rolled_back: int = 0
     failed: str = ""
+    later: dict[TxnID, list[Position]] = {}
 
     def refusal(self, txn: TxnID) -> str:
         """Why the topic takes no message of a transaction that it knows to have ended. Empty: it takes it.
@@ -57,6 +59,12 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
         if txn not in self.ongoing and txn not in self.aborted:
             self.ongoing[txn] = position
             self._hold_back(ledger)
+        elif txn in self.ongoing and position.ledger > self._last(txn).ledger:
+            kept = [each for each in self.later.get(txn, ()) if each.ledger in ledger.ledgers]
+            self.later[txn] = [*kept, position]
+
+    def _last(self, txn: TxnID) -> Position:
+        return self.later[txn][-1] if txn in self.later else self.ongoing[txn]
 
     def published(self, ledger: ManagedLedger, position: Position) -> None:
         """A message outside of transactions was stored."""
@@ -71,6 +79,7 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
             self.rolled_back += 1
             self.aborted[txn] = marker
         self.ongoing.pop(txn, None)
+        self.later.pop(txn, None)
         if self.ongoing:
             self._hold_back(ledger)
         else:
@@ -91,6 +100,7 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
         self.low_water_marks = {}
         self.committed = self.rolled_back = 0
         self.failed = ""
+        self._forget_deleted(ledger)
         if self.ongoing:
             self._hold_back(ledger)
         else:
@@ -98,6 +108,15 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
 
     def _hold_back(self, ledger: ManagedLedger) -> None:
         ledger.max_read = ledger.previous(next(iter(self.ongoing.values())))
+
+    def _forget_deleted(self, ledger: ManagedLedger) -> None:
+        """Of an open transaction, count only what is in ledgers that the topic still has, in this order."""
+        found = dict[TxnID, list[Position]]()
+        for txn, first in self.ongoing.items():
+            if left := [each for each in (first, *self.later.get(txn, ())) if each.ledger in ledger.ledgers]:
+                found[txn] = left
+        self.ongoing = {txn: left[0] for txn, left in sorted(found.items(), key=lambda item: item[1][0])}
+        self.later = {txn: left[1:] for txn, left in found.items() if len(left) > 1}
 
     def _trim(self, ledger: ManagedLedger) -> None:
         """Forget aborted transactions whose marker is in a deleted ledger. It looks at these, and at one more."""
