@@ -192,9 +192,8 @@ class Broker:
         ctx.partition, ctx.generated_names = state.partition, state.generated_names
         self._non_persistent = NonPersistentTopics(ctx, state)
         self._persistent = PersistentTopics(ctx, state, self._non_persistent)
-        self._coordinators = Coordinators(
-            ctx, state.coordinators, proxy(self)
-        )  # not `self`: a cycle would keep all in memory
+        # A proxy, as a cycle would keep the broker until the garbage collector comes.
+        self._coordinators = Coordinators(ctx, state.coordinators, proxy(self))
         self._persistent.run_coordinators = self._coordinators.run_timers
 
     # -- records --------------------------------------------------------------------------------------------------
