@@ -87,8 +87,8 @@ def test_refused_publishes_and_closed_producers(tmp_path: Path) -> None:
     )
     assert sentences(result) == [
         (
-            "2 publishes were refused with ProducerBlockedQuotaExceededException: the destination_storage quota of the topic "
-            "is exceeded."
+            "2 publishes were refused with ProducerBlockedQuotaExceededException: Cannot create producer on topic with backlog "
+            "quota exceeded."
         ),
         (
             "1 producer was closed by the broker: backlog quota exceeded: producer_exception destination_storage 50 B "

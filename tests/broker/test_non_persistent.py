@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.commands import (
     Ack,
+    Admin,
     AnyCommand,
     CloseConsumer,
     ConnectionLost,
@@ -1002,3 +1003,8 @@ def test_what_a_source_stores_is_not_copied_where_nothing_is_stored() -> None:
     run = producing()
     shown = Mirror(ledger_id=1, connection="m")
     assert one(run.do(shown), Unsupported).cause == "MIRROR of a non-persistent topic"
+
+
+def test_an_admin_call_that_nobody_knows_is_unsupported() -> None:
+    run = producing()
+    one(run.do(Admin(method="GET", path="/non-persistent/public/default/t/nothing")), Unsupported)

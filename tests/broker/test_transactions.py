@@ -24,6 +24,7 @@ from schemas.effects import (
     Effect,
     EndTxnResponse,
     Error,
+    LedgerDeleted,
     Message,
     NewTxnResponse,
     Quarantined,
@@ -269,6 +270,22 @@ def test_a_subscription_may_not_have_too_many_pending_acks(monkeypatch: pytest.M
     run.publish(4, "q")
     assert run.ack_in(other, "s", (1, 2), (1, 4)).error is None
     assert run.ack_in(other, "s", (1, 5)).error == "NotAllowedError"
+
+
+def test_committed_acks_free_ledgers_and_are_told_to_who_watches() -> None:
+    run = Transacting(managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
+    run.broker.watch_acks()
+    run.subscribe("s", "Shared", permits=10)
+    for number in range(3):
+        run.publish(number, "q")
+    txn = run.begin(subscription="s")
+    run.ack_in(txn, "s", (1, 0), (1, 1))
+    assert run.broker.take_acks() == []
+    assert one(run.end(txn), LedgerDeleted).ledger_id == 1
+    assert 1 not in run.topic.ledger.ledgers
+    seen, of_the_marker = run.broker.take_acks()
+    assert (seen.subscription, seen.after) == ("s", Position(1, 1))
+    assert of_the_marker.positions == [Position(2, 1)]
 
 
 @pytest.mark.parametrize("id_", [16, 2**40])

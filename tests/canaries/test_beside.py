@@ -335,7 +335,7 @@ def test_that_their_files_are_gone_is_said(folder: Path, caplog: pytest.LogCaptu
     shutil.rmtree(folder / "store" / "canaries")
     own.look_once()
     assert own.notes == [f"{STOPPED}their files in {folder}/store/canaries are gone"]
-    assert caplog.records == []
+    assert [each for each in caplog.records if each.name.startswith(("streaming", "sinks"))] == []
 
 
 def test_what_no_canary_can_judge_is_said_at_once_and_without_a_traceback(
@@ -356,7 +356,7 @@ def test_what_no_canary_can_judge_is_said_at_once_and_without_a_traceback(
         f"{STOPPED}partition 0, offset 4, topic '{T}', carrying out the command: {T} is compacted, "
     )
     assert said.endswith("What-if, advise, check and canaries keep none, and can't judge this")
-    assert caplog.records == []
+    assert [each for each in caplog.records if each.name.startswith(("streaming", "sinks"))] == []
     own.begin()
     own.fold(3)
     own.look()

@@ -50,8 +50,8 @@ class Memory:
         return self
 
     def add(self, rows: Rows) -> None:
-        if (receipts := rows.get("SEND_RECEIPT")) is not None:
-            for row in receipts.drop_columns(["payload"]).to_pylist():
+        for kind in ("SEND_RECEIPT", "COMPACTED_ENTRY"):
+            for row in rows[kind].to_pylist() if kind in rows else ():
                 if row["size"] is None:
                     continue
                 metadata = (
@@ -65,7 +65,8 @@ class Memory:
                     else msgspec.msgpack.decode(row["metadata"], type=MessageMetadata)
                 )
                 ledger = self.entries.setdefault((row["topic"], row["ledger_id"]), {})
-                ledger[row["entry_id"]] = Entry(metadata, row["size"], row["broker_timestamp"])
+                entry = Entry(metadata, row["size"], row["broker_timestamp"], row["payload"])
+                ledger[row["entry_id"]] = entry
         if (deleted := rows.get("LEDGER_DELETED")) is not None:
             for topic, ledger_id in zip(
                 deleted["topic"].to_pylist(), deleted["ledger_id"].to_pylist(), strict=True
@@ -80,6 +81,9 @@ class Memory:
             raise EntryNotFound(
                 f"no entry {Position(ledger_id, first)}..{last} of {topic}: {missing}"
             ) from None
+
+    def payloads(self, topic: str, ledger_id: int, first: int, last: int) -> list[bytes]:
+        return [entry.payload or b"" for entry in self.read(topic, ledger_id, first, last)]
 
 
 def records_of(log: Log, first: int) -> Records:

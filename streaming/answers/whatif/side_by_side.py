@@ -180,7 +180,9 @@ class _RunAtHand:
             self._topics[np.array(own.rows) - run.start] = topic
         offsets = rows.offsets[run.start : run.stop]
         self._offsets, self._sizes = np.array(offsets), np.array(rows.sizes[run.start : run.stop])
-        self._numbers = np.array([numbers[offset] for offset in offsets])
+        self._numbers = np.array(
+            [numbers.get(offset, -1) for offset in offsets]
+        )  # there are none on non-persistent topics
 
     def take(self, effects: Sequence[e.Row], acks: Sequence[Acked]) -> list[tuple[int, str, PlainReceipts]]:
         """The receipts since the last call: of each topic those together that stand between two of its effects, in the order of the records,
