@@ -272,6 +272,58 @@ def test_a_subscription_may_not_have_too_many_pending_acks(monkeypatch: pytest.M
     assert run.ack_in(other, "s", (1, 5)).error == "NotAllowedError"
 
 
+def of_a_batch(
+    run: Transacting, least: int, name: str, left: int, ack_type: Any = "Individual"
+) -> AckResponse:
+    """Acknowledge a part of the batch of three messages at 1:0. `left`: the messages that stay, as bits."""
+    command = Ack(
+        connection=name, consumer_id=1, ack_type=ack_type, message_id=[MessageIdData(1, 0, ack_set=[left], batch_size=3)],
+        request_id=1, txnid_least_bits=least, txnid_most_bits=0,
+    )  # fmt: skip
+    return one(run.do(command), AckResponse)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_parts_of_a_batch_come_back_when_their_transactions_abort(reopened: bool) -> None:
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.send(0, highest=2)
+    one_, other = run.begin(subscription="s"), run.begin(subscription="s")
+    assert of_a_batch(run, one_, "s", 0b110).error is None
+    assert of_a_batch(run, other, "s", 0b101).error is None
+    if reopened:
+        run.unload()
+    pending = run.topic.subscriptions["s"].pending_acks
+    assert pending is not None
+    assert [each.left for each in pending.positions.values()] == [b"\x04"]
+    run.end(one_, "ABORT")
+    run.end(other, "ABORT")
+    assert pending.positions == {}
+    assert run.mark_delete("s") == Position(1, -1)
+
+
+def test_a_cumulative_ack_of_a_part_is_not_behind_one_of_the_whole() -> None:
+    run = Transacting()
+    run.subscribe("s", permits=10)
+    run.send(0, highest=2)
+    txn = run.begin(subscription="s")
+    assert of_a_batch(run, txn, "s", 0b100, "Cumulative").error is None
+    whole = Ack(connection="s", consumer_id=1, ack_type="Cumulative", message_id=[MessageIdData(1, 0)], request_id=1, txnid_least_bits=txn, txnid_most_bits=0)  # fmt: skip
+    assert one(run.do(whole), AckResponse).error is None
+    assert of_a_batch(run, txn, "s", 0b100, "Cumulative").error == "TransactionConflict"
+
+
+def test_a_committed_cumulative_ack_of_what_nobody_wrote_moves_nothing() -> None:
+    run = Transacting()
+    run.subscribe("s", permits=10)
+    run.publish(0, "q")
+    txn = run.begin(topic=None, subscription="s")
+    beyond = Ack(connection="s", consumer_id=1, ack_type="Cumulative", message_id=[MessageIdData(7, 7)], request_id=1, txnid_least_bits=txn, txnid_most_bits=0)  # fmt: skip
+    assert one(run.do(beyond), AckResponse).error is None
+    assert one(run.end(txn), EndTxnResponse).error is None
+    assert run.mark_delete("s") == Position(1, -1)
+
+
 def test_committed_acks_free_ledgers_and_are_told_to_who_watches() -> None:
     run = Transacting(managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
     run.broker.watch_acks()
