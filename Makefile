@@ -28,14 +28,17 @@ env: $(STAMP)  ## build .venv from requirements.lock, if that or pyproject.toml 
 
 # --no-deps: the lock is complete, so pip has nothing to resolve, and its hashes let pip install nothing else.
 # --no-compile: compile only what gets imported.
-# Spark installs in parallel with the rest, because pip has to build a wheel of it: one that is not compressed, which takes half as long.
+# Spark installs in parallel with the rest, because pip has to build a wheel of it: one that is not compressed, which takes half as long,
+# if pip takes options of single requirements. That of Debian 12 does not yet.
 # The last step installs a Java from a wheel if the machine has none that Spark can use.
 $(STAMP): pyproject.toml requirements.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Magnetar needs Python 3.11 or newer; '$(PYTHON)' was not found (try: make env PYTHON=python3.12)." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Magnetar needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1) (try: make env PYTHON=python3.12)." >&2; exit 1; }
 	@echo "building $(VENV) (the first time: about a minute, and 0.6 GB to download, most of it Spark)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@awk '/^[a-z]/ {spark = /^pyspark==/} spark {sub(/ \\$$/, " --config-settings=--build-option=--compression=stored \\")} \
+	@$(BIN)/python -c 'import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(".")[:2])) < (23, 1))' \
+		&& option=" --config-settings=--build-option=--compression=stored"; \
+	awk -v "option=$$option" '/^[a-z]/ {spark = /^pyspark==/} spark {sub(/ \\$$/, option " \\")} \
 		{print >("$(VENV)/" (spark ? "spark" : "rest") ".lock")}' requirements.lock
 	@$(INSTALL) --no-deps -r $(VENV)/spark.lock & \
 		$(INSTALL) --no-deps -r $(VENV)/rest.lock; rest=$$?; wait $$! && exit $$rest
