@@ -65,7 +65,8 @@ class _Handshake(asyncio.Protocol):
         """A client connects."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.pause_reading()
+        # Before Python 3.11.4, asyncio begins to read after this call, whatever the transport was told in it.
+        asyncio.get_running_loop().call_soon(transport.pause_reading)
         self._all.begin(self)
 
     def data_received(self, data: bytes) -> None:
