@@ -184,6 +184,8 @@ def test_connectors_that_are_turned_off_are_refused_on_the_paths_that_pulsar_has
             "sinks/public/default",
             "sinks/public/default/x",
             "sinks/builtinsinks",
+            "sink/builtinsinks",
+            "source/reloadBuiltInSources",
             "functions/connectors",
         ):
             answer = await api.call("GET", f"/admin/v3/{path}")

@@ -21,7 +21,8 @@ _NO_TRANSACTIONS = 503, "This Broker is not configured with transactionCoordinat
 
 _OF_WORKER = (
     "worker/{rest:path}", "worker-stats/{rest:path}", "functions/builtins", "functions/connectors",
-    "sources/builtinsources", "sources/reloadBuiltInSources", "sinks/builtinsinks", "sinks/reloadBuiltInSinks",
+    *(f"{kind}{s}/builtin{kind}s" for kind in ("source", "sink") for s in ("", "s")),
+    *(f"{kind}{s}/reloadBuiltIn{kind.title()}s" for kind in ("source", "sink") for s in ("", "s")),
     *(
         f"{kind}/{{tenant}}/{{namespace}}{rest}"
         for kind in ("functions", "sources", "sinks", "source", "sink")
