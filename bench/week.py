@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -212,14 +214,22 @@ def main(messages: int, report_to: Path | None = None) -> None:
     )
 
 
+def make(messages: int, log: Path) -> int:
+    """Write a week's log. Returns its records."""
+    records = 0
+    with pq.ParquetWriter(log, RECORD, compression="zstd") as file:
+        for piece in pieces(messages):
+            file.write_table(piece, row_group_size=1 << 16)
+            records += len(piece)
+    return records
+
+
 def long(messages: int) -> None:
     """Print the memory and the processor time of a what-if whose log is on the disk, where its pieces go as they are made."""
     with tempfile.TemporaryDirectory() as folder:
-        log, records = Path(folder, "week.parquet"), 0
-        with pq.ParquetWriter(log, RECORD, compression="zstd") as file:
-            for piece in pieces(messages):
-                file.write_table(piece, row_group_size=1 << 16)
-                records += len(piece)
+        log = Path(folder, "week.parquet")
+        with ProcessPoolExecutor(1, get_context("spawn")) as maker:  # what it needs for that is gone when it ends
+            records = maker.submit(make, messages, log).result()
         begun = time.perf_counter()
         with Shared() as used:
             found = whatif(log, policies())
