@@ -84,8 +84,9 @@ nightly: env  ## run the large samples, which take hours: new examples, 300 muta
 	$(MAKE) beside
 	$(MAKE) twin
 
-chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result
+chaos: env  ## run N random fault tests (N=50): kill -9 and errors in every phase of a micro-batch must not change the result, nor KILLS=20 that of canaries
 	$(BIN)/python -m tests.chaos --seeds $(or $(N),50)
+	$(BIN)/python -m tests.chaos.canaries --kills $(or $(KILLS),20)
 
 kills: env  ## kill -9 a server under load N times (N=10, SEED=any): nothing may be lost or doubled
 	$(BIN)/python -m tests.server.kills --kills $(or $(N),10) $(if $(SEED),--seed $(SEED))

@@ -4,7 +4,7 @@ It starts a Kafka broker and a client process, and runs the query in this proces
 who leaves the live page open. The load is steady. Each topic has two subscriptions: one acknowledges at once, the other has no consumer and is bounded by its TTL.
 So memory, the state, the backlog, the duration of micro-batches and of the page's answers, and the number of files must stay
 flat. Now and then the clients are silent for a while, in which the query is started again: time goes on, so that the TTL leaves no
-backlog. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew, if a silence left a backlog, or if there are too few samples.
+backlog. With canaries, other TTLs are judged beside the query. Writes ``samples.jsonl`` and ``soak.svg``. Exits with 1 if something grew, if a silence left a backlog, or if there are too few samples.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.request
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
@@ -31,6 +32,7 @@ from bench.soak_client import CHECK_SECONDS, TOPICS, TTL_SECONDS
 from sinks.delta_log import DeltaLog
 from sinks.storage import Storage
 from sinks.tables import TABLES
+from streaming.canaries.beside import Canaries, CanarySource
 from streaming.jobs.run import run_query
 from streaming.kafka.local import LocalKafka
 from streaming.metrics.endpoint import Endpoint
@@ -193,9 +195,16 @@ class Soak(NamedTuple):
 
 
 def soak(
-    minutes: float, rate: int, folder: Path, trigger: str, sample_seconds: float, every: float, silence: float
+    minutes: float,
+    rate: int,
+    folder: Path,
+    trigger: str,
+    sample_seconds: float,
+    every: float,
+    silence: float,
+    canaries: int = 0,
 ) -> Soak:
-    """Run the soak with `rate` messages per second, and every so many minutes a silence of so many seconds."""
+    """Run the soak with `rate` messages per second, every so many minutes a silence of so many seconds, and so many canaries."""
     folder.mkdir(parents=True)
     samples, ended = folder / "samples.jsonl", threading.Event()
     starts = [threading.Event()]
@@ -245,11 +254,21 @@ def soak(
         ended.set()
         starts[-1].set()
 
+    sources = []
+    for number in range(canaries):
+        policies = folder / f"ttl-{number}.yaml"
+        policies.write_text(f"broker: {{ttlDurationDefaultInSeconds: {TTL_SECONDS * (number + 1) // 2}}}\n")
+        sources.append(CanarySource(f"ttl-{number}", str(policies)))
+
     try:
         while not ended.is_set():
+            beside = (
+                Canaries(str(store), sources, on_note=partial(print, file=sys.stderr)) if sources else None
+            )
             run_query(
                 f"kafka://{bootstrap}/commands", checkpoint, str(store), responses=f"kafka://{bootstrap}/responses",
                 trigger=trigger, spark=spark, metrics=measured, on_progress=view.progress, on_start=begin, stop=starts[-1],
+                canaries=beside,
             )  # fmt: skip
     finally:
         sampler.ended.set()
@@ -273,9 +292,17 @@ if __name__ == "__main__":
     parser.add_argument("--sample", type=float, default=15, metavar="SECONDS")
     parser.add_argument("--every", type=float, default=20, metavar="MINUTES", help="between silences")
     parser.add_argument("--silence", type=float, default=240, metavar="SECONDS", help="how long each is")
+    parser.add_argument("--canaries", type=int, default=0, help="how many judge other TTLs beside the query")
     given = parser.parse_args()
     written = soak(
-        given.minutes, given.rate, given.out, given.trigger, given.sample, given.every, given.silence
+        given.minutes,
+        given.rate,
+        given.out,
+        given.trigger,
+        given.sample,
+        given.every,
+        given.silence,
+        given.canaries,
     )
     from bench.soak_plot import judge, plot, read
 

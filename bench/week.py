@@ -228,7 +228,8 @@ def long(messages: int) -> None:
     """Print the memory and the processor time of a what-if whose log is on the disk, where its pieces go as they are made."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "week.parquet")
-        with ProcessPoolExecutor(1, get_context("spawn")) as maker:  # what it needs for that is gone when it ends
+        # What it needs for that is gone when the process ends.
+        with ProcessPoolExecutor(1, get_context("spawn")) as maker:
             records = maker.submit(make, messages, log).result()
         begun = time.perf_counter()
         with Shared() as used:
