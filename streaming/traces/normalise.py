@@ -110,6 +110,8 @@ class Normaliser:
 
     def _of_dicts(self, topic: str, recorded: dict[str, Any], ours: dict[str, Any], path: str) -> str | None:
         free = FREE | NOT_OURS
+        if path.endswith(".compactedLedger"):
+            recorded = {**recorded, "size": self._without_longer_ids(topic, recorded, ours)}
         if missing := [key for key in recorded if key not in ours and key not in free]:
             return f"{path}.{missing[0]}: recorded {recorded[missing[0]]!r}, ours has none"
         if extra := [key for key in ours if key not in recorded and key not in free]:
@@ -121,6 +123,14 @@ class Normaliser:
             ):
                 return found
         return None
+
+    def _without_longer_ids(self, topic: str, recorded: dict[str, Any], ours: dict[str, Any]) -> Any:
+        """The size of a recorded compacted ledger. Each entry has its message id, so those of a broker with many ledgers are longer."""
+        size, expected, entries = recorded.get("size"), ours.get("size"), recorded.get("entries")
+        if not (isinstance(size, int) and isinstance(expected, int) and isinstance(entries, int)):
+            return size
+        longest = max((_id_bytes(each) for each in self.of(topic).met), default=1)
+        return expected if 0 <= size - expected <= entries * (longest - 1) else size
 
     def _equal(self, topic: str, key: str, recorded: Any, ours: Any) -> bool:
         if key in TIMES and isinstance(recorded, int | float) and isinstance(ours, int | float):
@@ -149,6 +159,11 @@ class Normaliser:
             elif one != other:
                 return False
         return True
+
+
+def _id_bytes(ledger: int) -> int:
+    """How many bytes a ledger's id has in protobuf."""
+    return max(-(-ledger.bit_length() // 7), 1)
 
 
 def _signed(value: int) -> int:

@@ -398,6 +398,94 @@ def test_what_reads_compacted_data_is_not_moved_by_a_trim() -> None:
     ]
 
 
+def test_what_reads_compacted_data_may_acknowledge_what_a_trim_deleted() -> None:
+    """As recorded by parity: its cursor stays behind, and moves with acks in deleted ledgers."""
+    topic = Topic(**SMALL)
+    topic.put("a", b"0")
+    cumulative, _ = topic.reader()
+    single, _ = topic.reader()
+    for number in range(7):
+        topic.put("ab"[number % 2], b"%d" % number)
+    assert list(topic.topic.ledger.ledgers) == [3]
+    topic.ack(cumulative, (1, 1), cumulative=True)
+    assert topic.mark_delete(cumulative) == (1, 1)
+    topic.ack(single, (1, 0))
+    assert topic.mark_delete(single) == (1, 0)
+
+
+def test_the_second_phase_begins_at_the_first_message_that_stays() -> None:
+    """Stats count what each phase reads."""
+    topic = Topic()
+    topic.put("a", b"")
+    topic.put("a", b"")
+    topic.compact()  # nothing stays, so the second phase begins at the last message
+    assert topic.topic.subscriptions["__compaction"].messages_out == 2 + 1
+    topic.put("a", b"")
+    topic.put("b", b"1")
+    topic.put("b", b"2")
+    topic.compact()
+    assert topic.topic.subscriptions["__compaction"].messages_out == 3 + (3 + 2)
+
+
+def test_a_compaction_that_moves_within_a_ledger_frees_it() -> None:
+    """As recorded by parity: its seek goes back to the ledger of the first message that stays, which the acknowledgment leaves."""
+    topic = Topic(**SMALL)
+    for key in "abc":
+        topic.put(key, b"1")
+    topic.compact()
+    topic.put("d", b"1")
+    topic.put("e", b"1")
+    topic.compact()
+    topic.put("f", b"1")
+    assert list(topic.topic.ledger.ledgers) == [2, 5]
+    assert [each.ledger_id for each in of(topic.compact(), LedgerDeleted)] == [4, 2]
+
+
+def test_the_subscription_reads_as_a_reader_of_compacted_data() -> None:
+    """As recorded by parity: also where the topic has nothing any more."""
+    topic = Topic(**SMALL)
+    for number in range(6):
+        topic.put("a", b"%d" % number)
+    assert topic.topic.ledger.total_size == 0
+    topic.compact()
+    cursor = topic.topic.cursors["__compaction"]
+    assert (cursor.mark_delete, cursor.read_position) == ((2, -1), (2, 0))
+    topic = Topic()
+    topic.subscribe("s")
+    topic.put("a", b"1")
+    topic.ack("s", (1, 0))
+    topic.compact()
+    topic.admin("PUT", "/unload")
+    topic.admin("PUT", "/unload")
+    topic.compact()
+    cursor = topic.topic.cursors["__compaction"]
+    assert topic.topic.ledger.total_size == 0
+    assert (cursor.mark_delete, cursor.read_position) == ((1, 0), (1, 1))
+    topic.subscribe("s", read_compacted=True, permits=3)
+    assert topic.topic.cursors["s"].read_position == (1, 1)
+
+
+def test_what_was_skipped_for_the_subscription_is_not_kept() -> None:
+    """As recorded by parity: the first phase begins behind its mark-delete position, the second one goes back."""
+    topic = Topic()
+    topic.put("a", b"1")
+    topic.compact()
+    topic.put("b", b"1")
+    topic.put("c", b"1")
+    topic.admin("POST", "/subscription/__compaction/skip/1")
+    topic.compact()
+    assert topic.read() == [("1:0", b"1"), ("1:2", b"1")]
+    assert topic.topic.subscriptions["__compaction"].messages_out == 2 + 2 + 3
+    topic.put("d", b"1")
+    topic.admin("POST", "/subscription/__compaction/skip_all")
+    topic.compact()
+    assert topic.status()["status"] == "ERROR"
+    assert topic.status()["lastError"].endswith("Timeout")
+    topic.put("e", b"1")
+    topic.compact()
+    assert topic.read() == [("1:0", b"1"), ("1:2", b"1"), ("1:4", b"1")]
+
+
 def test_a_threshold_compacts_at_the_check() -> None:
     topic = Topic(brokerServiceCompactionMonitorIntervalInSeconds=60)
     assert "__compaction" not in topic.topic.subscriptions

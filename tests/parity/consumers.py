@@ -51,14 +51,19 @@ class Consumers:
     """Consumers of a topic. Each operation of a plan is a method, which returns whether there was anything to do.
 
     `types`: the type of each subscription by its name. `delivered`: every message so far, once. `txn`: the transaction in which
-    they ack, if any.
+    they ack, if any. `compacted`: the share of those that ask for compacted data, which the broker refuses to some types.
     """
 
     def __init__(
-        self, recorder: Recorder, publisher: Publisher, types: dict[str, str], priorities: list[int]
+        self,
+        recorder: Recorder,
+        publisher: Publisher,
+        types: dict[str, str],
+        priorities: list[int],
+        compacted: float = 0,
     ) -> None:
         self._recorder, self._publisher = recorder, publisher
-        self._types, self._priorities = types, priorities
+        self._types, self._priorities, self._compacted = types, priorities, compacted
         self.names = [*types]
         self.delivered: list[Message] = []
         self._here: list[Consumer] = []
@@ -106,6 +111,9 @@ class Consumers:
         taken = {each.id for each in (*self._here, *self._gone) if each.connection == connection}
         id_ = next(id_ for id_ in range(99) if id_ not in taken)
         topic = dice.choice(self._recorder.topics) if topic is None else topic
+        single = fields["subType"] in ("Exclusive", "Failover")
+        compacted = self._compacted > 0 and dice.random() < (self._compacted if single else 0.05)
+        fields["read_compacted"] = compacted
         self._subscribe(dice, Consumer(connection, id_, topic, subscription, fields))
 
     def rejoin(self, dice: random.Random) -> bool:
@@ -123,7 +131,7 @@ class Consumers:
         self._here.append(consumer)  # before the response, which messages may accompany
         said = self._recorder.ask(
             consumer.connection, "SUBSCRIBE", topic=consumer.topic, subscription=consumer.subscription,
-            consumer_id=consumer.id, read_compacted=False, **consumer.fields,
+            consumer_id=consumer.id, **consumer.fields,
         )  # fmt: skip
         if said.get("cmd") != "SUCCESS" and consumer in self._here:
             self._here.remove(consumer)

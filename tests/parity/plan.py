@@ -40,20 +40,23 @@ _PRODUCERS = {
 class Kind(NamedTuple):
     """`operations`: their weights. `settings`: those of the broker to draw, with the values. `subscriptions`: the type of
     each, by name; None draws types for several. `partitions`: of the topic, if it is partitioned. `protocols`: the versions of the
-    protocol of which the clients have one."""
+    protocol of which the clients have one. `steps`: how many make a scenario."""
 
     operations: dict[str, float]
     settings: Mapping[str, list[Any]] = MappingProxyType({})
     subscriptions: dict[str, str] | None = None
     partitions: int = 0
     protocols: tuple[int, ...] = (20,)
+    steps: int = STEPS
 
     @property
     def alone(self) -> bool:
         """Whether it does something to the whole broker, so that no other scenario may run at the same time, or
-        counts on its order, as ids of transactions do. A broker that cannot delete a
+        counts on its order, as ids of transactions do, or on its time. A broker that cannot delete a
         terminated topic is started again."""
-        return not self.operations.keys().isdisjoint({"restart", "check_quota", "terminate", "begin"})
+        return not self.operations.keys().isdisjoint(
+            {"restart", "check_quota", "terminate", "begin", "burst"}
+        )
 
 
 _LEDGERS: dict[str, list[Any]] = {"managedLedgerMaxEntriesPerLedger": [2, 3, 5, 7, 50000],
@@ -113,6 +116,7 @@ KINDS: dict[str, Kind] = {
          "managedLedgerCursorBackloggedThreshold": [1000, 3],
          "managedLedgerMaxEntriesPerLedger": [3, 7, 50000]},
     ),
+    "publish_rates": Kind({"burst": 8, "set_rate": 3, "pause": 1.5, "cut_one": 0.5, "unload": 0.7}, partitions=2, steps=20),
     "partitions": Kind(
         {**_SEVERAL, **_CLOCKS, "set_ttl": 0.7, "set_quota": 0.7, "check_quota": 1, "set_retention": 0.5, "set_limit": 0.7,
          "trim": 0.3, "expire": 0.5},
@@ -141,6 +145,15 @@ KINDS: dict[str, Kind] = {
          "ack_any_in_one": 0.5, "ack_part_in_one": 1, "ack_cumulative_in_one": 1, "commit": 2, "abort": 2, "last_message_id": 1},
         {"transactionCoordinatorEnabled": [True], "managedLedgerMaxEntriesPerLedger": [3, 7, 50000],
          "acknowledgmentAtBatchIndexLevelEnabled": [True, True, False]},
+    ),
+    "compaction": Kind(
+        {**_SEVERAL, "publish": 3, "batch": 1, "read": 3, "last_message_id": 1.5, "compact": 5, "compaction_status": 0.3,
+         "publish_sized": 5, "publish_empty": 2, "publish_keyless": 1, "batch_of_keys": 3, "ack_cumulative": 2, "trim": 1, "skip": 0.5,
+         "create_subscription": 0.5, "set_compaction_threshold": 0.5, "delete_compaction_subscription": 0.3,
+         "reset_compaction_subscription": 0.3, "message_id_by_time": 1, "unload": 1, "seek": 1},
+        {"managedLedgerMaxEntriesPerLedger": [2, 3, 5, 50000], "topicCompactionRetainNullKey": [False, True],
+         "acknowledgmentAtBatchIndexLevelEnabled": [True, False]},
+        {"a": "Exclusive", "b": "Failover", "c": "Shared"},
     ),
     "old_clients": Kind({**_SEVERAL, **_CURSORS, "terminate": 0.15}, _LEDGERS, protocols=(1, 6, 9, 10, 12, 13, 15, 17, 18, 19)),
 }

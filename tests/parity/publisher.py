@@ -12,7 +12,7 @@ _LARGE = 200_000
 
 class Publisher:
     """A producer for each topic on a connection of its own, the first of the recording. `txn`: the transaction in which it
-    publishes, if any.
+    publishes, if any. `times`: the publish times (ms) of what `publish_one` sent.
 
     Each operation of a plan is a method, which returns whether there was anything to do.
     """
@@ -22,6 +22,7 @@ class Publisher:
         self._sequence = 0
         self._here: set[int] = set()
         self.txn: Record = {}
+        self.times: list[int] = []
         self.connection = recorder.open()
         recorder.listeners.append(self._hear)
         self.reopen()
@@ -83,6 +84,16 @@ class Publisher:
                         "total_chunk_msg_size": 2 * parts, "partition_key": "k0"}  # fmt: skip
             self._publish(dice, metadata, b"c%d" % index, topic=topic, is_chunk=True)
         self._sequence += 1
+        return True
+
+    def publish_one(
+        self, dice: random.Random, metadata: Record, payload: bytes, *, messages: int = 1
+    ) -> bool:
+        """A message or, with several `messages`, a batch."""
+        self.times.append(_now(0))
+        batched = {"num_messages": messages} if "num_messages_in_batch" in metadata else {}
+        self._publish(dice, {"publish_time": self.times[-1], **metadata}, payload, **batched)
+        self._sequence += messages
         return True
 
     def _some(self, dice: random.Random, metadata: Record, payload: bytes | None = None) -> bool:

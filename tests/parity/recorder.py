@@ -8,9 +8,9 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streaming.kafka.local import HOST
 from streaming.protocol.codec import CHECKSUM_BYTES, FrameError, FrameReader, decode, encode, entry
@@ -26,6 +26,15 @@ _UNANSWERED = 0.08  # the same for commands without a response
 _CALLED = 0.15  # after an admin call
 _SNAPSHOTS = 40  # at most, until the stats are those of an idle topic
 _ANSWER_SECONDS = 5.0  # for a response that never comes, such as to a SEND of a fenced producer
+
+
+class Sent(NamedTuple):
+    """A message to send: on which connection, the fields of its SEND, its metadata but for the publish time, and its payload."""
+
+    connection: int
+    fields: Record
+    metadata: Record
+    payload: bytes
 
 
 class _Connection:
@@ -112,6 +121,23 @@ class Recorder:
             payload = f"m{metadata['sequence_id']}".encode()
         return self._send(number, "SEND", fields, _received, metadata, payload)
 
+    def burst(self, messages: Sequence[Sent], *, seconds: float) -> None:
+        """Send messages without a pause, and wait for their receipts for so many seconds, and some more."""
+        left = 0
+        for each in messages:
+            if each.connection in self._open:
+                metadata = {"publish_time": int(time.time() * 1000), **each.metadata}
+                self._write(each.connection, "SEND", each.fields, metadata, each.payload)
+                left += 1
+
+        def are_answered(record: Record) -> bool:
+            nonlocal left
+            left -= _received(record)
+            return left <= 0
+
+        if left:
+            self._listen(SILENCE * self._patience, are_answered, most=seconds + _ANSWER_SECONDS)
+
     def call(self, method: str, path: str, body: Any = None, *, seconds: float = _CALLED) -> Record:
         """Call the admin API. The resulting frames for clients are recorded after the call, until none came for `seconds`.
 
@@ -122,6 +148,17 @@ class Recorder:
         said |= self._admin.call(method, path, body)
         self._listen(seconds * self._patience)
         return said
+
+    def call_until(
+        self, method: str, path: str, is_over: Callable[[Any], bool], *, most: int, pause: float
+    ) -> Record:
+        """Make a call up to `most` times, `pause` seconds apart, until its answer says that something is over. Only the last call is
+        recorded."""
+        for _ in range(most):
+            if is_over(self._admin.call(method, path).get("response", {})):
+                break
+            self._listen(pause)
+        return self.call(method, path)
 
     def check_backlog_quotas(self) -> None:
         """Run the periodic check of backlog quotas, of all topics."""
@@ -198,12 +235,9 @@ class Recorder:
 
     def _send(self, number: int, command: str, fields: Record, answers: Callable[[Record], bool] | None = None,
               metadata: Record | None = None, payload: bytes = b"") -> Record:  # fmt: skip
-        if (connection := self._open.get(number)) is None:
+        if number not in self._open:
             return {}
-        frame = encode(command, fields, b"" if metadata is None else entry(metadata, payload))
-        record = {"conn": number, "dir": "in"} | read(frame[4:])
-        self._note(**record)
-        connection.socket.sendall(frame)
+        self._write(number, command, fields, metadata, payload)
         if answers is None:
             self._listen(_UNANSWERED * self._patience)
             return {}
@@ -212,13 +246,22 @@ class Recorder:
             lambda heard: heard["conn"] == number and (heard["cmd"] == "_TCP_CLOSE" or answers(heard)),
         )
 
-    def _listen(self, silence: float, answers: Callable[[Record], bool] | None = None, *, whole: bool = False) -> Record:  # fmt: skip
+    def _write(
+        self, number: int, command: str, fields: Record, metadata: Record | None, payload: bytes
+    ) -> None:
+        frame = encode(command, fields, b"" if metadata is None else entry(metadata, payload))
+        record = {"conn": number, "dir": "in"} | read(frame[4:])
+        self._note(**record)
+        self._open[number].socket.sendall(frame)
+
+    def _listen(self, silence: float, answers: Callable[[Record], bool] | None = None, *, whole: bool = False,
+                most: float = _ANSWER_SECONDS) -> Record:  # fmt: skip
         """Read until no frame came for `silence` seconds (`whole`: for that long in total), but not before a response.
 
-        `answers` recognises the response. Returns it, or {} without one.
+        `answers` recognises the response, for which it waits at `most` so many seconds. Returns it, or {} without one.
         """
         answer: Record = {}
-        until = time.monotonic() + (silence if answers is None else _ANSWER_SECONDS)
+        until = time.monotonic() + (silence if answers is None else most)
         while (left := until - time.monotonic()) > 0:
             sockets = {connection.socket: number for number, connection in self._open.items()}
             readable, _, _ = select.select([*sockets], [], [], left)

@@ -10,9 +10,11 @@ from typing import NamedTuple
 from streaming.answers.check.reduction import reduced
 from streaming.traces.conform import TraceComparison, compare_trace
 from streaming.traces.trace import Trace, read_trace
+from tests.parity import bursts
 from tests.parity.administrator import Administrator
+from tests.parity.compactions import Compactions
 from tests.parity.consumers import Consumers, Message
-from tests.parity.plan import KINDS, STEPS, Step, plan, protocol, subscriptions
+from tests.parity.plan import KINDS, Step, plan, protocol, subscriptions
 from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
 from tests.parity.pulsar import LocalPulsar
@@ -30,6 +32,9 @@ _RACES = re.compile(
 )
 """Differences of which a broker is not sure. Two passes of one expiry count the same messages once or twice. A reset counts those
 of ledgers that a trim is deleting at the same time. For deliveries that are due, and a broker that hangs, see `compared`."""
+
+_COMPACTED = 0.7
+"""The share of consumers that ask for compacted data, where topics are compacted."""
 
 _EARLIER = re.compile(r"msgOutCounter: recorded (\d+), ours (\d+)|ours MESSAGE .*, recorded has none$")
 
@@ -144,7 +149,7 @@ def record(
                 continue
             recorder.snapshot()
             done.append(step)
-            if steps is None and len(done) == STEPS:
+            if steps is None and len(done) == KINDS[kind].steps:
                 break
         recorder.step("the end")
         scenario.finish()
@@ -177,16 +182,23 @@ class Scenario:
             self._reopen = producers.reopen
             self.description = producers.description
             names, delivered = ["s"], list[Message]()
+        elif "burst" in KINDS[kind].operations:
+            clients = bursts.Bursts(recorder)
+            self._parts, self._reopen, self.description = [clients], clients.reopen, "three connections"
+            names, delivered = ["s"], []
         else:
             publisher = Publisher(recorder)
             priorities = dice.choice([[0], [0, 0, 1]])
-            consumers = Consumers(recorder, publisher, types, priorities)
+            compacts = "compact" in KINDS[kind].operations
+            consumers = Consumers(recorder, publisher, types, priorities, _COMPACTED if compacts else 0)
             names, delivered = consumers.names, consumers.delivered
             self._parts = [publisher, consumers]
             self._reopen = publisher.reopen
             if "begin" in KINDS[kind].operations:
                 self._transactions = Transactions(recorder, publisher, consumers)
                 self._parts.append(self._transactions)
+            if compacts:
+                self._parts.append(Compactions(recorder, publisher, consumers))
             self.description = f"{', '.join(types.values())}, priorities {priorities}"
         self._parts.append(Administrator(recorder, names, delivered, self._restart, self._reopen))
 
@@ -205,7 +217,8 @@ class Scenario:
 
 
 def compared(trace: Trace) -> TraceComparison:
-    """The verdict on a trace, without what may follow from a delivery that came in the next step.
+    """The verdict on a trace, see `bursts.compared` if it has bursts, without what may follow from a delivery that came in the next
+    step.
 
     4.0.7 delivers delayed messages from a timer with ticks (delayedDeliveryTickTimeMillis): one tick after the last run at
     the earliest, and then at the next tick of a wheel, whose phase nobody knows. So a step that ends within two ticks after
@@ -215,6 +228,8 @@ def compared(trace: Trace) -> TraceComparison:
     Nor what follows after a broker hangs: on a non-persistent topic, the search for the next consumer of Shared may never end
     (docs/rules/producers.md §15).
     """
+    if any(each.get("step", "").endswith(" burst") for each in trace.records):
+        return bursts.compared(trace)
     verdict = compare_trace(trace)
     if (hung := hangs(trace)) is not None:
         steps = [each["step"] for each in trace.records if "step" in each]

@@ -16,10 +16,14 @@ from streaming.jobs.replay import load
 from streaming.log.table import LogError
 from streaming.protocol.codec import CHECKSUM_BYTES, FrameError, encode, entry
 from streaming.traces.conform import TraceComparison, compare_trace
+from streaming.traces.normalise import Normaliser
 from streaming.traces.trace import Trace, read_trace
+from tests.parity import bursts
 from tests.parity.__main__ import Run
 from tests.parity.admin import Admin
 from tests.parity.administrator import Administrator
+from tests.parity.bursts import Bursts
+from tests.parity.compactions import Compactions
 from tests.parity.consumers import Consumers
 from tests.parity.log import LogRunner, positions_of, settings_of
 from tests.parity.plan import BLOCK, KINDS, Step, drawn, plan
@@ -27,11 +31,13 @@ from tests.parity.producers import Producers
 from tests.parity.publisher import Publisher
 from tests.parity.pulsar import LocalPulsar, Ports, has_zookeeper, settings
 from tests.parity.recorder import Recorder, read
-from tests.parity.scenario import Outcome, Recording, hangs, held_to
+from tests.parity.scenario import Outcome, Recording, compared, hangs, held_to
 from tests.parity.transactions import Transactions, count_from_0
 
 RECORDED = Path(__file__).with_name("recorded")
 """The first operations of some scenarios, and `ack_parts`: a log with acks of parts that nobody checks."""
+
+BURSTS = Path(__file__).parent / "recorded_bursts" / "publish_rates-4.jsonl"
 
 PLANNED = [Step("join", 2751701614), Step("publish", 697149587), Step("ack_any", 3202242002)]
 
@@ -57,10 +63,40 @@ def test_the_core_does_what_was_recorded(path: Path) -> None:
     assert verdict.snapshots >= 5
 
 
+def test_receipts_come_when_a_real_broker_sent_them() -> None:
+    trace = read_trace(BURSTS)
+    verdict = compared(trace)
+    assert verdict.differences == []
+    assert verdict.frames > 100
+    late = [dict(each) for each in trace.records]
+    (last,) = [each for each in late if each.get("cmd") == "SEND_RECEIPT"][-1:]
+    last["t"] += 2 * bursts.LATE
+    step, text = compared(Trace(trace.header, late)).differences[0]
+    assert step.endswith("burst")
+    assert "SEND_RECEIPT recorded after" in text
+    for each in late:  # a broker that does not know the rates
+        if each.get("path", "").endswith("/publishRate"):
+            each["path"] = each["path"].replace("publishRate", "unknown")
+    assert len(compared(Trace(trace.header, late)).differences) > 10
+
+
+def test_a_compacted_ledger_is_longer_where_ledgers_have_longer_ids() -> None:
+    """Each of its entries has a message id."""
+    known = Normaliser()
+    known.ledger("t", 300, 1)
+    ours = {"ledgerId": 2, "entries": 3, "size": 100}
+    for size, equal in [(100, True), (103, True), (104, False), (99, False)]:
+        recorded = {"internal": {"compactedLedger": {"ledgerId": 301, "entries": 3, "size": size}}}
+        found = known.difference("t", recorded, {"internal": {"compactedLedger": ours}})
+        assert (found is None) == equal
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kinds_operations_are_methods(kind: str) -> None:
     operations = KINDS[kind].operations
-    clients = (Producers,) if "produce" in operations else (Publisher, Consumers, Transactions)
+    clients: tuple[type, ...] = (Publisher, Consumers, Transactions, Compactions)
+    if "produce" in operations or "burst" in operations:
+        clients = (Producers,) if "produce" in operations else (Bursts,)
     parts = (*clients, Administrator)
     assert [
         name for name in operations if sum(callable(getattr(part, name, None)) for part in parts) != 1
@@ -120,6 +156,7 @@ def test_what_affects_the_whole_broker_runs_alone() -> None:
         "quotas",
         "restarts",
         "terminated",
+        "publish_rates",
         "partitions",
         "holes",
         "policies",

@@ -303,7 +303,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
 
     def _read(self, sub: SubscriptionContext, active: Consumer, wanted: int) -> int:
         """Read and send up to so many entries. Returns how many there were."""
-        positions = sub.cursor.read(sub.ledger, wanted)
+        positions = sub.cursor.read(sub.ledger, wanted, compacted=active.reads_compacted)
         if not positions:
             return 0
         self.has_read = True

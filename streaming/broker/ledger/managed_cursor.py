@@ -205,13 +205,14 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """Cumulative ack, possibly inside a batch. Ignored inside an acked batch.
 
         A position past the end of a closed ledger means that end, also if the ledger is gone, since the cursor had consumed it to
-        the end. Raises `CursorError` and then changes nothing.
+        the end, unless it reads compacted data: a trim leaves that cursor behind. Raises `CursorError` and then changes nothing.
         """
         info, mark_delete = ledger.ledgers.get(position.ledger), self.mark_delete
         if info is not None and 0 < info.entries <= position.entry and position < ledger.last_confirmed:
             position = Position(position.ledger, info.entries - 1)
         elif (
             info is None
+            and not self.reads_compacted
             and position.ledger == mark_delete.ledger
             and mark_delete < position < ledger.last_confirmed
         ):
@@ -456,8 +457,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if position > self.mark_delete:
             self.batches[position] = to_bytes(bits)
 
-    def read(self, ledger: ManagedLedger, n: int) -> list[Position]:
-        """Up to `n` unacked positions from the read position on.
+    def read(self, ledger: ManagedLedger, n: int, *, compacted: bool = False) -> list[Position]:
+        """Up to `n` unacked positions from the read position on. `compacted`: who asks reads compacted data, and so it may be behind an entry
+        that the ledgers do not have, and wait there.
 
         The read position moves to the successor of the last position visited, whether it exists or not. At the end of a
         closed ledger it moves to the next ledger only with the next read, unless all its entries are acked: such a ledger is
@@ -477,7 +479,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 and (following := ledger.next_ledger(position.ledger)) is not None
             ):
                 position = Position(following, 0)
-                if position > last and self.reads_compacted and not ledger.terminated:
+                if position > last and compacted and not ledger.terminated:
                     break  # it waits where it is
                 self.read_position = position
             elif position.entry < 0 or not ledger.valid(position):

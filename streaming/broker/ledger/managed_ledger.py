@@ -235,7 +235,7 @@ class ManagedLedger(msgspec.Struct, array_like=True):
         ledger, entry = position
         return (
             0 <= entry < self.largest_deleted
-            and ledger < self.last_confirmed.ledger
+            and position <= self.last_confirmed
             and ledger not in self.ledgers
         )
 

@@ -213,7 +213,8 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
         subscription = topic.subscriptions.get(cursor.name)
         if subscription is not None and subscription.dispatcher is not None:
             subscription.dispatcher.entries_deleted(end)
-    if ctx.config.trimMovesToNextLedger:
+    # Acks of what these ledgers had may still count: of a cursor that stays behind, or of one that reads compacted data.
+    if ctx.config.trimMovesToNextLedger or topic.compaction.ledger or _has_compacted_readers(topic):
         ledger.largest_deleted = max(
             ledger.largest_deleted, *(ledger.ledgers[id_].entries for id_, _ in doomed)
         )
@@ -225,6 +226,10 @@ def _delete(ctx: Context, topic: PersistentTopic, doomed: list[tuple[int, str]],
         topic.counters.ledgers_trimmed += 1
         ctx.entries.forget(topic.name, id_)
         ctx.emit(LedgerDeleted(topic.name, id_, info.entries, info.size, cause, policy))
+
+
+def _has_compacted_readers(topic: PersistentTopic) -> bool:
+    return any(each.reads_compacted for each in topic.cursors.values())
 
 
 def delete_compacted(ctx: Context, topic: PersistentTopic, ledger: CompactedLedger, cause: str) -> None:

@@ -46,6 +46,10 @@ LEDGER_PROPERTY = "CompactedTopicLedger"
 """The property of the compaction cursor's position."""
 
 
+_TIMEOUT = "org.apache.pulsar.common.util.FutureUtil$LowOverheadTimeoutException: Timeout"
+"""What Pulsar says when it has waited for 30 s (brokerServiceCompactionPhaseOneLoopTimeInSeconds) for a message that its cursor has passed."""
+
+
 class _Failed(Exception):
     """A compaction fails. The text says why."""
 
@@ -91,6 +95,7 @@ def _subscription(ctx: Context, topic: PersistentTopic) -> PersistentSubscriptio
     if found.type != "Exclusive":
         found.type, found.dispatcher = "Exclusive", new_dispatcher("Exclusive", None, ctx.config)
         found.forget_dispatcher()
+    topic.cursors[COMPACTION_CURSOR].rewind(topic.ledger, compacted=True)
     return found
 
 
@@ -110,16 +115,26 @@ def _compact(ctx: Context, topic: PersistentTopic, subscription: PersistentSubsc
     former = topic.compaction.ledger
     reading = _Reading(ctx, topic, former, end)
     first = _FirstPhase(retains_keyless=ctx.config.topicCompactionRetainNullKey)
-    for position, entry in reading:
+    mark_delete = topic.cursors[COMPACTION_CURSOR].mark_delete
+    for position, entry in reading.behind(mark_delete):
         first.take(position, entry)
+    if end <= mark_delete and (former is None or end > former.horizon):
+        subscription.messages_out += first.messages
+        subscription.bytes_out += first.size
+        raise _Failed(_TIMEOUT)
     made = CompactedLedger(topic.ledger.reserve(), end)
-    for position, entry in reading:
-        if position > first.to:
-            break
-        _keep(ctx, topic, made, first, position, entry)
-    _finish(ctx, topic, former, made, first.start)
-    subscription.messages_out += 2 * (first.messages + len(markers))
-    subscription.bytes_out += 2 * (first.size + sum(markers))
+    messages, size = first.messages + 2 * len(markers), first.size + 2 * sum(markers)
+    start = first.start if first.start > EARLIEST else end  # to which the second phase seeks
+    for position, entry in reading.behind(EARLIEST):
+        if position < start:
+            continue
+        messages += entry.messages
+        size += entry.size
+        if position <= first.to:
+            _keep(ctx, topic, made, first, position, entry)
+    _finish(ctx, topic, former, made, start)
+    subscription.messages_out += messages
+    subscription.bytes_out += size
     return first.removed
 
 
@@ -142,18 +157,19 @@ def _last(ctx: Context, topic: PersistentTopic) -> tuple[Position | None, list[i
 
 class _Reading:
     """The entries that a reader of the compacted topic gets from the earliest on, with their payloads: those of the last compaction, then the
-    topic's up to `end`. It can be gone through again."""
+    topic's up to `end`."""
 
     def __init__(
         self, ctx: Context, topic: PersistentTopic, former: CompactedLedger | None, end: Position
     ) -> None:
         self._ctx, self._topic, self._former, self._end = ctx, topic, former, end
 
-    def __iter__(self) -> Iterator[tuple[Position, Entry]]:
-        former, start = self._former, EARLIEST
+    def behind(self, mark_delete: Position) -> Iterator[tuple[Position, Entry]]:
+        """quirk: the topic's are those behind the mark-delete position of the reader's cursor. So what an operator skips there is not kept."""
+        former, start = self._former, mark_delete
         if former is not None:
             yield from _stored(self._ctx, self._topic.name, former)
-            start = former.horizon
+            start = max(former.horizon, mark_delete)
         yield from self._from_topic(start)
 
     def _from_topic(self, after: Position) -> Iterator[tuple[Position, Entry]]:
@@ -359,6 +375,7 @@ def _finish(
         delete_compacted(ctx, topic, former, "another compaction")
     ctx.emit(TopicEvent(topic.name, f"compacted up to {made.horizon}: kept {kept}"))
     cursor, reason = topic.cursors[COMPACTION_CURSOR], Reason(CursorMoved, "compaction")
+    sought = list[Position]()
     moved = topic.record_move(
         ctx,
         cursor,
@@ -366,11 +383,15 @@ def _finish(
         _move,
         cursor,
         topic.ledger,
-        start if start > EARLIEST else made.horizon,
+        start,
         made,
         former,
+        sought,
     )
-    cursor.read_position = topic.ledger.last_readable.next()
+    last = topic.ledger.last_readable
+    cursor.read_position = (last if last.entry >= 0 else made.horizon).next()
+    if moved is None and sought[0].ledger != cursor.key.ledger:
+        (moved,) = sought  # the seek went back to another ledger, and the acknowledgment left that
     free_ledgers(ctx, topic, cursor, moved)
 
 
@@ -380,9 +401,12 @@ def _move(
     start: Position,
     made: CompactedLedger,
     former: CompactedLedger | None,
+    sought: list[Position],
 ) -> None:
-    """As the compactor does: it seeks to the first entry that stays, and acknowledges all at the end."""
+    """As the compactor does: it seeks to the first entry that stays, and acknowledges all at the end. `sought` gets the cursor's key between
+    these."""
     cursor.reset(ledger, start, keeps_target=former is not None and start <= former.horizon)
+    sought.append(cursor.key)
     cursor.move(ledger, made.horizon, {LEDGER_PROPERTY: made.id})
 
 
