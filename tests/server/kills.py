@@ -1,7 +1,8 @@
 """`python -m tests.server.kills`: kill -9 of a server with a data folder under load, again and again.
 
 Whatever was acknowledged is there, once, in its producer's order, and at the position that the receipt named. What a consumer has the
-receipt of an ack for is never delivered again. A fold of the whole log gives the state that the server left.
+receipt of an ack for is never delivered again. What committed is on both topics of its transaction, what was aborted on none. A compacted topic
+has the last message of each key. A fold of the whole log gives the state that the server left.
 
 Producers are the official Python client's: some batch, and some share a topic. The consumer with receipts speaks the protocol by itself,
 so that it knows which connection a delivery came on. Exits with 1 if something is wrong. Ctrl-C ends the kills, and what came until then
@@ -28,6 +29,7 @@ import pulsar
 
 from streaming.protocol.codec import FrameReader, decode, encode
 from streaming.server.data_folder import CHECKPOINT, COMMANDS, DataFolder
+from tests.server.kills_in_transactions import BOTH, Compacting, Transacting, last_of_each_key
 
 RECORDS = 1500
 """After so many records a checkpoint follows: often enough for kills to meet some."""
@@ -43,7 +45,13 @@ main()
 """
 
 WAIT = 120.0
-TOPICS = ("persistent://public/default/a", "persistent://public/default/b")
+TOPICS = (
+    "persistent://public/default/a",
+    "persistent://public/default/b",
+    "persistent://public/default/keyed",
+)
+KEYS = 20
+"""Of the last topic."""
 
 
 class Sender(NamedTuple):
@@ -52,12 +60,14 @@ class Sender(NamedTuple):
     topic: str
     name: str
     options: dict[str, Any]
+    keys: int = 0
 
 
 SENDERS = (
     Sender(TOPICS[0], "one", {}),
     Sender(TOPICS[0], "other", {"batching_enabled": True, "batching_max_publish_delay_ms": 5}),
     Sender(TOPICS[1], "alone", {"batching_enabled": True, "batching_max_messages": 10}),
+    Sender(TOPICS[2], "keyed", {"batching_enabled": True, "batching_max_publish_delay_ms": 5}, KEYS),
 )
 
 At = tuple[int, int]
@@ -69,9 +79,11 @@ class Killed:
 
     def __init__(self, folder: Path) -> None:
         self.data, self._said = folder / "data", folder / "server.log"
-        with socket.socket() as free:
+        with socket.socket() as free, socket.socket() as other:
             free.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
+            self.admin_port: int = other.getsockname()[1]
         self.url = f"pulsar://127.0.0.1:{self.port}"
         self.starts = 0
         self.seconds = 1.0
@@ -81,8 +93,8 @@ class Killed:
         """Start it, and do not wait."""
         self.starts += 1
         self._began = time.monotonic()
-        arguments = ["serve", "--listen", f"127.0.0.1:{self.port}", "--admin-listen", "127.0.0.1:0", "--data", str(self.data),
-                     "--set", "brokerDeduplicationEnabled=true"]  # fmt: skip
+        arguments = ["serve", "--listen", f"127.0.0.1:{self.port}", "--admin-listen", f"127.0.0.1:{self.admin_port}", "--data", str(self.data),
+                     "--set", "brokerDeduplicationEnabled=true", "--set", "transactionCoordinatorEnabled=true"]  # fmt: skip
         with self._said.open("wb") as said:
             self._process = subprocess.Popen([sys.executable, "-c", _SERVE, *arguments], stderr=said)
 
@@ -142,7 +154,8 @@ class Producing:
                 if result == pulsar.Result.Ok:
                     self.receipts.append((number, (at.ledger_id(), at.entry_id())))
 
-            self._producer.send_async(f"{self.sender.name} {number}".encode() + b" x" * 50, stored)
+            key = {"partition_key": f"k{number % self.sender.keys}"} if self.sender.keys else {}
+            self._producer.send_async(f"{self.sender.name} {number}".encode() + b" x" * 50, stored, **key)
             self.sent += 1
             if self.sent % 4 == 0:
                 time.sleep(0.005)
@@ -291,7 +304,7 @@ def judged(client: Any, producing: list[Producing], acking: list[Acking]) -> Ite
             stored[name.decode()].append((int(number), at))
         reader.close()
     for each in producing:
-        topic, name, _ = each.sender
+        topic, name, *_ = each.sender
         found = of_topic[topic][name]
         if [number for number, _ in found] != [*range(each.sent)]:
             doubles = sum(count - 1 for count in Counter(number for number, _ in found).values())
@@ -337,7 +350,11 @@ def _run(server: Killed, kills: int, chance: random.Random, say: Callable[[str],
     clients = [pulsar.Client(server.url, operation_timeout_seconds=int(WAIT), logger=logger) for _ in SENDERS]
     for topic in TOPICS:  # without a backlog, ledgers would be trimmed
         clients[0].subscribe(topic, "keeps all").close()
+    for topic in BOTH:
+        clients[0].subscribe(topic, "keeps all").close()
     acking = [Acking(server.port, topic) for topic in TOPICS]
+    transacting = Transacting(server.port, random.Random(chance.random()))
+    compacting = Compacting(lambda: server.admin_port, TOPICS[2])
     # each has a connection of its own, and comes back at another time: after kills, clients wait for up to a minute
     producing = [Producing(client, each) for client, each in zip(clients, SENDERS, strict=True)]
     try:
@@ -348,7 +365,8 @@ def _run(server: Killed, kills: int, chance: random.Random, say: Callable[[str],
                 kill(server, moment, chance)
                 until(partial(_go_on, producing, counts), "a producer goes on")
                 say(f"kill {number + 1} of {kills}, {moment}: {sum(len(p.receipts) for p in producing):,} receipts, "
-                    f"{sum(len(a.acked) for a in acking):,} acks, {server.segments()} segments")  # fmt: skip
+                    f"{sum(len(a.acked) for a in acking):,} acks, {len(transacting.ended):,} transactions, {compacting.done:,} compactions, "
+                    f"{server.segments()} segments")  # fmt: skip
         except KeyboardInterrupt:
             say("stopped: what came until now is judged")
             server.kill()
@@ -356,6 +374,8 @@ def _run(server: Killed, kills: int, chance: random.Random, say: Callable[[str],
             server.wait()
         for each in producing:
             each.end()
+        transacting.end()
+        compacting.end()
         entries = {(p.sender.topic, at) for p in producing for _, at in p.receipts if at != (-1, -1)}
         until(lambda: entries <= _asked(acking), "all entries are acknowledged")
         connects = [each.connects for each in acking]
@@ -366,12 +386,23 @@ def _run(server: Killed, kills: int, chance: random.Random, say: Callable[[str],
             lambda: all(a.connects > n for a, n in zip(acking, connects, strict=True)),
             "the consumers are back",
         )
-        wrong = [*judged(clients[0], producing, acking)]
+        wrong = [*judged(clients[0], producing, acking), *transacting.judged(clients[0])]
+        sent = producing[-1].sent
+        wrong += last_of_each_key(clients[0], TOPICS[2], KEYS, sent)
+        if compacting.compact() != 204:
+            wrong.append("a compaction is refused")
+        wrong += last_of_each_key(clients[0], TOPICS[2], KEYS, sent)
+        if not compacting.done or len(transacting.ended) < kills:
+            wrong.append(
+                f"{compacting.done} compactions, {len(transacting.ended)} transactions: too few to show anything"
+            )
     finally:
         for each in producing:
             each._end = True
         for each_acking in acking:
             each_acking.end()
+        transacting.end()
+        compacting.end()
     for client in clients:
         client.close()
     server.stop()
