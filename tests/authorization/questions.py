@@ -238,12 +238,25 @@ class Connection:
             self._ready = [each for each in self._ready if each[0] not in ("PING", "PONG")]
         return self._ready.pop(0)
 
+    def rest(self, seconds: float) -> list[tuple[str, dict[str, Any]]]:
+        """The frames that come until none came for so many seconds."""
+        found = list[tuple[str, dict[str, Any]]]()
+        self._socket.settimeout(seconds or 0.001)
+        try:
+            while not found or found[-1][0] != "CLOSED":
+                found.append(self.next())
+        except TimeoutError:
+            return found
+        finally:
+            self._socket.settimeout(30)
+        return found
+
     def close(self) -> None:
         """Close it."""
         self._socket.close()
 
 
-def _shown(answer: tuple[str, dict[str, Any]], tenant: str) -> Any:
+def shown(answer: tuple[str, dict[str, Any]], tenant: str) -> Any:
     """A refusal with its code and text; anything else is its command."""
     cmd, fields = answer
     error = fields.get("error", fields.get("error_code"))
@@ -350,9 +363,9 @@ def _each_role(address: str, tenant: str, cmd: str, fields: dict[str, Any]) -> d
     for role in (*ROLES, NOBODY):
         client = Connection(address, role)
         if client.greeting[0] == "CONNECTED":
-            found[role] = _shown(client.ask(cmd, fields), tenant)
+            found[role] = shown(client.ask(cmd, fields), tenant)
         else:
-            found[role] = ["at CONNECT", _shown(client.greeting, tenant)]
+            found[role] = ["at CONNECT", shown(client.greeting, tenant)]
         client.close()
     return found
 
@@ -368,11 +381,11 @@ def of_connections(admin: Admin, address: str) -> Iterator[tuple[str, Any]]:
     for role in ("producer", "consumer"):
         admin.must("DELETE", f"/namespaces/{tenant}/n/permissions/{role}")
     for name, client in (("producer", producer), ("consumer", consumer)):
-        yield f"a {name} whose permission is revoked", _shown(client.next(), tenant)
+        yield f"a {name} whose permission is revoked", shown(client.next(), tenant)
     last = consumer.ask("GET_LAST_MESSAGE_ID", {"consumer_id": 1, "request_id": 5})
-    yield "GET_LAST_MESSAGE_ID then", _shown(last, tenant)
-    yield "PRODUCER then", _shown(producer.ask(*_producer(topic, producer_id=2, request_id=6)), tenant)
-    yield "SUBSCRIBE then", _shown(consumer.ask(*_subscribe(topic)), tenant)
+    yield "GET_LAST_MESSAGE_ID then", shown(last, tenant)
+    yield "PRODUCER then", shown(producer.ask(*_producer(topic, producer_id=2, request_id=6)), tenant)
+    yield "SUBSCRIBE then", shown(consumer.ask(*_subscribe(topic)), tenant)
     producer.close()
     consumer.close()
     path = f"/namespaces/{tenant}/n"
@@ -385,17 +398,17 @@ def of_connections(admin: Admin, address: str) -> Iterator[tuple[str, Any]]:
          ("POST", f"{path}/subscriptionAuthMode", "Prefix")),
     ):  # fmt: skip
         client = Connection(address, role)
-        yield f"{role}, before {what}", _shown(client.ask(*asked), tenant)
+        yield f"{role}, before {what}", shown(client.ask(*asked), tenant)
         admin.must(*change)
-        yield f"{role}, when {what}", _shown(client.next(), tenant)
+        yield f"{role}, when {what}", shown(client.next(), tenant)
         client.close()
     client = Connection(address, TENANT_ADMIN)
     client.ask(*_subscribe(topic, "admins"))
     admin.must("POST", f"/tenants/{tenant}", {"adminRoles": [], "allowedClusters": ["standalone"]})
     time.sleep(0.5)
     still = client.ask("GET_LAST_MESSAGE_ID", {"consumer_id": 1, "request_id": 5})
-    yield "GET_LAST_MESSAGE_ID of one who was an admin", _shown(still, tenant)
-    yield "LOOKUP of one who was an admin", _shown(client.ask(*_lookup(topic)), tenant)
+    yield "GET_LAST_MESSAGE_ID of one who was an admin", shown(still, tenant)
+    yield "LOOKUP of one who was an admin", shown(client.ask(*_lookup(topic)), tenant)
     client.close()
     for role, principal in [
         ("stranger", "root"),
@@ -406,7 +419,7 @@ def of_connections(admin: Admin, address: str) -> Iterator[tuple[str, Any]]:
         client = Connection(address, role, original_principal=principal)
         yield (
             f"CONNECT of {role} for {principal}",
-            [_shown(client.greeting, tenant), _shown(client.ask(*_lookup(topic)), tenant)],
+            [shown(client.greeting, tenant), shown(client.ask(*_lookup(topic)), tenant)],
         )
         client.close()
         yield (

@@ -759,6 +759,9 @@ def test_permissions_of_subscriptions(strict: Run) -> None:
     assert call(strict, "GET", f"{path}/subscription") == (200, {"s": ["q", "r"]})
     assert status(strict, "DELETE", f"{path}/s/r") == 204
     assert call(strict, "GET", f"{path}/subscription") == (200, {"s": ["q"]})
+    assert status(strict, "DELETE", f"{path}/s/q") == 204  # the last one takes the subscription with it
+    assert call(strict, "GET", f"{path}/subscription") == (200, {})
+    assert status(strict, "DELETE", f"{path}/s/q") == 500
 
 
 # -- what use creates -------------------------------------------------------------------------------------------------

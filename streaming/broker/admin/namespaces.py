@@ -472,7 +472,8 @@ def _subscription_permissions(
         case "DELETE" if last and role not in found:
             raise AdminError(500, "couldn't find subscription")  # as a call fails that Pulsar did not expect
         case "DELETE" if last:
-            found = {**found, role: [each for each in found.get(role, []) if each != last]}
+            left = {role: [each for each in found[role] if each != last]}
+            found = {name: roles for name, roles in (found | left).items() if name != role or roles}
         case _:
             raise AdminError(405, f"{command.method} of permissions is not allowed")
     policies.kept = {**policies.kept, SUBSCRIPTION_PERMISSIONS: found}
