@@ -95,6 +95,35 @@ ENTRY_SIZES = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb", 
 """The buckets of the sizes of entries, as Pulsar names them: up to so much, and larger."""
 
 
+class CompactionMetrics(msgspec.Struct, array_like=True):
+    """The compactions of a topic since it was loaded: the messages that they `removed`, and how many `succeeded` and `failed`. `entries` and
+    `size` (bytes): what the compacted ledger has now."""
+
+    removed: int
+    succeeded: int
+    failed: int
+    entries: int
+    size: int
+
+
+class TransactionMetrics(msgspec.Struct, array_like=True):
+    """Transactions on a topic: open ones, and those that ended since it was loaded."""
+
+    active: int
+    committed: int
+    aborted: int
+
+
+class CoordinatorMetrics(msgspec.Struct, array_like=True):
+    """The transactions of a coordinator: `active` ones, and those since it was loaded. `timeouts` are `aborted` ones, too."""
+
+    active: int
+    created: int
+    committed: int
+    aborted: int
+    timeouts: int
+
+
 class TopicMetrics(msgspec.Struct, array_like=True):
     """A topic: sizes in bytes, counters in messages, times in ms since the epoch.
 
@@ -104,7 +133,7 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     the interval that ends at `publish_limited_until`. `closed_ledgers`: how many of them the topic has.
     `entry_sizes`: how many entries of the interval had a size in each of `ENTRY_SIZES`, then the sum of their sizes; empty: there
     were none. It comes twice, as rates do. `drift`: None if the topic is no shadow topic. `source_seen`: the time of the latest
-    look at its source; 0: there was none.
+    look at its source; 0: there was none. `compaction`: None if it was not compacted since it was loaded. `transactions`: None if it has had none.
     """
 
     name: str
@@ -131,6 +160,8 @@ class TopicMetrics(msgspec.Struct, array_like=True):
     next_entry_sizes: list[int] = []
     drift: DriftMetrics | None = None
     source_seen: int = 0
+    compaction: CompactionMetrics | None = None
+    transactions: TransactionMetrics | None = None
 
 
 class PartitionMetrics(msgspec.Struct, array_like=True):
@@ -139,7 +170,7 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
     `clock` in ms since the epoch, `interval` of the rates in ms. `offset`: the last record's, −1: there was none.
     `state_bytes`: the size of the encoded state. `quarantined`: the records that the micro-batch refused, by rule.
     `write_seconds`: how long the sinks took to write its rows; None: there were none. `release`: the version of Pulsar whose rules
-    are in force. `reads`: how many entries of topics were read from the store.
+    are in force. `reads`: how many entries of topics were read from the store. `coordinators`: those of transactions, by id.
     """
 
     partition: int
@@ -154,6 +185,7 @@ class PartitionMetrics(msgspec.Struct, array_like=True):
     write_seconds: float | None = None
     release: str = ""
     reads: dict[str, int] = {}
+    coordinators: dict[int, CoordinatorMetrics] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

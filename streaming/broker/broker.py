@@ -902,6 +902,7 @@ class Broker:
             deleted=[],
             quarantined={},
             release=RELEASES[PROFILE_OF[ctx.config.profile]],
+            coordinators=self._coordinators.metrics(),
         )
 
     def is_closed(self, name: str) -> bool:

@@ -52,6 +52,25 @@ _TOPICS = {
     "magnetar_duplicate_messages_total": "Messages that deduplication refused as duplicates.",
     "magnetar_unknown_messages_total": "Messages for which deduplication could not yet tell.",
 }
+_COMPACTIONS = {
+    "pulsar_compaction_removed_event_count": "Messages that compactions removed since the topic was loaded.",
+    "pulsar_compaction_succeed_count": "Compactions since the topic was loaded.",
+    "pulsar_compaction_failed_count": "Compactions that failed since the topic was loaded.",
+    "pulsar_compaction_compacted_entries_count": "Entries of the compacted ledger.",
+    "pulsar_compaction_compacted_entries_size": "Bytes of the compacted ledger.",
+}
+_OF_TRANSACTIONS = {
+    "pulsar_txn_tb_active_total": "Open transactions with messages in the topic.",
+    "pulsar_txn_tb_committed_total": "Transactions that committed on the topic since it was loaded.",
+    "pulsar_txn_tb_aborted_total": "Transactions that were aborted on the topic since it was loaded.",
+}
+_COORDINATORS = {
+    "pulsar_txn_active_count": "Open transactions of the coordinator.",
+    "pulsar_txn_created_total": "Transactions begun since the coordinator was loaded.",
+    "pulsar_txn_committed_total": "Transactions committed since the coordinator was loaded.",
+    "pulsar_txn_aborted_total": "Transactions aborted since the coordinator was loaded.",
+    "pulsar_txn_timeout_total": "Those of them that were not ended in time.",
+}
 _NOT_ADDED = {
     "pulsar_average_msg_size": "Bytes of a message published in the last interval, on average; 0: there was none.",
     "pulsar_storage_backlog_quota_limit": "The quota of the backlog's size in bytes; -1: none.",
@@ -209,10 +228,17 @@ class TopicFigures:
         drifts_of_subscriptions = _Families(
             _SUBSCRIPTION_DRIFTS, "cluster", "namespace", "topic", "subscription"
         )
+        compactions = _Families(_COMPACTIONS, "cluster", "namespace", "topic")
+        of_transactions = _Families(_OF_TRANSACTIONS, "cluster", "namespace", "topic")
+        coordinators = _Families(_COORDINATORS, "cluster", "coordinator_id")
         namespaces = _Families(_TOPICS_COUNT, "cluster", "namespace")
         versions = _Families(_VERSION, "cluster", "version", "commit")
         for cluster, release in {(each.cluster, each.release) for each in self._partitions.values()}:
             versions.add((cluster, release, ""), {"pulsar_version_info": 1})
+        for each in self._partitions.values():
+            for id_, coordinator in each.coordinators.items():
+                figures = dict(zip(_COORDINATORS, msgspec.structs.astuple(coordinator), strict=True))
+                coordinators.add((each.cluster, str(id_)), figures)
         shown = members = 0
         for number, (partition, topic) in enumerate(self._known.values()):
             own = self._partitions[partition]
@@ -225,6 +251,12 @@ class TopicFigures:
             topics.add(labels, storage.values(topic.name, at, own.interval))
             namespaces.add((cluster, namespace if listed else OTHER), {"pulsar_topics_count": 1})
             drifts.add(labels, _drift_values(topic))
+            if topic.compaction is not None:
+                of_it = msgspec.structs.astuple(topic.compaction)
+                compactions.add(labels, dict(zip(_COMPACTIONS, of_it, strict=True)))
+            if topic.transactions is not None:
+                of_it = msgspec.structs.astuple(topic.transactions)
+                of_transactions.add(labels, dict(zip(_OF_TRANSACTIONS, of_it, strict=True)))
             if listed:
                 if topic.drift is not None:  # times have no sum
                     drifts.add(labels, {_SEEN: topic.source_seen / 1000})
@@ -250,6 +282,7 @@ class TopicFigures:
                     )
         for families in (
             versions, namespaces, topics, not_added, by_quota, subscriptions, consumers, drifts, drifts_of_subscriptions,
+            compactions, of_transactions, coordinators,
         ):  # fmt: skip
             yield from families.metrics()
 

@@ -21,12 +21,15 @@ from streaming.metrics.topics import OTHER, TopicFigures
 from tests.broker.kit import START, TOPIC, Run, Stored, feed, one
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
+from tests.broker.test_compaction_cases import Topic
+from tests.broker.test_transactions import Transacting
 
 Values = dict[tuple[str, ...], float]
 
 MINUTE = 60_000
 LABELS = (
     "cluster", "namespace", "topic", "subscription", "consumer_name", "consumer_id", "quota_type", "command", "le", "version", "quantile",
+    "coordinator_id",
 )  # fmt: skip
 
 TOPICS = {
@@ -318,3 +321,58 @@ def test_label_sets_are_bounded_and_sums_stay_right() -> None:
         assert len(own) == sets
         assert sum(own.values()) == (5 if name == "pulsar_topics_count" else 15)
     assert found["pulsar_msg_backlog", "standalone", OTHER, OTHER] == 9
+
+
+@pytest.mark.feature("I2", "C4", "L1")
+def test_compactions_and_transactions_have_the_metrics_of_pulsar() -> None:
+    """With the names and labels of a real 4.0.7, and its values for the same."""
+    topic = Topic()
+    assert not [key for key in shown(topic) if "compaction" in key[0]]
+    for key, payload in [("a", b"1"), ("b", b"1"), ("a", b"2"), ("b", b"")]:
+        topic.put(key, payload)
+    topic.compact()
+    topic.put("c", b"1")
+    topic.compact()
+    topic.subscribe("__compaction")
+    topic.compact()  # fails
+    found = {
+        key[0]: value
+        for key, value in shown(topic).items()
+        if key[1:] == ("standalone", "public/default", TOPIC)
+    }
+    ledger = topic.topic.compaction.ledger
+    assert ledger is not None
+    assert {name: value for name, value in found.items() if "compaction" in name} == {
+        "pulsar_compaction_removed_event_count": 2,
+        "pulsar_compaction_succeed_count": 2,
+        "pulsar_compaction_failed_count": 1,
+        "pulsar_compaction_compacted_entries_count": 2,
+        "pulsar_compaction_compacted_entries_size": ledger.size,
+    }
+
+    run = Transacting()
+    txns = [run.begin() for _ in range(3)]
+    for number, txn in enumerate(txns):
+        run.send_in(txn, number)
+    run.begin(1000, topic=None)
+    run.end(txns[0])
+    run.end(txns[1], "ABORT")
+    run.wait(2)
+    found = {key[0]: value for key, value in shown(run).items() if "txn" in key[0]}
+    assert found == {
+        "pulsar_txn_tb_active_total": 1,
+        "pulsar_txn_tb_committed_total": 1,
+        "pulsar_txn_tb_aborted_total": 1,
+        "pulsar_txn_active_count": 1,
+        "pulsar_txn_created_total": 4,
+        "pulsar_txn_committed_total": 1,
+        "pulsar_txn_aborted_total": 2,
+        "pulsar_txn_timeout_total": 1,
+    }
+    assert shown(run)["pulsar_txn_active_count", "standalone", "0"] == 1
+
+
+def shown(run: Run) -> Values:
+    figures = TopicFigures()
+    figures.update(metrics.decode(metrics.encode(run.broker.metrics(everything=True))))
+    return scraped(figures.collect(run.now))

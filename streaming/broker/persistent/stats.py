@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from schemas.metrics import SUBSCRIPTION_TIMES, DriftMetrics, SubscriptionMetrics, TopicMetrics
+from schemas.metrics import (
+    SUBSCRIPTION_TIMES,
+    CompactionMetrics,
+    DriftMetrics,
+    SubscriptionMetrics,
+    TopicMetrics,
+    TransactionMetrics,
+)
 from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.persistent.mirroring import EQUAL
@@ -113,6 +120,23 @@ def metrics(topic: PersistentTopic, ctx: Context) -> TopicMetrics:
         topic.ledger.entry_sizes.current,
         _drift(topic.mirrored) if topic.is_shadow else None,
         topic.mirrored.seen,
+        _compaction(topic),
+        _transactions(topic),
+    )
+
+
+def _compaction(topic: PersistentTopic) -> CompactionMetrics | None:
+    state = topic.compaction
+    if not state.has_run:
+        return None
+    entries, size = (0, 0) if state.ledger is None else (state.ledger.entries, state.ledger.size)
+    return CompactionMetrics(state.removed_in_all, state.successes, state.failures, entries, size)
+
+
+def _transactions(topic: PersistentTopic) -> TransactionMetrics | None:
+    found = topic.transactions
+    return (
+        None if found is None else TransactionMetrics(len(found.ongoing), found.committed, found.rolled_back)
     )
 
 

@@ -126,7 +126,7 @@ class Compaction(msgspec.Struct, array_like=True):
     """`ledger`: what the last compaction kept; None: there was none. Since the topic was loaded: `has_run` and `error` (the reason if the
     last one failed) are its status, `succeeded` and `failed` the times (ms) of the last that did, 0: none. `removed`: how many messages
     the last one removed. `settled`: the last message of the topic and the cursor's mark-delete position when the last one that read the
-    topic ended."""
+    topic ended. `successes`, `failures`, `removed_in_all`: of all since the topic was loaded."""
 
     ledger: CompactedLedger | None = None
     has_run: bool = False
@@ -135,6 +135,9 @@ class Compaction(msgspec.Struct, array_like=True):
     succeeded: int = 0
     failed: int = 0
     settled: tuple[Position, Position] | None = None
+    successes: int = 0
+    failures: int = 0
+    removed_in_all: int = 0
 
 
 class PersistentTopic(AbstractTopic, kw_only=True, dict=True):

@@ -19,6 +19,7 @@ from schemas.effects import (
     NewTxnResponse,
     TcClientConnectResponse,
 )
+from schemas.metrics import CoordinatorMetrics
 from streaming.broker.context import Context
 from streaming.broker.names import COORDINATOR_ASSIGN, partition_of
 from streaming.broker.transactions.transaction_buffer import TxnID
@@ -62,12 +63,17 @@ class OpenTransaction(msgspec.Struct, array_like=True):
 
 class Coordinator(msgspec.Struct, array_like=True):
     """`next_id`: the number of the next transaction. `transactions`: those that have not ended, by number. `ending`: those of them that could not end yet. `connected`: whether a
-    client has asked for it since the broker started."""
+    client has asked for it since the broker started. Since then: how many were `created`, `committed`, `aborted`, and `timed_out`, which
+    are aborted, too."""
 
     next_id: int = 0
     transactions: dict[int, OpenTransaction] = {}
     ending: list[int] = []
     connected: bool = True
+    created: int = 0
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
 
 
 class Parts(Protocol):
@@ -148,6 +154,7 @@ class Coordinators:
             return
         least, coordinator.next_id = coordinator.next_id, coordinator.next_id + 1
         begun = coordinator.transactions[least] = OpenTransaction(ctx.clock, command.txn_ttl_seconds)
+        coordinator.created += 1
         self._answer(name, command, TransactionFields(txnid_most_bits=most, txnid_least_bits=least))
         if begun.timeout < TICK:
             self._end(most, least, commit=False)
@@ -239,6 +246,8 @@ class Coordinators:
                 coordinator.ending.append(least)
             return False
         del coordinator.transactions[least]
+        coordinator.committed += commit
+        coordinator.aborted += not commit
         return True
 
     def _try_again(self, most: int) -> None:
@@ -254,6 +263,7 @@ class Coordinators:
             _, most, least = heapq.heappop(self._due)
             found = self._all[most].transactions.get(least)
             if found is not None and found.status == "OPEN":
+                self._all[most].timed_out += 1
                 self._end(most, least, commit=False)
         self._wake()
 
@@ -273,11 +283,22 @@ class Coordinators:
         open_ = None if found is None or not found.connected else found.transactions.get(txn.least)
         return open_.due if open_ is not None and open_.status == "OPEN" else None
 
+    def metrics(self) -> dict[int, CoordinatorMetrics]:
+        """The figures of those that clients have asked for, by id."""
+        return {
+            id_: CoordinatorMetrics(
+                len(each.transactions), each.created, each.committed, each.aborted, each.timed_out
+            )
+            for id_, each in self._all.items()
+            if each.connected
+        }
+
     def restarted(self) -> None:
         """The broker stops: coordinators are loaded again when clients ask for them."""
         self._due.clear()
         for coordinator in self._all.values():
             coordinator.connected = False
+            coordinator.created = coordinator.committed = coordinator.aborted = coordinator.timed_out = 0
 
 
 def _with(present: list[T], more: Iterable[T]) -> list[T]:

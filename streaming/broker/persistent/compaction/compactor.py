@@ -78,8 +78,11 @@ def compact(ctx: Context, topic: PersistentTopic) -> None:
         state.settled = _settled(topic)
         state.removed = _compact(ctx, topic, subscription)
         state.succeeded, state.settled = ctx.clock, _settled(topic)
+        state.successes += 1
+        state.removed_in_all += state.removed
     except _Failed as error:
         state.error, state.failed = str(error), ctx.clock
+        state.failures += 1
         ctx.emit(TopicEvent(topic.name, f"not compacted: {error}"))
 
 
