@@ -100,7 +100,8 @@ class Acked(NamedTuple):
 class Context:
     """`clock` is in ms, and is moved to `until` before a command. `recorded`: the time (ms) of the record, which may be earlier. `at_work`: the topic that something was last done with. Each
     effect has the `offset` of the record that causes it and an `ordinal` within it, from 0. From the ordinal `spent_at` on, dispatchers
-    put their reads off (maxEffectsPerCommand)."""
+    put their reads off (maxEffectsPerCommand). `freed`: cursors that dispatchers have moved, each by its topic and name,
+    with its former key (see `change_cursor`)."""
 
     __slots__ = (
         "_policies",
@@ -113,6 +114,7 @@ class Context:
         "connections",
         "deleted",
         "entries",
+        "freed",
         "full",
         "generated_names",
         "lasting",
@@ -158,6 +160,7 @@ class Context:
         self.resources: dict[str, dict[str, Any]] = {}
         self.limits = RateLimits()
         self.connections: dict[str, dict[str, None]] = {}
+        self.freed: list[tuple[str, str, Position]] = []
         self.closed_producers: dict[str, dict[int, int]] = {}
         self.lasting: dict[str, Policies] = {}
         self.unloaded: str | None = None

@@ -20,6 +20,7 @@ from streaming.broker.non_persistent.topic import NonPersistentTopic, is_non_per
 from streaming.broker.periodic_checks import CHECKS, Check, Rounds
 from streaming.broker.persistent import lifecycle, rate_limits, unacked_limit
 from streaming.broker.persistent import stats as persistent_stats
+from streaming.broker.persistent.cleanup import trimming
 from streaming.broker.persistent.commands import HANDLERS
 from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge
 from streaming.broker.persistent.steady import SteadyTopic, steady_topic
@@ -216,10 +217,14 @@ class PersistentTopics(Topics[PersistentTopic]):
             return False
         self._ctx.at_work = name  # type: ignore[assignment]
         if isinstance(command, Publish):
-            return topic.publish(command)
-        if isinstance(command, Ack):
-            return topic.acknowledge(command)
-        return isinstance(command, Send) and topic.send(command)
+            taken = topic.publish(command)
+        elif isinstance(command, Ack):
+            taken = topic.acknowledge(command)
+        else:
+            taken = isinstance(command, Send) and topic.send(command)
+        if self._ctx.freed:
+            self._free_ledgers()
+        return taken
 
     def open(self, name: str) -> None:
         """Create or load a topic, as a command on it does. Rounds of checks run on it from now on."""
@@ -600,15 +605,24 @@ class PersistentTopics(Topics[PersistentTopic]):
         self.check_effects(topic)
 
     def check_effects(self, topic: PersistentTopic) -> None:
-        """Something happened on the topic: enforce maxUnackedMessagesPerBroker. If it was unloaded, it rests from now on."""
+        """Something happened on the topic: delete what its dispatchers freed, and enforce maxUnackedMessagesPerBroker. If it was unloaded, it rests from now on."""
         ctx = self._ctx
         if ctx.config.maxUnackedMessagesPerBroker > 0:
             unacked_limit.check(ctx, self._state.unacked, topic, self.touch)
+        if ctx.freed:
+            self._free_ledgers()
         if (name := ctx.unloaded) is not None:
             ctx.unloaded = None
             block = self._state.topics[name]
             block.closed = True
             self._leave_idle(name, block)
+
+    def _free_ledgers(self) -> None:
+        """Dispatchers have passed what nobody gets, as markers: delete the ledgers that this freed (docs/rules/transactions.md §9)."""
+        freed, self._ctx.freed = self._ctx.freed, []
+        for name, cursor, former in freed:
+            topic = self.touch(name)
+            trimming.free_ledgers(self._ctx, topic, topic.cursors[cursor], former)
 
     def recount_unacked(self) -> None:
         """The configuration is new: apply its maxUnackedMessagesPerBroker to the topics, which are loaded."""

@@ -408,6 +408,38 @@ def test_aborted_transactions_are_forgotten_with_their_ledgers() -> None:
     assert len(run.topic.transactions.aborted) <= 2
 
 
+FULL: dict[str, Any] = {"managedLedgerMaxEntriesPerLedger": 3, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+
+
+def test_what_a_dispatcher_passes_frees_ledgers_at_once() -> None:
+    """As recorded by parity: messages of an aborted transaction, and its marker."""
+    run = Transacting(**FULL)
+    run.subscribe("s", "Shared", permits=10)
+    txn = run.begin()
+    for number in range(4):
+        run.send_in(txn, number)
+    assert list(run.topic.ledger.ledgers) == [1, 2]
+    effects = run.end(txn, "ABORT")
+    assert [each.ledger_id for each in of(effects, LedgerDeleted)] == [1]
+    assert run.topic.ledger.number_of_entries == 2
+
+
+def test_a_read_that_waits_leaves_a_ledger_of_which_all_is_acknowledged() -> None:
+    """As recorded by parity: what comes next is held back, and the read goes to it all the same."""
+    run = Transacting(**FULL)
+    run.subscribe("s", "Shared", permits=10)
+    for number in range(3):
+        run.publish(number, "q")
+    txn = run.begin()
+    run.send_in(txn, 0)
+    cursor = run.topic.cursors["s"]
+    run.ack("s", (1, 0), (1, 1))
+    assert cursor.read_position == (1, 3)
+    run.ack("s", (1, 2))
+    assert cursor.read_position == (2, 0)
+    assert entries(run.end(txn)) == [0]
+
+
 def test_compaction_reads_what_consumers_may() -> None:
     """As a 4.0.7 does beside a committed, an aborted and an open transaction. Where its cursor reads on depends on a race there."""
     run = Transacting()

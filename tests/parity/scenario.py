@@ -225,12 +225,20 @@ def compared(trace: Trace) -> TraceComparison:
     a message was due may have the delivery or not. Slow recordings may agree on it, because a scenario takes about the same
     time again.
 
+    Nor a read position between two ledgers, see `_is_between`.
+
     Nor what follows after a broker hangs: on a non-persistent topic, the search for the next consumer of Shared may never end
     (docs/rules/producers.md §15).
     """
     if any(each.get("step", "").endswith(" burst") for each in trace.records):
         return bursts.compared(trace)
     verdict = compare_trace(trace)
+    ledgers = {
+        each["ledgerId"] for record in trace.records for each in record.get("internal", {}).get("ledgers", ())
+    }
+    verdict = verdict._replace(
+        differences=[each for each in verdict.differences if not _is_between(each[1], ledgers)]
+    )
     if (hung := hangs(trace)) is not None:
         steps = [each["step"] for each in trace.records if "step" in each]
         after = {*steps[steps.index(hung) :]}
@@ -250,6 +258,13 @@ def compared(trace: Trace) -> TraceComparison:
         if earlier and any(0 <= ends[step] - at < within for at in due):
             return verdict._replace(differences=[*verdict.differences[:index], (step, text + _LATE)])
     return verdict
+
+
+def _is_between(text: str, ledgers: set[int]) -> bool:
+    """Whether a read position differs because the recorded one is in a ledger that the topic never had: a read that waits behind a deleted
+    ledger goes to the next id, which another topic has."""
+    found = re.search(r"\.readPosition: recorded '(\d+):0', ours '\d+:0'$", text)
+    return found is not None and int(found[1]) not in ledgers
 
 
 def hangs(trace: Trace) -> str | None:

@@ -104,11 +104,13 @@ def filter_entries(
 
 
 def _acknowledge(sub: SubscriptionContext, positions: list[Position]) -> None:
-    """Ack on behalf of the subscription. The next check trims the ledgers that this frees."""
+    """Ack on behalf of the subscription. Ledgers that this frees go when the topic is at rest, since a read may be under way."""
     ctx, cursor = sub.ctx, sub.cursor
     before, mark_delete = cursor.consumed, cursor.mark_delete
     backlog = cursor.backlog(sub.ledger, precise=True) if ctx.acks is not None else 0
-    change_cursor(ctx, sub.policies, cursor, cursor.acknowledge_all, sub.ledger, positions)
+    former = change_cursor(ctx, sub.policies, cursor, cursor.acknowledge_all, sub.ledger, positions)
+    if former is not None:
+        ctx.freed.append((sub.topic, cursor.name, former))
     if cursor.mark_delete != mark_delete:
         sub.subscription.last_mark_delete_advanced = ctx.clock
     if ctx.acks is not None:

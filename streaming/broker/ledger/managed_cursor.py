@@ -470,6 +470,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if ledger.max_read is not None and ledger.max_read < last:
             last = ledger.max_read
             if position > last:
+                self.leave_acked_ledger(ledger)
                 return positions
         while len(positions) < n:
             if position > last and not ledger.terminated:
@@ -495,6 +496,14 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 position = acked.run_end(position).next()
             self.read_position = position
         return positions
+
+    def leave_acked_ledger(self, ledger: ManagedLedger) -> None:
+        """quirk: a read that waits for entries which open transactions hold back goes to the next ledger as soon as all of its own is
+        acknowledged."""
+        id_ = self.read_position.ledger
+        info, following = ledger.ledgers.get(id_), ledger.next_ledger(id_)
+        if info is not None and following is not None and self.mark_delete >= (id_, info.entries - 1):
+            self.read_position = max(self.read_position, Position(following, 0))
 
     def note_read(self, position: Position, size: int) -> None:
         """An entry of `size` bytes was read. Those that are read again don't count: a subscription may do so for ever."""

@@ -16,7 +16,7 @@ from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 from streaming.broker.transactions.pending_acks import AckInTransaction, PendingAcks
-from streaming.broker.transactions.transaction_buffer import TxnID
+from streaming.broker.transactions.transaction_buffer import TxnID, note_low_water_mark
 
 
 def acknowledge(
@@ -128,7 +128,7 @@ def end(
         _acknowledge(ctx, topic, subscription, sub, acks, cumulative=False)
     else:
         _give_back(sub, subscription, pending, txn)
-    late = pending.note_low_water_mark(txn.most, low_water_mark)
+    late = note_low_water_mark(pending.low_water_marks, txn.most, low_water_mark, pending.of_transactions)
     if late is not None:
         _give_back(sub, subscription, pending, late)
 
@@ -172,7 +172,7 @@ def _acknowledge(
     subscription.acked += cursor.consumed - before
     moved = cursor.mark_delete != mark_delete
     if moved:
-        subscription.last_mark_delete_advanced = ctx.clock
+        subscription.mark_delete_advanced(sub)
     named = () if cumulative else [position for position, _ in acks]
     if subscription.pending_acks is not None:
         subscription.pending_acks.acknowledged(ledger, cursor, mark_delete, named)

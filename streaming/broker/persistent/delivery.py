@@ -121,7 +121,12 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
     """
     cursor, ledger, dispatcher = topic.cursors[subscription.name], topic.ledger, subscription.dispatcher
     sub = topic.context_of(ctx, subscription)
+    analysis = analyze(ctx, topic, subscription, None)
     backlog, unread = cursor.backlog(ledger, precise=True), cursor.entries_to_read(ledger)
+    if (
+        cursor.reads_compacted
+    ):  # which may have acknowledged entries of deleted ledgers: these count for the others then
+        backlog = max(backlog, analysis["entries"])
     in_flight = {
         position
         for consumer in subscription.consumers
@@ -139,7 +144,6 @@ def explain_delivery(ctx: Context, topic: PersistentTopic, subscription: Persist
         verdicts.append(Verdict("maxEffectsPerCommand", True, text, "new", until=put_off.retry_at))
     if dispatcher is not None:
         verdicts += dispatcher.verdicts(sub)
-    analysis = analyze(ctx, topic, subscription, None)
     gone = 0 if analysis["aborted"] else max(backlog - analysis["entries"], 0)
     found = Delivery(
         topic=topic.name,

@@ -71,6 +71,19 @@ class PersistentSubscription(Subscription):
         if self.dispatcher is not None:
             self.dispatcher.mark_delete_moved(sub, by_expiry=by_expiry)
 
+    def mark_delete_advanced(self, sub: SubscriptionContext) -> None:
+        """Acks moved the mark-delete position."""
+        self.last_mark_delete_advanced = sub.ctx.clock
+        ledger, cursor = sub.ledger, sub.cursor
+        if (
+            ledger.max_read is not None
+            and ledger.max_read < ledger.last_confirmed
+            and ledger.max_read < cursor.read_position
+            and self.dispatcher is not None
+            and self.dispatcher.pending_read
+        ):
+            cursor.leave_acked_ledger(ledger)
+
     def acknowledge(self, sub: SubscriptionContext, consumer: Consumer, command: Ack) -> Position | None:
         """Apply an ACK and respond to it.
 
@@ -105,7 +118,7 @@ class PersistentSubscription(Subscription):
                 error, cause = "UnknownError", str(refusal)
         self.acked += cursor.consumed - before
         if cursor.mark_delete != mark_delete:
-            self.last_mark_delete_advanced = ctx.clock
+            self.mark_delete_advanced(sub)
         if self.pending_acks is not None:
             names = [position for position, _ in ids] if individual else ()
             self.pending_acks.acknowledged(ledger, cursor, mark_delete, names)

@@ -197,13 +197,6 @@ class PendingAcks(msgspec.Struct, array_like=True):
         self.held -= len(own)
         return own
 
-    def note_low_water_mark(self, coordinator: int, mark: int) -> TxnID | None:
-        """See `TransactionBuffer.note_low_water_mark`."""
-        marks = self.low_water_marks
-        marks[coordinator] = max(mark, marks.get(coordinator, mark))
-        first = next(iter(self.of_transactions), None)
-        return first if first is not None and marks.get(first.most, -1) >= first.least else None
-
     def reopen(self, cursor: ManagedCursor) -> None:
         """The topic is loaded again: pending acks come back, without those of entries that were acknowledged meanwhile."""
         self.low_water_marks = {}

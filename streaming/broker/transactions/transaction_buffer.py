@@ -5,6 +5,7 @@ Writing is in `streaming.broker.persistent.publish.publishing`. Up to where cons
 since cursors ask for it.
 """
 
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -22,6 +23,16 @@ class TxnID(NamedTuple):
 
     def __str__(self) -> str:
         return f"({self.most},{self.least})"
+
+
+def note_low_water_mark(
+    marks: dict[int, int], coordinator: int, mark: int, ongoing: Iterable[TxnID]
+) -> TxnID | None:
+    """A coordinator has ended all up to the number `mark`, which goes to `marks` (coordinator → number). Returns the first of the transactions
+    that are still open here if it is one of them: what it did here came too late."""
+    marks[coordinator] = max(mark, marks.get(coordinator, mark))
+    first = next(iter(ongoing), None)
+    return first if first is not None and marks.get(first.most, -1) >= first.least else None
 
 
 class TransactionBuffer(msgspec.Struct, array_like=True):
@@ -85,15 +96,6 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
         else:
             ledger.max_read = ledger.last_confirmed
         self._trim(ledger)
-
-    def note_low_water_mark(self, coordinator: int, mark: int) -> TxnID | None:
-        """A coordinator has ended all up to the number `mark`. Returns the transaction that has been open here for longest if it is one of them:
-        its messages came too late."""
-        self.low_water_marks[coordinator] = max(mark, self.low_water_marks.get(coordinator, mark))
-        first = next(iter(self.ongoing), None)
-        return (
-            first if first is not None and self.low_water_marks.get(first.most, -1) >= first.least else None
-        )
 
     def reopen(self, ledger: ManagedLedger) -> None:
         """The topic is loaded again: what its ledgers tell is known, the rest is forgotten."""

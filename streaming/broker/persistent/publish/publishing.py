@@ -37,7 +37,11 @@ from streaming.broker.topic.publish_requests import (
     too_large,
     too_many_messages,
 )
-from streaming.broker.transactions.transaction_buffer import TransactionBuffer, TxnID
+from streaming.broker.transactions.transaction_buffer import (
+    TransactionBuffer,
+    TxnID,
+    note_low_water_mark,
+)
 
 DUPLICATE = "duplicate: sequence id already persisted"
 """The cause of a receipt for which nothing was stored."""
@@ -269,7 +273,7 @@ def end_transaction(
         return False
     buffer = topic.buffer()
     _write_marker(ctx, topic, txn, COMMIT_MARKER if commit else ABORT_MARKER)
-    late = buffer.note_low_water_mark(txn.most, low_water_mark)
+    late = note_low_water_mark(buffer.low_water_marks, txn.most, low_water_mark, buffer.ongoing)
     if late is not None and not topic.pending:
         _write_marker(ctx, topic, late, ABORT_MARKER)
     return True
