@@ -396,6 +396,8 @@ class NewTxn(Command, tag="NEW_TXN"):
     """After so many milliseconds, whatever the name says, the coordinator aborts the transaction if it is open. Less than 100: at once."""
     tc_id: Int64 = 0
     """The coordinator."""
+    principal: str = ""
+    """The role of the client: the owner of the transaction. Empty: there is no authentication, and everybody may use it."""
 
 
 class AddPartitionToTxn(Command, tag="ADD_PARTITION_TO_TXN"):
@@ -408,7 +410,9 @@ class AddPartitionToTxn(Command, tag="ADD_PARTITION_TO_TXN"):
     txnid_most_bits: Int64 = 0
     """The transaction's coordinator."""
     partitions: list[str] = []
-    """The full names of the topics."""
+    """The names of the topics."""
+    principal: str = ""
+    """The role of the client, who must be the owner. Empty: it may use the transactions of all."""
 
 
 class AddSubscriptionToTxn(Command, tag="ADD_SUBSCRIPTION_TO_TXN"):
@@ -422,6 +426,8 @@ class AddSubscriptionToTxn(Command, tag="ADD_SUBSCRIPTION_TO_TXN"):
     """The transaction's coordinator."""
     subscription: list[TxnSubscription] = []
     """The subscriptions."""
+    principal: str = ""
+    """The role of the client, who must be the owner. Empty: it may use the transactions of all."""
 
 
 class EndTxn(Command, tag="END_TXN"):
@@ -435,3 +441,5 @@ class EndTxn(Command, tag="END_TXN"):
     """The transaction's coordinator."""
     txn_action: TxnAction = "COMMIT"
     """How it ends."""
+    principal: str = ""
+    """The role of the client, who must be the owner. Empty: it may use the transactions of all."""

@@ -51,6 +51,7 @@ from streaming.broker.errors import LogOrderError
 from streaming.broker.lookup import LookupCommand
 from streaming.broker.names import (
     PARTITION,
+    complete,
     is_hidden_topic,
     is_partition,
     is_topic_name,
@@ -710,6 +711,7 @@ class Broker:
 
     def end_on_topic(self, topic: str, txn: TxnID, low_water_mark: int, *, commit: bool) -> bool:
         """See `Parts`."""
+        topic = complete(topic)
         if topic not in self._state.topics or is_non_persistent(topic):
             return True
         found = self._persistent.touch(topic)
@@ -721,6 +723,7 @@ class Broker:
         self, topic: str, subscription: str, txn: TxnID, low_water_mark: int, *, commit: bool
     ) -> None:
         """See `Parts`."""
+        topic = complete(topic)
         if topic not in self._state.topics or is_non_persistent(topic):
             return
         found = self._persistent.touch(topic)

@@ -96,15 +96,20 @@ def is_beyond(ctx: Context, name: str) -> bool:
     return len(index) > _DIGITS or int(index) >= count
 
 
+def partitions_now(ctx: Context, name: str) -> int | None:
+    """The number of a topic's partitions; None: it is not partitioned."""
+    if name == COORDINATOR_ASSIGN and ctx.config.transactionCoordinatorEnabled:
+        return 1  # as a standalone broker has
+    return ctx.partitioned.get(name)
+
+
 def _partitioned_metadata(ctx: Context, name: str, command: c.PartitionedMetadata, *, exists: bool) -> None:
     creatable = (
         command.metadata_auto_creation_enabled
         and auto_topic_creation(ctx, name).allowed
         and not is_beyond(ctx, name)
     )
-    partitions = ctx.partitioned.get(name, 0)
-    if name == COORDINATOR_ASSIGN and ctx.config.transactionCoordinatorEnabled:
-        partitions = 1  # as a standalone broker has
+    partitions = partitions_now(ctx, name) or 0
     if creatable and not (exists or partitions):
         try:
             partitions = create_by_use(ctx, name)

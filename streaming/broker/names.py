@@ -151,3 +151,15 @@ def is_system_topic(name: str) -> bool:
     """Is this a topic in which Pulsar keeps something for itself (``BrokerService.isSystemTopic``)?"""
     namespace = base_of(name).partition("://")[2].rpartition("/")[0]
     return is_hidden_topic(name) or _SERVICE_NAMESPACE.fullmatch(namespace) is not None
+
+
+def complete(topic: str) -> str:
+    """The full name of a topic: ``my-topic`` is ``persistent://public/default/my-topic``."""
+    if "://" in topic:
+        return topic
+    match topic.count("/"):
+        case 0:
+            return f"persistent://public/default/{topic}"
+        case 2:
+            return f"persistent://{topic}"
+    return topic

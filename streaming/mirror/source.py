@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streaming.broker.admin_requests import topic_path
-from streaming.broker.names import base_of, is_namespace_name, partition_index, partitions_of
-from streaming.protocol.requests import complete
+from streaming.broker.names import base_of, complete, is_namespace_name, partition_index, partitions_of
 from streaming.record.policies import SYSTEM_NAMES, is_namespace
 from streaming.record.rest import (
     DENIED,

@@ -5,7 +5,7 @@ Frames of a producer or consumer carry its number alone, so the topic that it wa
 
 from typing import Any
 
-from streaming.broker.names import COORDINATOR_ASSIGN, partition_of
+from streaming.broker.names import COORDINATOR_ASSIGN, complete, partition_of
 from streaming.protocol.codec import Frame
 
 OF_THE_GATEWAY = frozenset({"CONNECT", "GET_TOPICS_OF_NAMESPACE", "PING", "PONG"})
@@ -94,15 +94,3 @@ class Requests:
         fields = {name: value for name, value in frame.fields.items() if name != "topic"}
         topic = self.topic(frame) or NO_TOPIC
         return topic, {"command": frame.cmd, "connection": frame.connection, **fields}
-
-
-def complete(topic: str) -> str:
-    """The full name of a topic: ``my-topic`` is ``persistent://public/default/my-topic``."""
-    if "://" in topic:
-        return topic
-    match topic.count("/"):
-        case 0:
-            return f"persistent://public/default/{topic}"
-        case 2:
-            return f"persistent://{topic}"
-    return topic

@@ -25,10 +25,9 @@ from streaming.broker.broker import Broker
 from streaming.broker.context import namespace_of
 from streaming.broker.entries import NoEntries
 from streaming.broker.ledger.ack_holes import runs_of
-from streaming.broker.names import base_of, partitions_of, whole_of
+from streaming.broker.names import base_of, complete, partitions_of, whole_of
 from streaming.broker.position import from_text
 from streaming.broker.topic.stats import cursor_name
-from streaming.protocol.requests import complete
 from streaming.record.client import Reader
 from streaming.record.policies import (
     SYSTEM_NAMES,

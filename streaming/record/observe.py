@@ -16,9 +16,8 @@ from streaming.answers.history.folders import NotFound, listed
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.config import ServiceConfiguration, configuration
 from streaming.broker.context import namespace_of
-from streaming.broker.names import base_of, partitions_of, whole_of
+from streaming.broker.names import base_of, complete, partitions_of, whole_of
 from streaming.broker.policies.hierarchy import Policies
-from streaming.protocol.requests import complete
 from streaming.record.policies import settings_of
 from streaming.record.rest import DENIED, CallFailed, Rest, check_partitions
 

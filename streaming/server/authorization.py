@@ -14,10 +14,9 @@ from streaming.broker.authorization import Access, NotPrefixed, TenantMissing, r
 from streaming.broker.broker import Broker
 from streaming.broker.context import namespace_of
 from streaming.broker.errors import AdminError, BrokerError
-from streaming.broker.names import is_namespace_name, is_topic_name
+from streaming.broker.names import complete, is_namespace_name, is_topic_name
 from streaming.broker.topic.abstract_topic import Attached
 from streaming.protocol.codec import Frame
-from streaming.protocol.requests import complete
 from streaming.server.admin.asks import Ask
 
 ERROR = "AuthorizationError"

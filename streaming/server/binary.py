@@ -33,7 +33,7 @@ from schemas.entries import EntryNotFound
 from streaming.broker.admin_requests import topic_path
 from streaming.broker.context import namespace_of
 from streaming.broker.errors import BrokerError
-from streaming.broker.names import is_namespace_name
+from streaming.broker.names import complete, is_namespace_name
 from streaming.broker.subscription.consumer import MAX_PERMITS
 from streaming.broker.topic.abstract_topic import Attached
 from streaming.metrics.server import Gauges, ServerMetrics
@@ -62,7 +62,7 @@ from streaming.protocol.frames import (
     topics_of_namespace,
 )
 from streaming.protocol.plain import plain_command, sender
-from streaming.protocol.requests import OF_THE_BROKER, Requests, complete
+from streaming.protocol.requests import OF_THE_BROKER, TRANSACTIONS, Requests
 from streaming.server import clients
 from streaming.server.authentication import METHOD, REFRESH, NotAuthenticated, TokenAuthentication
 from streaming.server.authorization import ERROR, Authorization
@@ -961,6 +961,8 @@ class Connection(asyncio.Protocol):
             if self._is_used(asked):
                 return
             topic, command = self._requests.command(asked)
+            if asked.cmd in TRANSACTIONS:
+                self._sign(command)
             if len(self._requests) > self._limits.opened:
                 self.close("it has too many producers and consumers", "opened")
                 return
@@ -980,6 +982,13 @@ class Connection(asyncio.Protocol):
             self._post_part(_Flow(topic, command, size, permits))
         else:
             self._post_in_turn(topic, _json(command), size, self._answers_to(asked), _asked_for(topic, asked))
+
+    def _sign(self, command: dict[str, Any]) -> None:
+        """Say in a request to a coordinator who asks: transactions have owners, if there is authentication. A superuser may use all."""
+        authorization, kind = self._server.authorization, command["command"]
+        may_use_all = authorization is not None and authorization.is_superuser(self._principal)
+        if self._principal and kind != "TC_CLIENT_CONNECT_REQUEST" and (kind == "NEW_TXN" or not may_use_all):
+            command["principal"] = self._principal
 
     def _is_used(self, asked: Frame) -> bool:
         """Refuse a producer or consumer whose id another topic's has. Pulsar opens none, either. Returns whether it is."""

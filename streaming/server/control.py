@@ -15,10 +15,10 @@ from starlette.routing import Route
 from schemas.undecodable import UNDECODABLE
 from schemas.units import LATEST_TIME
 from streaming.broker.context import NEVER
+from streaming.broker.names import complete
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.delivery import Show
 from streaming.broker.position import from_text
-from streaming.protocol.requests import complete
 from streaming.server.admin.application import Bodies
 from streaming.server.binary import BinaryServer
 from streaming.server.client_times import Whose, published

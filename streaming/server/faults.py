@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from schemas.commands import AnyCommand
-from streaming.broker.names import is_topic_name, whole_of, why_not_topic_name
+from streaming.broker.names import complete, is_topic_name, whole_of, why_not_topic_name
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.protocol import pulsar_api_pb2
-from streaming.protocol.requests import LOOKUPS, OF_THE_BROKER, complete
+from streaming.protocol.requests import LOOKUPS, OF_THE_BROKER
 
 FaultAction = Literal["error", "delay", "drop", "disconnect"]
 

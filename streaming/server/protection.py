@@ -62,19 +62,13 @@ def check_protection(settings: Mapping[str, str], *, tokens: bool, tls: bool, em
             raise NotSupported(
                 f"{name}: this setting has no effect here, and {without}: {to_do}, or leave it out"
             )
-    authorizes = settings.get("authorizationEnabled", "").strip().lower() == "true"
-    if authorizes:
+    if settings.get("authorizationEnabled", "").strip().lower() == "true":
         _check_authorization(settings, embedded=embedded)
-    if settings.get("transactionCoordinatorEnabled", "").strip().lower() == "true":
-        if not embedded:
-            raise NotSupported(
-                "transactionCoordinatorEnabled: a transaction may have topics in several ingress partitions of the query: serve with the "
-                "embedded engine, or leave the setting out"
-            )
-        if authorizes:
-            raise NotSupported(
-                "transactionCoordinatorEnabled: whose transaction it is is not checked: leave out this setting, or authorizationEnabled"
-            )
+    if settings.get("transactionCoordinatorEnabled", "").strip().lower() == "true" and not embedded:
+        raise NotSupported(
+            "transactionCoordinatorEnabled: a transaction may have topics in several ingress partitions of the query: serve with the "
+            "embedded engine, or leave the setting out"
+        )
 
 
 def _check_authorization(settings: Mapping[str, str], *, embedded: bool) -> None:

@@ -128,6 +128,19 @@ def test_a_transaction_ends_at_its_time_also_after_a_long_silence() -> None:
     assert one(run.end(txn), EndTxnResponse).error == "TransactionNotFound"
 
 
+def test_a_client_may_leave_out_the_default_namespace() -> None:
+    run, short = Transacting(), TOPIC.rpartition("/")[2]
+    run.subscribe("s", permits=10)
+    run.publish(0, "q")
+    txn = run.begin(topic=short)
+    parts = [TxnSubscription(short, "s")]
+    run.ask(AddSubscriptionToTxn(connection="client", request_id=1, txnid_least_bits=txn, subscription=parts))
+    run.send_in(txn, 0)
+    run.ack_in(txn, "s", (1, 0))
+    assert entries(run.end(txn)) == [1]
+    assert run.mark_delete("s") == Position(1, 0)
+
+
 def test_a_pending_ack_is_sent_again_at_the_end_of_its_time() -> None:
     run = Transacting()
     run.subscribe("s", "Shared", permits=10)

@@ -88,10 +88,8 @@ def test_a_log_takes_the_settings_of_a_locked_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("L1")
-def test_transactions_need_the_embedded_engine_without_authorization() -> None:
+def test_transactions_need_the_embedded_engine() -> None:
     wanted = {"transactionCoordinatorEnabled": "true"}
-    check_protection(wanted, tokens=True, tls=False)
+    check_protection(wanted | {"authorizationEnabled": "true"}, tokens=True, tls=False)
     with pytest.raises(BadSetting, match="serve with the embedded engine"):
         check_protection(wanted, tokens=True, tls=False, embedded=False)
-    with pytest.raises(BadSetting, match="leave out this setting, or authorizationEnabled"):
-        check_protection(wanted | {"authorizationEnabled": "true"}, tokens=True, tls=False)

@@ -116,6 +116,22 @@ def test_the_admin_api_tells_of_transactions() -> None:
         assert _ask(broker, "transactionInBufferStats/public/default/t/0/0") == (200, {"aborted": True})
 
 
+def test_topics_are_shown_as_the_client_named_them() -> None:
+    with running(transactionCoordinatorEnabled=True) as broker:
+        _begin(broker)
+        _do(broker, COORDINATOR, AddPartitionToTxn(connection="c", request_id=5, partitions=["t"]))
+        produced = _ask(broker, "transactionMetadata/0/0")[1]["producedPartitions"]
+        assert produced == {name: {"startPosition": "1:1", "aborted": False} for name in (TOPIC, "t")}
+
+
+@pytest.mark.parametrize(("enabled", "expected"), [(True, (200, 1)), (False, (404, None))])
+def test_clients_find_coordinators_through_http(enabled: bool, expected: tuple[int, int | None]) -> None:
+    with running(transactionCoordinatorEnabled=enabled) as broker:
+        path = COORDINATOR_ASSIGN.replace("://", "/")
+        found = httpx.get(f"{broker.server.admin_url}/admin/v2/{path}/partitions")
+        assert (found.status_code, found.json().get("partitions")) == expected
+
+
 def test_without_transactions_there_is_nothing_to_tell() -> None:
     with running() as broker:
         assert _ask(broker, "coordinatorStats")[0] == 503

@@ -16,7 +16,7 @@ from streaming.broker.admin_requests import answer, call_of, is_schema_call, res
 from streaming.broker.admin_table import TOPIC, AdminAnswer, Call, Table
 from streaming.broker.context import Context, namespace_of
 from streaming.broker.errors import AdminError, BrokerError
-from streaming.broker.lookup import TOO_MANY_PARTITIONS, create_by_use
+from streaming.broker.lookup import TOO_MANY_PARTITIONS, create_by_use, partitions_now
 from streaming.broker.names import PARTITION
 from streaming.broker.parameters import flag, query
 from streaming.broker.persistent import admin_operations
@@ -130,7 +130,7 @@ def forget(ctx: Context, name: str) -> None:
 
 def _get(ctx: Context, name: str, command: Admin, around: Surroundings) -> AdminAnswer:
     """The number of partitions, 0 for a topic that is not partitioned."""
-    now = ctx.partitioned.get(name)
+    now = partitions_now(ctx, name)
     if now is None and not around.exists and flag(command.path, "checkAllowAutoCreation"):
         try:
             now = create_by_use(ctx, name)

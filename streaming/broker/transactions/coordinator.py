@@ -47,13 +47,14 @@ TIMER = "transactions"
 
 class OpenTransaction(msgspec.Struct, array_like=True):
     """`opened` (ms): when it began. `timeout`: for how long it may be open (ms). `status`: other than OPEN if it ends and cannot yet on all of its `topics`.
-    `subscriptions`: each as topic and name."""
+    `subscriptions`: each as topic and name. `owner`: the role that alone may use it; empty: everybody may."""
 
     opened: int
     timeout: int
     status: Literal["OPEN", "COMMITTING", "ABORTING"] = "OPEN"
     topics: list[str] = []
     subscriptions: list[tuple[str, str]] = []
+    owner: str = ""
 
     @property
     def due(self) -> int:
@@ -153,7 +154,8 @@ class Coordinators:
             self._answer(name, command, TransactionFields(txnid_most_bits=most), "NotAllowedError", cause)
             return
         least, coordinator.next_id = coordinator.next_id, coordinator.next_id + 1
-        begun = coordinator.transactions[least] = OpenTransaction(ctx.clock, command.txn_ttl_seconds)
+        begun = OpenTransaction(ctx.clock, command.txn_ttl_seconds, owner=command.principal)
+        coordinator.transactions[least] = begun
         coordinator.created += 1
         self._answer(name, command, TransactionFields(txnid_most_bits=most, txnid_least_bits=least))
         if begun.timeout < TICK:
@@ -173,6 +175,10 @@ class Coordinators:
         found = coordinator.transactions.get(least)
         if found is None:
             cause = f"The transaction with this txdID `{TxnID(most, least)}`not found "
+            self._answer(name, command, fields, "TransactionNotFound", cause)
+            return
+        if found.owner and command.principal not in ("", found.owner):
+            cause = f"Client ({command.principal}) is neither the owner of the transaction {TxnID(most, least)} nor a super user"
             self._answer(name, command, fields, "TransactionNotFound", cause)
             return
         if isinstance(command, c.EndTxn):

@@ -164,6 +164,10 @@ class _Api:
                 return await absent(request)
             path = request.path_params["rest"]
             try:
+                if self._authorization is not None:
+                    ask = transactions.ask_of(request.method, path, request.query_params)
+                    role, original = request.scope.get(ROLE, ""), request.headers.get("X-Original-Principal")
+                    self._authorization.check_call(role, original, ask, transactions.ASSIGN_NAMES)
                 if request.method == "GET":
                     found = transactions.answer(
                         engine.folded, self._service_url(), path, request.query_params

@@ -6,9 +6,11 @@ from typing import Any
 
 from streaming.broker.broker import Broker
 from streaming.broker.errors import AdminError
+from streaming.broker.names import COORDINATOR_ASSIGN, complete
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.transactions.coordinator import Coordinator, OpenTransaction
 from streaming.broker.transactions.transaction_buffer import TxnID
+from streaming.server.admin.asks import Ask
 
 PATH = "/admin/v3/transactions/{rest:path}"
 
@@ -59,6 +61,19 @@ def answer(broker: Broker, service_url: str, path: str, query: Mapping[str, str]
                 return {}
             return {"cumulativeAckPosition": str(cumulative.position)}
     return None
+
+
+def ask_of(method: str, path: str, query: Mapping[str, str]) -> Ask:
+    """What a call on a `path` below transactions asks. quirk: most calls ask nothing, so every role learns of all transactions."""
+    call = path.partition("/")[0]
+    if method == "GET":
+        of_all = call in ("coordinatorStats", "slowTransactions") and "coordinatorId" not in query
+        return Ask("topic", "LOOKUP") if of_all else Ask("anyone")
+    return Ask("superuser")
+
+
+ASSIGN_NAMES = {"tenant": "pulsar", "namespace": "system", "topic": COORDINATOR_ASSIGN.rpartition("/")[2]}
+"""The parts of the name of the topic that `ask_of` asks about."""
 
 
 def to_abort(path: str) -> TxnID | None:
@@ -118,7 +133,7 @@ def _metadata(broker: Broker, txn: TxnID, found: OpenTransaction) -> dict[str, A
     produced = {}
     for topic in found.topics:
         with suppress(KeyError):  # it is gone
-            produced[topic] = _in_buffer(broker.topic(topic), txn)
+            produced[topic] = _in_buffer(broker.topic(complete(topic)), txn)
     return {
         "txnId": str(txn), "status": found.status, "openTimestamp": found.opened, "timeoutAt": found.timeout,
         "producedPartitions": produced, "ackedPartitions": acked,

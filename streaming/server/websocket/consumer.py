@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 from schemas.commands import MessageMetadata
 from streaming.broker.context import namespace_of
-from streaming.broker.names import partition_index
+from streaming.broker.names import complete, partition_index
 from streaming.protocol.codec import Frame, FrameError, singles
 from streaming.protocol.frames import NotUncompressed, matching, uncompressed
-from streaming.protocol.requests import complete
 from streaming.server.websocket.client import Client, NotGranted
 from streaming.server.websocket.messages import (
     ClientMessageId,

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
-from streaming.broker.names import is_topic_name, why_not_topic_name
+from streaming.broker.names import complete, is_topic_name, why_not_topic_name
 from streaming.protocol.codec import FrameError
 from streaming.protocol.frames import MINUS_ONE
-from streaming.protocol.requests import complete
 from streaming.server.websocket.messages import ClientMessageId, NotEncoded, decoded, key_of
 
 SocketKind = Literal["producer", "consumer", "reader"]
