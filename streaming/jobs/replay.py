@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.arguments import checked
-from schemas.commands import BrokerConfig, Refused, decode_or_refuse
+from schemas.commands import BrokerConfig, Refused, command_in, decode_or_refuse
 from schemas.records import RECORD, Coordinates, TopicAside
 from sinks.base import BEGUN, STATE
 from sinks.links import Link
@@ -267,13 +267,20 @@ class Loaded:
     """A log as brokers get it, and what `ReplayResult` says of it.
 
     `records` (columns `RECORD`) are as the log has them until `pin` puts them under the `policies`. The log had `logged`
-    records, of which `copied` went to each of the `partitions`.
+    records, of which `copied` went to each of the `partitions`. `transacts`: it turns transactions on.
     """
 
     def __init__(
-        self, records: pa.Table, policies: list[PolicyCommand], logged: int, copied: int, partitions: int
+        self,
+        records: pa.Table,
+        policies: list[PolicyCommand],
+        logged: int,
+        copied: int,
+        partitions: int,
+        *,
+        transacts: bool,
     ) -> None:
-        self.records, self.policies = records, policies
+        self.records, self.policies, self.transacts = records, policies, transacts
         self.logged, self.copied, self.partitions = logged, copied, partitions
 
     def needs_translation(self) -> bool:
@@ -463,7 +470,7 @@ def load(
     else:
         table = read_log(log)
     copied = 0
-    transacts = enables_transactions(table)
+    transacts = _transacts(table)
     if partitions is not None or "partition" not in table.column_names:
         partitions = partitions or (1 if transacts else PARTITIONS)
         table = partition_log(table, partitions)
@@ -483,13 +490,16 @@ def load(
                 f"{policies}: {named[0]} names a profile, and profile {profile} is given: leave out one of them"
             )
         read += read_policies(of_profile(profile), records, judge)
-    return Loaded(records, read, len(table) - copied * (partitions - 1), copied, partitions)
+    logged = len(table) - copied * (partitions - 1)
+    return Loaded(records, read, logged, copied, partitions, transacts=transacts)
 
 
-def enables_transactions(table: pa.Table) -> bool:
+def _transacts(table: pa.Table) -> bool:
     """Whether a BROKER_CONFIG of a log turns transactions on."""
-    values = table["value"].filter(pc.match_substring(table["value"], b"transactionCoordinatorEnabled"))
-    commands = (decode_or_refuse(value) for value in values.to_pylist())
+    from streaming.log.pins import mentioning
+
+    named = mentioning(table, b"transactionCoordinatorEnabled")
+    commands = (command_in(decode_or_refuse(table["value"][row].as_py())) for row in named)
     return any(
         isinstance(each, BrokerConfig)
         and str(each.settings.get("transactionCoordinatorEnabled")).strip().lower() == "true"

@@ -15,6 +15,7 @@ from schemas.entries import EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
+from streaming.broker.position import EARLIEST, Position
 from streaming.broker.topic.abstract_topic import PendingWrite
 from streaming.log.positions import NAMING, WrittenEntries, translate
 
@@ -70,6 +71,7 @@ class TrackingBroker(Broker):
         waiting = self._pending(topic) if written.waiting else []
         if len(waiting) < len(written.waiting):
             written.waiting.clear()  # they were lost when the topic was unloaded
+        before = self._last_of(topic)
         super().apply(offset, timestamp, topic, command, value)
         if isinstance(command, c.Fault):
             done = len(waiting) - len(self._pending(topic))
@@ -79,14 +81,22 @@ class TrackingBroker(Broker):
                     written.add(number, write.position)
             del written.waiting[:done]
         else:
-            self._note_publish(topic, written)
+            self._note_publish(topic, written, before)
 
     def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """See `Broker.publish`. Every record takes the scalar step, to be noted."""
         for row in range(run.start, run.stop):
             step(row)
 
-    def _note_publish(self, name: str, written: WrittenEntries) -> None:
+    def _last_of(self, name: str) -> Position:
+        """The last entry of a topic, which may be a marker of a transaction."""
+        try:
+            return self.topic(name).ledger.last_confirmed
+        except KeyError:
+            return EARLIEST
+
+    def _note_publish(self, name: str, written: WrittenEntries, before: Position) -> None:
+        """`before`: the topic's last entry before the publish."""
         number = written.publishes
         written.publishes += 1
         try:
@@ -96,7 +106,7 @@ class TrackingBroker(Broker):
         last = topic.ledger.last_confirmed
         if len(topic.pending) > len(written.waiting):
             written.waiting.append(number)
-        elif last.entry >= 0 and last > written.last:
+        elif last.entry >= 0 and last > before:
             written.add(number, last)
 
     def _pending(self, name: str) -> list[PendingWrite]:

@@ -12,25 +12,30 @@ from hypothesis import strategies as st
 
 from schemas.commands import (
     Ack,
+    AddPartitionToTxn,
     Admin,
     AnyCommand,
     BrokerConfig,
     Decoded,
+    EndTxn,
     Fault,
     Flow,
     MessageIdData,
+    NewTxn,
     Publish,
     RedeliverUnacknowledgedMessages,
     Seek,
     Send,
     Subscribe,
     SubType,
+    TcClientConnectRequest,
     to_json,
 )
 from schemas.effects import Row, SendReceipt
 from schemas.records import Coordinates
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
+from streaming.broker.names import COORDINATOR_ASSIGN, partition_of
 from streaming.broker.position import EARLIEST, Position
 from streaming.fold.records import BrokerType
 from streaming.jobs.replay import BASELINE, replay_in_process
@@ -268,6 +273,29 @@ def test_nothing_changes_where_positions_are_the_same(configuration: Record, rec
     assert found.rows == plain.rows
     assert found.commands == plain.commands
     assert Translation.unmatched([found.state]) == 0
+
+
+@pytest.mark.feature("I1", "L2")
+def test_a_marker_is_the_entry_of_no_publish() -> None:
+    coordinator = partition_of(COORDINATOR_ASSIGN, 0)
+    parts = AddPartitionToTxn(connection="c", request_id=3, partitions=[TOPIC])
+    requests: list[AnyCommand] = [
+        TcClientConnectRequest(connection="c", request_id=1, tc_id=0),
+        NewTxn(connection="c", request_id=2, txn_ttl_seconds=60_000),
+        parts,
+        EndTxn(connection="c", request_id=4),
+    ]
+    messages = [
+        Publish(producer="a", sequence_id=number, payload=size * "x")
+        for number, size in enumerate([1, 99, 1])
+    ]
+    config = BrokerConfig(settings={"transactionCoordinatorEnabled": True, "maxMessageSize": 10})
+    log: list[Record] = [(0, None, config), (0, TOPIC, messages[0])]
+    log += [(0, coordinator, each) for each in requests]
+    log += [(0, TOPIC, each) for each in messages[1:]]
+    run = fold(log, TrackingBroker)
+    written = WrittenEntries.decode(Translation.of({0: run.state}).baselines[0][TOPIC])
+    assert [written.at(Position(1, entry)) for entry in range(3)] == [(0, (1, 0)), None, (2, (1, 2))]
 
 
 @pytest.mark.feature("I1", "J3")

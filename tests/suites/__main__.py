@@ -3,7 +3,7 @@
 The package registries give the suites, at the versions of ``suites.toml``. Each test runs in a process of its own. The outcome is
 compared with the list there of tests that don't pass, each with its reason: the exit status is 1 if there is any difference.
 
-The suites expect a broker on the default ports, so nothing else may listen on 6650 and 8080. They need Go, and Cargo and Maven.
+The suites expect a broker on the default ports, so nothing else may listen on 6650 and 8080, nor on 6651 and 8443. They need Go, and Cargo and Maven.
 """
 
 import argparse
@@ -11,6 +11,9 @@ import json
 import os
 import re
 import shutil
+import socket
+import socketserver
+import ssl
 import subprocess
 import sys
 import time
@@ -18,8 +21,9 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 from streaming.runtime.cache import cache_dir
@@ -27,14 +31,16 @@ from streaming.runtime.cache import cache_dir
 SUITES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("suites.toml").read_text())
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+_ADMIN, _ADMIN_TLS = 8080, 8443
 _START_SECONDS = 30.0
 _TEST_SECONDS = 120
 
 
 class Suite(NamedTuple):
-    """A program with tests, and where it runs. `names`: those of its tests."""
+    """A program with tests, its source, and where it runs. `names`: those of its tests."""
 
     program: Path
+    source: Path
     directory: Path
     names: list[str]
     arguments: str
@@ -51,9 +57,14 @@ def main() -> int:
     for name in given.suites or SUITES:
         settings = SUITES[name]
         suite = _cargo(settings) if "crate" in settings else _go(settings)
-        skipped = re.compile(settings["without"])
-        names = [test for test in suite.names if not skipped.search(test) and re.search(given.only, test)]
-        with _broker(settings.get("settings", {})):
+        names = [
+            test
+            for test in suite.names
+            if not re.search(settings["without"], test)
+            and all(re.search(only, test) for only in (settings.get("only", ""), given.only))
+        ]
+        certificates = suite.source / settings["tls"] if "tls" in settings else None
+        with _broker(settings.get("settings", {}), certificates):
             outcomes = {test: _run(suite, test) for test in names}
         failed = [test for test, passed in outcomes.items() if not passed]
         print(f"{name} {settings['version']}: {len(names) - len(failed)} passed, {len(failed)} failed")
@@ -108,7 +119,7 @@ def _go(settings: Any) -> Suite:
     directory = source / settings["tests"]
     listed = _output([str(program), "-test.list", "."], directory).split()
     names = [name for name in listed if name.startswith("Test")]
-    return Suite(program, directory, names, "-test.run ^{name}$ -test.timeout 100s")
+    return Suite(program, source, directory, names, "-test.run ^{name}$ -test.timeout 100s")
 
 
 def _cargo(settings: Any) -> Suite:
@@ -142,7 +153,7 @@ def _cargo(settings: Any) -> Suite:
     )
     listed = _output([str(program), "--list", "--format", "terse"], source).splitlines()
     names = [line.removesuffix(": test") for line in listed if line.endswith(": test")]
-    return Suite(program, source, names, "--exact {name}")
+    return Suite(program, source, source, names, "--exact {name}")
 
 
 def _copy(source: Path, target: Path) -> Path:
@@ -163,26 +174,65 @@ def _output(command: list[str], directory: Path, **environment: str) -> str:
 
 
 @contextmanager
-def _broker(settings: dict[str, str]) -> Iterator[None]:
-    """A server on the default ports."""
+def _broker(settings: dict[str, str], certificates: Path | None) -> Iterator[None]:
+    """A server on the default ports: those of TLS, if there are `certificates`."""
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    if certificates is not None:
+        options += ["--listen", "127.0.0.1:6651", "--admin-listen", f"127.0.0.1:{_ADMIN_TLS}", "--advertised-address", "localhost",
+                    "--tls-cert", str(certificates / "broker-cert.pem"), "--tls-key", str(certificates / "broker-key.pem")]  # fmt: skip
     program = Path(sys.executable).with_name("magnetar")
     process = subprocess.Popen([program, "serve", *options])
     try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not _serves() or process.poll() is not None:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("magnetar serve did not start")
-            time.sleep(0.2)
-        yield
+        with _without_tls() if certificates is not None else nullcontext():
+            deadline = time.monotonic() + _START_SECONDS
+            while not _serves() or process.poll() is not None:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit("magnetar serve did not start")
+                time.sleep(0.2)
+            yield
     finally:
         process.terminate()
         process.wait()
 
 
+@contextmanager
+def _without_tls() -> Iterator[None]:
+    """The admin API of a server with TLS on the default port, as a Pulsar has both."""
+    with _Plain(("127.0.0.1", _ADMIN), _Forward) as plain:
+        Thread(target=plain.serve_forever, daemon=True).start()
+        try:
+            yield
+        finally:
+            plain.shutdown()
+
+
+class _Plain(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+
+
+class _Forward(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", _ADMIN_TLS)) as plain,
+            trusting.wrap_socket(plain) as broker,
+        ):
+            Thread(target=_copy_bytes, args=(self.request, broker), daemon=True).start()
+            _copy_bytes(broker, self.request)
+
+
+def _copy_bytes(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
 def _serves() -> bool:
     try:
-        with urllib.request.urlopen("http://127.0.0.1:8080/admin/v2/clusters", timeout=5):
+        with urllib.request.urlopen(f"http://127.0.0.1:{_ADMIN}/admin/v2/clusters", timeout=5):
             return True
     except (urllib.error.URLError, OSError):
         return False

@@ -34,7 +34,7 @@ from streaming.answers.quarantined import in_all
 from streaming.answers.whatif.side_by_side import NO_TRANSACTIONS
 from streaming.broker.context import namespace_of
 from streaming.broker.names import PARTITION, whole_of
-from streaming.jobs.replay import enables_transactions, load
+from streaming.jobs.replay import load
 from streaming.log.partition import by_partition
 from streaming.log.table import LogError
 
@@ -141,7 +141,7 @@ def advise(
     Each policy is tried by itself; all else is as in the log. Raises `LogError` or `FileNotFoundError`.
     """
     loaded = load(log, partitions=partitions)
-    if enables_transactions(loaded.records):
+    if loaded.transacts:
         raise LogError(NO_TRANSACTIONS)
     parts = list(
         _search_all(

@@ -46,7 +46,7 @@ from streaming.answers.whatif.rules import (
 from streaming.answers.whatif.side_by_side import NO_TRANSACTIONS, fold_reacted, fold_side_by_side
 from streaming.answers.whatif.texts import is_in, ranks
 from streaming.broker.config import PROFILE_OF
-from streaming.jobs.replay import enables_transactions, load
+from streaming.jobs.replay import load
 from streaming.log.files import read_log
 from streaming.log.partition import by_partition
 from streaming.log.pins import (
@@ -155,7 +155,7 @@ def _traffic(
     if before is not None:
         partitions = partitions_of(before.states, partitions)
     loaded = load(log, partitions=partitions)
-    if enables_transactions(loaded.records):
+    if loaded.transacts:
         raise LogError(NO_TRANSACTIONS)
     if clients is not None and is_mirrored(loaded.records):
         raise LogError(
