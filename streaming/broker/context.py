@@ -46,6 +46,10 @@ def tenant_of(namespace: str) -> str:
     return namespace.partition("/")[0]
 
 
+_SLEPT = 100
+"""So many timers that were taken back may be there, besides as many as there are others."""
+
+
 class TenantInfo(msgspec.Struct):
     """What the admin API keeps of a tenant."""
 
@@ -105,6 +109,7 @@ class Context:
 
     __slots__ = (
         "_policies",
+        "_slept",
         "_woken",
         "acks",
         "at_work",
@@ -180,6 +185,7 @@ class Context:
         self.throttled: list[Throttled] | None = None
         self.timers: list[tuple[int, str]] = []
         self._woken: set[tuple[int, str]] = set()
+        self._slept = 0  # calls of `sleep` since what was taken back was removed
         self.policies_epoch = 0  # rises when a policy or the configuration changes
         self._policies: dict[str, HierarchyTopicPolicies] = {}
 
@@ -235,6 +241,14 @@ class Context:
         if (timer := (due, topic)) not in self._woken:
             self._woken.add(timer)
             heapq.heappush(self.timers, timer)
+
+    def sleep(self, topic: str, due: int) -> None:
+        """Take a `wake` back that is not needed any more, so that they do not add up until they are due."""
+        self._woken.discard((due, topic))
+        self._slept += 1
+        if self._slept > len(self.timers) // 2 + _SLEPT:
+            self._slept = 0
+            self.timers[:] = sorted({each for each in self.timers if each[1] != topic or each in self._woken})
 
     def wake_waiting(self, limiter: DispatchRateLimiter | None) -> None:
         """Run the timers of the topic whose dispatcher is the first to find permits of a shared limiter, if any waits for them."""

@@ -535,3 +535,74 @@ def test_a_topic_finds_an_open_transaction_in_the_ledgers_that_are_left(
     found = run.topic.transactions
     assert (found.ongoing, found.later) == ({} if first is None else {(0, 0): first}, {})
     assert entries(run.publish(9, "q")) == ([0] if first is None else [])
+
+
+@pytest.mark.parametrize("size", [-(2**31), -1, 0, 1, 2**31 - 1])
+@pytest.mark.parametrize("action", ["ABORT", "COMMIT"])
+def test_a_client_may_lie_about_the_size_of_a_batch(size: int, action: str) -> None:
+    """A negative one stopped the broker at an abort, and a large one took 6 s and 512 MB."""
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.publish(0, "q")
+    for left in ([1], [2]):
+        txn = run.begin(subscription="s")
+        ids = [MessageIdData(1, 0, ack_set=left, batch_size=size)]
+        ack = Ack(
+            connection="s", consumer_id=1, ack_type="Individual", message_id=ids, request_id=1,
+            txnid_least_bits=txn, txnid_most_bits=0,
+        )  # fmt: skip
+        one(run.do(ack), AckResponse)
+    assert one(run.end(txn, action), EndTxnResponse).error is None
+    assert len(run.broker.encode()) < 5000
+
+
+@pytest.mark.parametrize("action", ["ABORT", "COMMIT"])
+@pytest.mark.parametrize("ledger", [0, 1, 7])
+def test_acks_of_what_nobody_has_written_leave_nothing(action: str, ledger: int) -> None:
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.publish(0, "q")
+    pending = None
+    for number in range(20):
+        txn = run.begin(subscription="s")
+        run.ack_in(txn, "s", *((ledger, 100 * (1 + number) + each) for each in range(50)))
+        part = [MessageIdData(ledger, 10_000 + number, ack_set=[1])]
+        run.do(Ack(connection="s", consumer_id=1, ack_type="Individual", message_id=part))
+        run.end(txn, action)
+        pending = run.topic.subscriptions["s"].pending_acks
+        assert pending is not None
+        assert not pending.positions
+        assert not pending.held
+
+
+def test_times_of_transactions_that_have_ended_do_not_add_up() -> None:
+    """Each kept its time, which clients choose, until then."""
+    run = Transacting()
+    for number in range(1000):
+        run.end(run.begin(10**12 - number, topic=None))
+    assert len(run.broker._coordinators._due) < 200
+    assert len(run.broker._ctx.timers) < 200
+    last = run.begin(60_000)
+    run.send_in(last, 0)
+    run.wait(61)
+    assert run.ongoing() == []
+
+
+def test_a_request_tries_few_topics_again_on_which_transactions_cannot_end() -> None:
+    """All of them were tried, with a row for each."""
+    run = Transacting()
+    run.publish(0, "q")
+    stuck = [run.begin() for _ in range(30)]
+    run.admin("POST", "/terminate")
+    for txn in stuck:
+        run.end(txn)
+    assert (
+        len(run.ask(NewTxn(connection="client", request_id=1, txn_ttl_seconds=600_000)))
+        == 1 + coordinator.MOST_AGAIN
+    )
+    run.admin("DELETE", "?force=true")
+    assert one(run.end(stuck[-1]), EndTxnResponse).error is None
+    for _ in range(3):
+        run.begin(topic=None)
+    assert not run.broker.coordinators[0].ending
+    assert not set(stuck) & set(run.broker.coordinators[0].transactions)

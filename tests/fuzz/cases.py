@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from schemas.commands import (
     Ack,
+    AddPartitionToTxn,
+    AddSubscriptionToTxn,
     Admin,
     AnyCommand,
     BrokerConfig,
     ConnectionLost,
+    EndTxn,
     Fault,
     Flow,
     GetOrCreateSchema,
@@ -19,6 +22,7 @@ from schemas.commands import (
     KeyValue,
     MessageIdData,
     MessageMetadata,
+    NewTxn,
     PartitionedMetadata,
     Producer,
     Publish,
@@ -27,13 +31,17 @@ from schemas.commands import (
     Send,
     Subscribe,
     SubType,
+    TcClientConnectRequest,
     Tick,
+    TxnSubscription,
     to_json,
 )
 from tests.broker.kit import START
 from tests.fuzz.values import (
     COMMANDS,
     CONNECTIONS,
+    COORDINATOR,
+    OF_COORDINATORS,
     TOPICS,
     call,
     damaged,
@@ -68,7 +76,7 @@ class Builder:
     def __init__(self) -> None:
         self.log: Log = []
         self.now = START
-        self.sequence = 0
+        self.sequence = self.transactions = 0
 
     def add(self, command: AnyCommand | Publish, topic: str | None) -> None:
         self.log.append(Sent(self.now, topic, to_json(command)))
@@ -320,6 +328,54 @@ def schemas(log: Builder, topic: str, count: int) -> None:
         log.add(GetOrCreateSchema(connection="x", request_id=number, schema=schema), f"{topic}-typed")
 
 
+def coordinated(log: Builder, *commands: AnyCommand) -> None:
+    """Requests to coordinator 0, which a client has asked for."""
+    for each in (TcClientConnectRequest(connection="x", request_id=1, tc_id=0), *commands):
+        log.add(each, COORDINATOR)
+
+
+def new_transaction(log: Builder, topic: str, least: int, time: int = 10**12) -> None:
+    """A transaction with the number `least`, if it is the next one, on a topic and its subscription `s`, for so many ms."""
+    own: dict[str, Any] = {"connection": "x", "request_id": 1, "txnid_least_bits": least}
+    coordinated(
+        log,
+        NewTxn(connection="x", request_id=1, txn_ttl_seconds=time),
+        AddPartitionToTxn(**own, partitions=[topic]),
+        AddSubscriptionToTxn(**own, subscription=[TxnSubscription(topic, "s")]),
+    )
+
+
+def transactions(log: Builder, topic: str, count: int) -> None:
+    """Each has a message and acknowledges a part of a batch, some have years, half of them end."""
+    log.subscribe(topic, "s", "Shared", 1, 0)
+    for _ in range(count):
+        least = log.transactions
+        log.transactions += 1
+        new_transaction(log, topic, least, 10**14 - least)
+        own: dict[str, Any] = {"txnid_least_bits": least, "txnid_most_bits": 0}
+        entries(log, topic, 1, **own)
+        ids = [MessageIdData(1, least, ack_set=[1], batch_size=10), MessageIdData(10**9 + least, 0)]
+        ack: dict[str, Any] = {"connection": "x", "consumer_id": 1, "ack_type": "Individual"}
+        log.add(Ack(**ack, message_id=ids, **own), topic)
+        log.add(Ack(**ack, message_id=[MessageIdData(2 * 10**9, least, ack_set=[2])]), topic)
+        end: dict[str, Any] = {"connection": "x", "request_id": 1, "txnid_least_bits": least}
+        if least % 4 < 2:
+            coordinated(log, EndTxn(**end, txn_action="ABORT" if least % 4 else "COMMIT"))
+
+
+def stuck(log: Builder, topic: str, count: int) -> None:
+    """Transactions that can't end, because a topic is terminated."""
+    topic += "-terminated"
+    log.publish(topic)
+    first = log.transactions
+    log.transactions += count
+    for least in range(first, log.transactions):
+        new_transaction(log, topic, least)
+    log.admin(topic, "POST", "/terminate")
+    for least in range(first, log.transactions):
+        coordinated(log, EndTxn(connection="x", request_id=1, txnid_least_bits=least))
+
+
 def silence(log: Builder, topic: str, count: int) -> None:
     log.now += 61 * SECOND * count
     log.add(Tick(), None)
@@ -328,7 +384,8 @@ def silence(log: Builder, topic: str, count: int) -> None:
 SEGMENTS: dict[str, Segment] = {
     each.__name__: each
     for each in (messages, keyed, delayed, hourly, batches, chunks, subscriptions, shared, key_shared, failover, readers, filtered,
-                 producers, topics, holes, acked_in_parts, redeliveries, permits, unconfirmed, unloads, stats, partitions, unused, overruled, throttled, queued, schemas, silence)
+                 producers, topics, holes, acked_in_parts, redeliveries, permits, unconfirmed, unloads, stats, partitions, unused, overruled, throttled, queued, schemas, transactions,
+                 stuck, silence)
 }  # fmt: skip
 
 USUAL: dict[str, list[Any]] = {
@@ -356,6 +413,7 @@ USUAL: dict[str, list[Any]] = {
     "maxPublishRatePerTopicInMessages": [5],
     "subscriptionKeySharedUseConsistentHashing": [False],
     "subscriptionKeySharedUseClassicPersistentImplementation": [True],
+    "transactionCoordinatorEnabled": [True],
 }
 """Settings that make something happen."""
 
@@ -411,7 +469,10 @@ def hostile(draw: st.DrawFn, now: int, largest: int) -> Log:
     elif sort == "namespace":
         topic, tree = None, draw(call(None))
     else:
-        tree = draw(COMMANDS[draw(st.sampled_from(sorted(COMMANDS)))])
+        name = draw(st.sampled_from(sorted(COMMANDS)))
+        tree = draw(COMMANDS[name])
+        if name in OF_COORDINATORS and draw(st.integers(0, 9)):
+            topic = COORDINATOR
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2]))):
         tree = draw(damaged(tree, largest))
     value = draw(encoded(tree, largest))

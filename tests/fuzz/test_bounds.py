@@ -17,6 +17,7 @@ from msgspec import inspect
 from schemas.commands import (
     Ack,
     BrokerConfig,
+    EndTxn,
     Flow,
     MessageIdData,
     Publish,
@@ -39,17 +40,30 @@ from tests.fuzz.cases import (
     Sent,
     batches,
     begun,
+    coordinated,
     delayed,
     ended,
     entries,
     key_shared,
     logs,
     messages,
+    new_transaction,
     shared,
 )
 from tests.fuzz.judge import judge_load, judge_log
 from tests.fuzz.limits import Finding
-from tests.fuzz.values import CONNECTIONS, DEEP, KINDS, POOLS, TEXTS, TOPICS, edges_of, nested
+from tests.fuzz.values import (
+    CONNECTIONS,
+    COORDINATOR,
+    DEEP,
+    KINDS,
+    OF_COORDINATORS,
+    POOLS,
+    TEXTS,
+    TOPICS,
+    edges_of,
+    nested,
+)
 
 ROUNDS = 1
 TOPIC = TOPICS[0]
@@ -75,10 +89,12 @@ def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
 def swing(**settings: Any) -> Builder:
     """A broker in full swing."""
     log = begun()
-    log.add(BrokerConfig(settings={"acknowledgmentAtBatchIndexLevelEnabled": True, **settings}), None)
+    usual_ = {"acknowledgmentAtBatchIndexLevelEnabled": True, "transactionCoordinatorEnabled": True}
+    log.add(BrokerConfig(settings={**usual_, **settings}), None)
     batches(log, TOPIC, 10)
     for segment, count in ((shared, 2), (key_shared, 2), (messages, 10), (delayed, 10)):
         segment(log, TOPIC, count)
+    new_transaction(log, TOPIC, 0)
     log.now += SECOND
     return log
 
@@ -155,12 +171,24 @@ def test_every_field_of_a_command_at_its_edges(kind: str) -> None:
     values = [
         msgspec.json.encode({"connection": "x"} | tree if kind != "PUBLISH" else tree) for tree in trees
     ]
+    if kind == "ACK":
+        own = [in_transaction(tree, entry) for entry, tree in enumerate(trees)]
+        values += [msgspec.json.encode({"connection": "x"} | each) for each in own]
+        messages(log, TOPIC, len(trees))
+    topic = COORDINATOR if kind in OF_COORDINATORS else TOPIC
     for value in values:  # with a producer and a consumer, whatever came of the record before
         entries(log, TOPIC, 0)
         log.subscribe(TOPIC, "s", "Shared", 1, 0)
-        log.log.append(Sent(log.now, TOPIC, value))
+        log.log.append(Sent(log.now, topic, value))
     used = use(log, 30 + (len(values) if kind == "SEND" else 0))
     judge_log(ended(log, SECOND), tail=3 * len(values) + used + 2)
+
+
+def in_transaction(ack: dict[str, Any], entry: int) -> dict[str, Any]:
+    """An ACK, in transaction (0,0), of parts of an entry that no other one names."""
+    there = {"ledgerId": 1, "entryId": entry}
+    ids = [{"ack_set": [1]} | each | there for each in ack.get("message_id", [{}])]
+    return ack | {"txnid_most_bits": 0, "txnid_least_bits": 0, "message_id": ids}
 
 
 def use(log: Builder, count: int = 30) -> int:
@@ -179,6 +207,7 @@ def use(log: Builder, count: int = 30) -> int:
     for entry in range(count):
         position = {"ledgerId": 1, "entryId": entry, "batchIndex": 0, "excluded": True}
         log.admin(TOPIC, "POST", "/subscription/s/resetcursor", position)
+    coordinated(log, EndTxn(connection="x", request_id=1, txn_action="ABORT"))
     log.admin(TOPIC, "GET", "/stats")
     log.admin(TOPIC, "PUT", "/unload")
     log.publish(TOPIC)
@@ -255,6 +284,7 @@ def test_a_load_costs_in_proportion(grows: str, before: str) -> None:
     settings_: dict[str, Any] = {
         "ttlDurationDefaultInSeconds": 30 * 86_400,
         "acknowledgmentAtBatchIndexLevelEnabled": True,
+        "transactionCoordinatorEnabled": True,
     }
     load = Load(settings_, BEFORE[before], (grows, TOPIC), [("messages", TOPIC, 4)], 366 * DAY)
     judge_load(load, {"delayed": 1500, "queued": 60}.get(grows, 150))

@@ -15,6 +15,7 @@ from msgspec import inspect
 from schemas.commands import AnyCommand, Publish
 from streaming.broker.admin_table import TOPIC
 from streaming.broker.config import WITHOUT_EFFECT, ServiceConfiguration
+from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.persistent.admin_operations import CALLS
 from streaming.broker.policies.admin_calls import ALL_POLICIES, POLICY_CALLS, QUOTA_TYPES
 from streaming.broker.policies.hierarchy import BacklogQuota, DispatchRate
@@ -30,6 +31,10 @@ TOPICS = [f"{domain}://public/{name}" for domain, name in (
     ("persistent", "default/a"), ("persistent", "default/b"), ("persistent", "default/a-partition-1"),
     ("persistent", "more/c"), ("non-persistent", "default/n"),
 )]  # fmt: skip
+COORDINATOR = f"{COORDINATOR_ASSIGN}-partition-0"
+OF_COORDINATORS = [
+    "TC_CLIENT_CONNECT_REQUEST", "NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN"
+]  # fmt: skip
 CONNECTIONS = ["x", "y", "z"]
 SUBSCRIPTIONS = ["s", "t", "u"]
 SMALL = [0, 1, 2, 3, 5]
@@ -59,6 +64,11 @@ POOLS: dict[str, list[Any]] = {
     "messagePermits": [1, 10, 1000],
     "num_messages_in_batch": [None, 1, 3, 10, 64, 65, 1000],
     "num_messages": [1, 3, 10, 64],
+    "batch_size": [None, 1, 10, 64],
+    "txnid_least_bits": [0, 1, 2, 3, None],
+    "txnid_most_bits": [0, 0, 0, 1, None],
+    "tc_id": [0, 0, 1],
+    "txn_ttl_seconds": [60_000, 10**12, 50],
     "ack_set": [[], [0], [1], [5], [-1], [-1, -1]],
     "uuid": ["u", "v", None],
     "chunk_id": [0, 1, 2, None],

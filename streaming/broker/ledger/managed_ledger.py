@@ -230,6 +230,10 @@ class ManagedLedger(msgspec.Struct, array_like=True):
             return entry == 0 or (ledger == last_ledger and entry <= last_entry + 1)
         return entry <= last_entry if ledger == last_ledger else entry < self.ledgers[ledger].entries
 
+    def has(self, position: Position) -> bool:
+        """Whether an entry is stored there."""
+        return position <= self.last_confirmed and self.valid(position)
+
     def may_have_had(self, position: Position) -> bool:
         """Whether a deleted ledger may have had the entry: one that had so many entries is gone, but maybe not that one."""
         ledger, entry = position

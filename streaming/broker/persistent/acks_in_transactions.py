@@ -3,7 +3,9 @@
 """
 
 from schemas.commands import Ack, MessageIdData
+from schemas.commands.parts import LARGEST_BATCH
 from schemas.effects import AckResponse
+from schemas.entries import EntryNotFound
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError, CursorError
 from streaming.broker.ledger.ack_set import from_words, to_bits
@@ -34,7 +36,7 @@ def acknowledge(
         if command.ack_type == "Individual":
             _individual(ctx, topic, subscription, consumer, txn, command)
         elif subscription.type not in INDIVIDUAL_TYPES and len(command.message_id) == 1:
-            each = _ack(command.message_id[0])
+            each = _ack(ctx, topic, command.message_id[0])
             cursor = topic.cursors[subscription.name]
             _pending_acks(topic, subscription).acknowledge_cumulative(cursor, txn, each.position, each.left)
             consumer.acks += 1
@@ -58,7 +60,7 @@ def _individual(
     sub = topic.context_of(ctx, subscription)
     pending, dispatcher = _pending_acks(topic, subscription), subscription.dispatcher
     assert dispatcher is not None  # the first consumer created it
-    acks = [_ack(message_id) for message_id in command.message_id]
+    acks = [_ack(ctx, topic, message_id) for message_id in command.message_id]
     owners: list[Consumer] = []
     total = 0
     for each in acks:
@@ -81,10 +83,21 @@ def _individual(
         dispatcher.after_acks(sub, owners, mark_delete_moved=False)
 
 
-def _ack(message_id: MessageIdData) -> AckInTransaction:
+_WORD = 64
+"""Bits of a word of an `ack_set`."""
+
+
+def _ack(ctx: Context, topic: PersistentTopic, message_id: MessageIdData) -> AckInTransaction:
+    """An id of an ACK. It counts as many messages as the client says, if there can be so many: an abort keeps a bit for each."""
     left = from_words(message_id.ack_set) if message_id.ack_set else None
     position = from_wire(message_id.ledgerId, message_id.entryId)
-    return AckInTransaction(position, left, message_id.batch_size or 0)
+    size, words = min(max(message_id.batch_size or 0, 0), LARGEST_BATCH), len(message_id.ack_set)
+    if words and size > _WORD * words:
+        try:
+            size = min(size, max(ctx.entries.get(topic.name, position).messages, _WORD * words))
+        except EntryNotFound:
+            size = _WORD * words
+    return AckInTransaction(position, left, size)
 
 
 def _pending_acks(topic: PersistentTopic, subscription: PersistentSubscription) -> PendingAcks:

@@ -153,7 +153,7 @@ class PersistentSubscription(Subscription):
                 dispatcher.acknowledged_partly(sub, consumer, position, ack_set)
                 if sub.ctx.config.transactionCoordinatorEnabled and self.type in INDIVIDUAL_TYPES:
                     self.pending_acks = self.pending_acks or PendingAcks()
-                    self.pending_acks.acknowledged_partly(position, ack_set)
+                    self.pending_acks.acknowledged_partly(sub.ledger, position, ack_set)
             else:
                 dispatcher.forget_redeliveries(position)  # quirk: a partial ack has no other effect then
         return owners

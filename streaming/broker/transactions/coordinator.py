@@ -38,6 +38,13 @@ MOST_OPEN = 10_000
 MOST_PARTS = 1_000
 """The topics, and the subscriptions, of a transaction."""
 
+MOST_AGAIN = 10
+"""The topics on which each request tries again to end what could not end there. With more of them, a client could make each later request
+as expensive as all its transactions."""
+
+_ENDED = 100
+"""So many times of transactions that have ended may be kept, besides as many as are open."""
+
 TICK = 100
 """A transaction with less time than this (ms) ends at once."""
 
@@ -94,7 +101,10 @@ class Coordinators:
 
     def __init__(self, ctx: Context, coordinators: dict[int, Coordinator], parts: Parts) -> None:
         self._ctx, self._all, self._parts = ctx, coordinators, parts
-        self._due: list[tuple[int, int, int]] = []  # time (ms), coordinator and number, a heap
+        self._due: list[
+            tuple[int, int, int]
+        ] = []  # time (ms), coordinator and number, a heap; of some that have ended, too
+        self._woken: int | None = None  # when the timer is due (ms)
         for id_, each in coordinators.items():
             if each.connected:
                 self._load(id_, each)
@@ -114,8 +124,7 @@ class Coordinators:
             refusal = "NotAllowedError", "Transactions are not enabled."
             self._ctx.emit(Error(name, command.connection, command.request_id, *refusal))
             return None
-        for coordinator in list(self._all):
-            self._try_again(coordinator)
+        self._try_again()
         if isinstance(command, c.TcClientConnectRequest):
             self._connect(name, command)
         elif (found := self._all.get(asked)) is None or not found.connected:
@@ -162,7 +171,7 @@ class Coordinators:
             self._end(most, least, commit=False)
         else:
             heapq.heappush(self._due, (begun.due, most, least))
-            ctx.wake(TIMER, begun.due)
+            self._wake()
 
     def _change(
         self,
@@ -244,8 +253,16 @@ class Coordinators:
         subscriptions, found.subscriptions = found.subscriptions, []
         for topic, subscription in subscriptions:
             self._parts.end_on_subscription(topic, subscription, txn, mark, commit=commit)
-        found.topics = [
-            topic for topic in found.topics if not self._parts.end_on_topic(topic, txn, mark, commit=commit)
+        return self._end_on_topics(most, least, len(found.topics))
+
+    def _end_on_topics(self, most: int, least: int, count: int) -> bool:
+        """End a transaction on so many of its topics. False: some are left, and it comes behind the others that can't end."""
+        coordinator = self._all[most]
+        found, txn = coordinator.transactions[least], TxnID(most, least)
+        commit, mark = found.status == "COMMITTING", next(iter(coordinator.transactions)) - 1
+        tried, rest = found.topics[:count], found.topics[count:]
+        found.topics = rest + [
+            topic for topic in tried if not self._parts.end_on_topic(topic, txn, mark, commit=commit)
         ]
         if found.topics:
             if least not in coordinator.ending:
@@ -254,14 +271,30 @@ class Coordinators:
         del coordinator.transactions[least]
         coordinator.committed += commit
         coordinator.aborted += not commit
+        if least in coordinator.ending:
+            coordinator.ending.remove(least)
+        self._forget_ended()
         return True
 
-    def _try_again(self, most: int) -> None:
-        """End what could not end before. quirk: Pulsar tries each second."""
-        coordinator = self._all[most]
-        ending, coordinator.ending = coordinator.ending, []
-        for least in ending:
-            self._end(most, least, commit=coordinator.transactions[least].status == "COMMITTING")
+    def _try_again(self) -> None:
+        """End what could not end before, on a few topics: those that have waited longest. quirk: Pulsar tries all each second."""
+        left = MOST_AGAIN
+        for most, coordinator in self._all.items():
+            for _ in range(min(left, len(coordinator.ending))):
+                least = coordinator.ending.pop(0)
+                count = min(left, len(coordinator.transactions[least].topics))
+                self._end_on_topics(most, least, count)
+                left -= count
+                if left <= 0:
+                    return
+
+    def _forget_ended(self) -> None:
+        """Forget the times of transactions that have ended, once most are such: clients may have given them years."""
+        known = [each for each in self._all.items() if each[1].connected]
+        if len(self._due) > 2 * sum(len(each.transactions) for _, each in known) + _ENDED:
+            self._due.clear()
+            for id_, each in known:
+                self._load(id_, each)
 
     def run_timers(self) -> None:
         """Abort the transactions whose time is over."""
@@ -280,8 +313,13 @@ class Coordinators:
         self._wake()
 
     def _wake(self) -> None:
-        if self._due:
-            self._ctx.wake(TIMER, self._due[0][0])
+        due = self._due[0][0] if self._due else None
+        if due != self._woken:
+            if self._woken is not None:
+                self._ctx.sleep(TIMER, self._woken)
+            if due is not None:
+                self._ctx.wake(TIMER, due)
+            self._woken = due
 
     def ends_by(self, txn: TxnID) -> int | None:
         """When a transaction is aborted at the latest (ms), if a coordinator knows it as open."""
@@ -302,6 +340,7 @@ class Coordinators:
     def restarted(self) -> None:
         """The broker stops: coordinators are loaded again when clients ask for them."""
         self._due.clear()
+        self._wake()
         for coordinator in self._all.values():
             coordinator.connected = False
             coordinator.created = coordinator.committed = coordinator.aborted = coordinator.timed_out = 0

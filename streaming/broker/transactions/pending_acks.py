@@ -39,7 +39,7 @@ class CumulativeAck(msgspec.Struct, array_like=True):
 
 class AckInTransaction(msgspec.Struct, frozen=True):
     """An id of an ACK. `left`: the messages of its batch that stay unacknowledged, as bits; None: the whole entry is acknowledged. `size`: the
-    messages of the batch as the client says; 0: it does not."""
+    messages of the batch as the client says, at most `LARGEST_BATCH`; 0: it does not."""
 
     position: Position
     left: int | None
@@ -47,7 +47,7 @@ class AckInTransaction(msgspec.Struct, frozen=True):
 
 
 class PendingAcks(msgspec.Struct, array_like=True):
-    """`positions` has all entries with pending acks, `of_transactions` those of each transaction, in the order in which these began to acknowledge: what its acks
+    """`positions` has all entries with pending acks: those that the subscription has to deliver, and whatever open transactions name, `of_transactions` those of each transaction, in the order in which these began to acknowledge: what its acks
     leave of each; `held`: how many entries these have together. `low_water_marks`: see `TransactionBuffer`."""
 
     positions: dict[Position, PendingPosition] = {}
@@ -129,20 +129,24 @@ class PendingAcks(msgspec.Struct, array_like=True):
             raise BrokerError(_CONFLICT, cause)
         self.cumulative = CumulativeAck(txn, position, None if left is None else to_bytes(left))
 
-    def acknowledged_partly(self, position: Position, left: int) -> None:
+    def acknowledged_partly(self, ledger: ManagedLedger, position: Position, left: int) -> None:
         """A part of a batch was acknowledged outside of transactions."""
         known = self.positions.get(position)
         if known is None:
-            self.positions[position] = PendingPosition(to_bytes(left))
+            if ledger.has(position):
+                self.positions[position] = PendingPosition(to_bytes(left))
         elif known.left is not None:
             known.left = to_bytes(to_bits(known.left) & left)
 
     def acknowledged(
         self, ledger: ManagedLedger, cursor: ManagedCursor, before: Position, named: Iterable[Position]
     ) -> None:
-        """Entries were acknowledged, by whomever: those that are `named`, and all up to the mark-delete position, which was `before`."""
+        """Entries were acknowledged, by whomever: those that are `named`, and all up to the mark-delete position, which was `before`.
+
+        Those that nobody has written go, too: no cursor would ever tell of them.
+        """
         for position in named:
-            if cursor.has_acked(position):
+            if cursor.has_acked(position) or not ledger.has(position):
                 self.positions.pop(position, None)
         for position in ledger.passed(self.positions, before, cursor.mark_delete):
             del self.positions[position]
