@@ -10,7 +10,7 @@ field of bytes is base64, as in JSON.
 
 import base64
 import struct
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -274,9 +274,9 @@ def batch(metadata: Iterable[Mapping[str, Any]], payloads: Iterable[bytes]) -> b
     return b"".join(found)
 
 
-def singles(payload: bytes, messages: int) -> list[tuple[dict[str, Any], bytes]]:
-    """The messages of an uncompressed batch, each with the metadata of its own. Raises `FrameError`."""
-    found, at = [], 0
+def singles(payload: bytes, messages: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The messages of an uncompressed batch, each with the metadata of its own. Raises `FrameError` where it gets to what is none."""
+    at = 0
     for _ in range(messages):
         end = at + 4 + int.from_bytes(payload[at : at + 4], "big")
         if at + 4 > len(payload) or end > len(payload):
@@ -285,8 +285,7 @@ def singles(payload: bytes, messages: int) -> list[tuple[dict[str, Any], bytes]]
         at = end + max(metadata.pop("payload_size", 0), 0)
         if at > len(payload):
             raise FrameError("a batch ends within the payload of a message")
-        found.append((metadata, payload[end:at]))
-    return found
+        yield metadata, payload[end:at]
 
 
 def encode_message_id(fields: Mapping[str, Any], topic: int = 0) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.server import ServerProtocol
 from websockets.sync.client import ClientConnection, connect
 
 from schemas.commands import MessageMetadata
@@ -52,7 +53,8 @@ def broker() -> Iterator[Running]:
 @pytest.fixture(autouse=True)
 def no_bugs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
-    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    records = caplog.get_records("call")  # the records of the teardown are others
+    assert not [record.getMessage() for record in records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
@@ -360,6 +362,96 @@ def test_half_messages_have_a_bound_together(broker: Running, monkeypatch: pytes
         assert b'"result":"ok"' in first.recv(1000)
 
 
+def frame(opcode: int, data: bytes = b"", *, last: bool = True) -> bytes:
+    """A frame of less than 126 bytes, as a client sends it."""
+    return bytes([last << 7 | opcode, 0x80 | len(data)]) + bytes(4) + data
+
+
+_TEXT, _PING = 1, 9
+
+
+def test_a_message_in_very_many_frames_is_refused(broker: Running) -> None:
+    """Each of its frames took as long as there were earlier ones, so that one client kept the server busy: 7 s after 7 MB."""
+    with raw(broker, PRODUCER.format("parts")) as client:
+        client.sendall(frame(_TEXT, last=False) + frame(0, last=False) * http.MOST_PARTS)
+        assert ends(client) == b"\x88\x26\x03\xf1a message in more than 10,000 frames"
+
+
+def test_text_that_is_none_is_no_bug(broker: Running) -> None:
+    with raw(broker, PRODUCER.format("text")) as client:
+        client.sendall(frame(_TEXT, b"\xff"))
+        assert ends(client) == b"\x88\x02\x03\xef"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    ["X: y\r\n" * 200, f"X: {'y' * 9000}\r\n", "Content-Length: 1\r\n"],
+    ids=["many", "long", "body"],
+)
+def test_a_request_that_the_library_refuses_is_answered(broker: Running, headers: str) -> None:
+    """It had no answer, and its connection stayed for five minutes, beside all limits."""
+    host, _, port = address_of(broker).partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(handshake(PRODUCER.format("refused"), f"Host: {host}:{port}\r\n{headers}"))
+        assert ends(client).startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
+
+
+def test_input_is_parsed_in_pieces(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turn in between: 30 clients with empty messages made the server wait for 4 to 12 s."""
+    sizes: list[int] = []
+    receive = ServerProtocol.receive_data
+
+    def noted(self: ServerProtocol, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(ServerProtocol, "receive_data", noted)
+    with raw(broker, PRODUCER.format("pieces")) as client:
+        client.sendall(frame(_TEXT, b"{}") * 5000 + frame(_PING, b"end") + frame(8))
+        assert b"\x8a\x03end" in ends(client)
+    assert sum(sizes) >= 40_000
+    assert max(sizes) <= http.PIECE
+
+
+def test_pings_of_a_client_that_does_not_read_wait(broker: Running) -> None:
+    """A pong was written for each."""
+    with raw(broker, PRODUCER.format("pings")) as client:
+        client.settimeout(2)
+        with pytest.raises(TimeoutError):
+            client.sendall(frame(_PING, b"x" * 125) * 200_000)
+
+
+def test_a_batch_is_taken_apart_as_its_messages_are_delivered(
+    broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of 100,000 empty messages and 50 consumers: the server answered nobody for 220 s, and had 2.3 GB."""
+    taken = 0
+
+    def counted(payload: bytes, messages: int) -> Iterator[Any]:
+        nonlocal taken
+        for each in singles(payload, messages):
+            taken += 1
+            yield each
+
+    monkeypatch.setattr(consumer, "singles", counted)
+    batching = "?batchingEnabled=true&batchingMaxMessages=300&batchingMaxPublishDelay=60000"
+    with (
+        closing(opened(broker, CONSUMER.format("apart") + "?receiverQueueSize=10")) as client,
+        closing(opened(broker, PRODUCER.format("apart") + batching)) as producer,
+    ):
+        for _ in range(300):
+            producer.send(json.dumps({"payload": ""}))
+        for _ in range(300):
+            producer.recv(timeout=20)
+        first = [json.loads(client.recv(timeout=20))["messageId"] for _ in range(10)]
+        assert taken == 10
+        for id in first:
+            client.send(json.dumps({"messageId": id}))
+        for _ in range(10):
+            client.recv(timeout=20)
+        assert taken == 20
+
+
 def test_messages_that_wait_have_a_bound_together() -> None:
     """The WebSocket that has waited longest is cut off."""
     with running_on(standalone, limits=Limits(held=2_000_000)) as broker:
@@ -421,8 +513,8 @@ def test_a_consumer_knows_so_many_messages(broker: Running, monkeypatch: pytest.
     with closing(
         opened(broker, CONSUMER.format("known") + "?subscriptionInitialPosition=Earliest")
     ) as client:
-        for _ in "abcd":
-            client.send(json.dumps({"messageId": json.loads(client.recv(timeout=20))["messageId"]}))
+        for id in [json.loads(client.recv(timeout=20))["messageId"] for _ in "abcd"]:
+            client.send(json.dumps({"messageId": id}))
     with closing(opened(broker, CONSUMER.format("known"))) as client:
         assert payload(client.recv(timeout=20)) == "a"
 
@@ -433,10 +525,10 @@ def test_a_consumer_knows_so_many_messages(broker: Running, monkeypatch: pytest.
 def test_a_batch_is_cut_into_its_messages() -> None:
     own: list[dict[str, Any]] = [{"partition_key": "k", "sequence_id": 1}, {"sequence_id": 2}]
     data = batch(own, [b"one", b""])
-    assert singles(data, 2) == [(own[0], b"one"), (own[1], b"")]
+    assert [*singles(data, 2)] == [(own[0], b"one"), (own[1], b"")]
     for cut in range(len(data)):
         with pytest.raises(FrameError):
-            singles(data[:cut], 2)
+            [*singles(data[:cut], 2)]
 
 
 def test_a_payload_of_pulsars_java_client_has_no_end() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -57,6 +57,11 @@ MOST_INPUT = 64 << 20
 MOST_TEXT = 1 << 20
 """The bytes of a largest message of a WebSocket: Pulsar's webSocketMaxTextFrameSize."""
 
+MOST_PARTS = 10_000
+"""The frames of a largest message of a WebSocket."""
+
+_BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
 IDLE_SECONDS = 300.0
 """A WebSocket on which nothing has come or gone for so long is closed: Pulsar's webSocketSessionIdleTimeoutMillis."""
 
@@ -73,6 +78,8 @@ class _OwnWords(logging.Filter):
             record.msg = f"requests to the admin API that were not done {CLOSE_SECONDS} s after the stop, and are refused: %s"
         elif str(record.msg).startswith("ASGI callable returned without completing"):
             record.msg = "an answer of the admin API ends before its end, and its connection is closed"
+        elif str(record.msg).startswith("Invalid UTF-8"):
+            return False  # of a client of a WebSocket, which is closed
         return True
 
 
@@ -132,7 +139,7 @@ class _Shared:
         self.slow: dict[_ReadsAnswers, None] = {}
         self.of_sockets = 0
         self.open: dict[_Impatient, None] = {}
-        self._waiting: deque[_Impatient] = deque()
+        self._waiting: deque[_TakesTurns] = deque()
         self._bytes = self._parsed = 0
         self._bugs = Rarely(log)
 
@@ -148,7 +155,7 @@ class _Shared:
     def _begin(self) -> None:
         self._parsed = 0
 
-    def add(self, client: "_Impatient", size: int) -> bool:
+    def add(self, client: "_TakesTurns", size: int) -> bool:
         """So many bytes more of a connection wait. False: they are too many."""
         self._bytes += size
         if client.waits:
@@ -219,6 +226,18 @@ class _ReadsAnswers:
         else:
             self.forget_answer()
             self.transport.abort()
+
+
+class _TakesTurns(Protocol):
+    """A connection whose input is parsed in turn with that of others. `waits`: for its turn."""
+
+    waits: bool
+
+    def parse_piece(self) -> int:
+        """It is this connection's turn. Returns how many bytes no longer wait."""
+
+    def give_up(self) -> int:
+        """Close the connection at once. Returns how many bytes no longer wait."""
 
 
 class _Impatient(_ReadsAnswers, H11Protocol):
@@ -344,13 +363,17 @@ class _Impatient(_ReadsAnswers, H11Protocol):
 
 
 class _WebSocket(_ReadsAnswers, WebSocketsSansIOProtocol):
-    """The connection of a WebSocket, which is closed if nothing comes or goes, or if it does not read."""
+    """The connection of a WebSocket, which is closed if nothing comes or goes, or if it does not read. Its input is parsed in turn with that of all
+    others, and not while a message is not taken, or while what was sent is not read: a pong goes for each ping."""
+
+    waits = False
 
     def __init__(self, shared: _Shared, **given: Any) -> None:
         """`given`: what uvicorn gives a protocol."""
         super().__init__(**given)
         self._shared = shared
         self._queued = self._untaken = 0
+        self._input = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has asked for a WebSocket."""
@@ -361,6 +384,7 @@ class _WebSocket(_ReadsAnswers, WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         super().connection_lost(exc)
+        self._input.clear()
         self.forget_answer()
         self._look.cancel()
         self._count(0)
@@ -375,10 +399,75 @@ class _WebSocket(_ReadsAnswers, WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         """Input comes. All that is no whole message, or is not taken, is counted."""
         self._active = self.loop.time()
-        super().data_received(data)
-        self._count(len(self.conn.reader.buffer) + sum(map(len, self.frames)) + self._queued)
+        if not self.handshake_initiated:
+            self._begin(data)
+        elif not (self._input or self._is_held) and self._shared.take(len(data)):
+            super().data_received(data)
+        else:
+            self._input += data
+            self.transport.pause_reading()
+            self._go_on()
+        self._count_input()
         if self._untaken and self._shared.of_sockets > MOST_INPUT:
             self.transport.abort()
+
+    def _begin(self, data: bytes) -> None:
+        """The request that asks for it has come, as a whole. uvicorn does not tell of one that the library refuses: with a body, another
+        method, or too many or too long headers."""
+        super().data_received(data)
+        if not self.handshake_initiated:
+            self.handshake_complete = self.close_sent = True
+            self.transport.write(b"".join(self.conn.data_to_send()) or _BAD_REQUEST)
+            self.transport.close()
+
+    @property
+    def _is_held(self) -> bool:
+        """Nothing more is parsed for now."""
+        return self.read_paused or not self.writable.is_set()
+
+    def _go_on(self) -> None:
+        if self._input and not self.waits and not self._is_held:
+            self._shared.add(self, 0)
+
+    def parse_piece(self) -> int:
+        """See `_TakesTurns`. Its bytes are counted apart."""
+        if self.transport.is_closing():
+            self._input.clear()
+        elif not self._is_held:
+            piece = bytes(self._input[:PIECE])
+            del self._input[: len(piece)]
+            super().data_received(piece)
+        self.waits = bool(self._input) and not self._is_held
+        if not self._input and not self._is_held:
+            self.transport.resume_reading()
+        self._count_input()
+        return 0
+
+    def give_up(self) -> int:
+        """See `_TakesTurns`."""
+        self._input.clear()
+        self.waits = False
+        self.transport.abort()
+        return 0
+
+    def resume_writing(self) -> None:
+        """Most of what was sent is read."""
+        super().resume_writing()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._input:
+            self.transport.pause_reading()
+            self._go_on()
+        elif not self._is_held:
+            self.transport.resume_reading()
+
+    def handle_cont(self, event: Any) -> None:
+        """A part of a message has come."""
+        super().handle_cont(event)
+        if len(self.frames) > MOST_PARTS and not self.close_sent:
+            self.conn.fail(1009, f"a message in more than {MOST_PARTS:,} frames")
+            self.handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:
         """A whole message has come."""
@@ -389,7 +478,8 @@ class _WebSocket(_ReadsAnswers, WebSocketsSansIOProtocol):
         """The next message."""
         message: Any = await super().receive()
         self._queued = max(0, self._queued - len(message.get("text") or message.get("bytes") or b""))
-        self._count(min(self._untaken, len(self.conn.reader.buffer) + self._queued))
+        self._count(min(self._untaken, len(self.conn.reader.buffer) + self._queued + len(self._input)))
+        self._read_on()
         return message
 
     async def send(self, message: Any) -> None:
@@ -398,6 +488,12 @@ class _WebSocket(_ReadsAnswers, WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
             self.handshake_complete = True  # uvicorn takes it for an application that has not answered
+        elif message["type"] == "websocket.close":
+            self._read_on()
+
+    def _count_input(self) -> None:
+        parts = sum(map(len, self.frames))
+        self._count(len(self.conn.reader.buffer) + parts + self._queued + len(self._input))
 
     def _count(self, size: int) -> None:
         self._shared.of_sockets += size - self._untaken

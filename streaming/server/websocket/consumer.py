@@ -9,14 +9,14 @@ import time
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemas.commands import MessageMetadata
 from streaming.broker.context import namespace_of
 from streaming.broker.names import complete, partition_index
 from streaming.protocol.codec import Frame, FrameError, singles
 from streaming.protocol.frames import NotUncompressed, matching, uncompressed
-from streaming.server.websocket.client import Client, NotGranted
+from streaming.server.websocket.client import FIRST_RETRY, LAST_RETRY, Client, NotGranted
 from streaming.server.websocket.messages import (
     ClientMessageId,
     Fatal,
@@ -40,6 +40,11 @@ _MOST_IDS = 1000
 
 _MOST_CHUNKED = 10
 """Chunked messages of which more chunks are to come: Pulsar's maxPendingChunkedMessage. The oldest goes."""
+
+_MOST_DEAD = 100
+"""Messages that wait to be dead letters. While there are as many, no more are delivered."""
+
+_END: Final = "no more"
 
 _ACK_SECONDS = 0.1
 """A reader acknowledges what it has read after so long."""
@@ -69,6 +74,29 @@ class Received(NamedTuple):
         )
 
 
+class Came:
+    """An entry that came, and is not taken apart. `count`: its messages. `left`: those that are not taken out. `acked`: the messages of a
+    batch that are not acknowledged, as words; None: all. `size`: the bytes that it takes."""
+
+    def __init__(
+        self, consumer: "TopicConsumer", id: ClientMessageId, frame: Frame, payload: bytes, count: int
+    ) -> None:
+        self.consumer, self.id, self.payload = consumer, id, payload
+        self.metadata: _Json = frame.metadata or {}
+        self.redelivery_count: int = frame.fields.get("redelivery_count", 0)
+        self.acked: list[int] | None = frame.fields.get("ack_set")
+        self.count = self.left = count
+        self.size = _OVERHEAD + len(payload)
+
+
+class _Batch:
+    """The messages of a batch that the client has and has not acknowledged. `is_whole`: all of them are taken out."""
+
+    def __init__(self) -> None:
+        self.given: set[int] = set()
+        self.is_whole = False
+
+
 class _Chunks(NamedTuple):
     """The first chunks of a message: their ledgers and entries, and their payloads."""
 
@@ -92,8 +120,8 @@ class TopicConsumer:
         self._permits = self._epoch = 0
         self._open = True
         self._start = self._options.start
-        self._batches: OrderedDict[tuple[int, int], set[int]] = OrderedDict()
-        """The messages of batches that are not acknowledged, by ledger and entry."""
+        self._batches: OrderedDict[tuple[int, int], _Batch] = OrderedDict()
+        """By ledger and entry."""
         self._chunks: OrderedDict[str, _Chunks] = OrderedDict()
         """Messages of which more chunks are to come, by the id that their producer gave them."""
         self._others: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
@@ -145,7 +173,8 @@ class TopicConsumer:
         """A frame for it has come."""
         if frame.cmd == "MESSAGE":
             if frame.fields.get("consumer_epoch", self._epoch) >= self._epoch:
-                self._owner.receive(self, self._messages(frame))
+                if (came := self._came(frame)) is not None:
+                    self._owner.receive(came)
             else:
                 self.used(_messages_in(frame))
         elif frame.cmd == "REACHED_END_OF_TOPIC":
@@ -159,51 +188,61 @@ class TopicConsumer:
                 self._start = self._read
             self._client.begin(self._client.again(self.open))
 
-    def _messages(self, frame: Frame) -> Iterator[Received]:
-        """The messages of an entry. Those that the client can't have are acknowledged, or held if nobody can decrypt them."""
+    def _came(self, frame: Frame) -> Came | None:
+        """An entry that may have messages for the client. None: they can't be decrypted, or more chunks are to come."""
         where, metadata = frame.fields["message_id"], frame.metadata or {}
         position = ClientMessageId(where["ledgerId"], where["entryId"], self._partition, topic=self._place)
-        redeliveries, payload = frame.fields.get("redelivery_count", 0), frame.payload or b""
-        count = _messages_in(frame)
-        if metadata.get("encryption_keys"):
-            if self._options.crypto == "CONSUME":
-                context = encryption_context(metadata)
-                yield Received(self, position, payload, metadata, redeliveries, 0, context)
-            elif self._options.crypto == "DISCARD":
+        payload, count = frame.payload or b"", _messages_in(frame)
+        if metadata.get("encryption_keys") and self._options.crypto != "CONSUME":
+            if self._options.crypto == "DISCARD":
                 self.ack_entry(position)
                 self.used(count)
-            return
+            return None
         if "num_messages_in_batch" not in metadata and (chunks := metadata.get("num_chunks_from_msg", 1)) > 1:
             joined = self._joined(position, metadata, payload, chunks)
             if joined is None:
                 self.used()
-                return
+                return None
             position, payload = joined
+        return Came(self, position, frame, payload, count)
+
+    def messages(self, came: Came) -> Iterator[Received | None]:
+        """The messages of an entry, one by one: a client may read none, and a short entry may have very many. None: one that the client
+        does not get. An entry that nobody can read is acknowledged."""
+        metadata, count = came.metadata, came.count
+        if metadata.get("encryption_keys"):
+            context = encryption_context(metadata)
+            yield Received(self, came.id, came.payload, metadata, came.redelivery_count, 0, context)
+            return
         try:
-            payload = uncompressed(_compression(metadata), payload)
-            own = singles(payload, count) if "num_messages_in_batch" in metadata else [(metadata, payload)]
-        except (NotUncompressed, FrameError):  # nobody can read it
-            self.ack_entry(position)
+            came.payload = payload = uncompressed(_compression(metadata), came.payload)
+        except NotUncompressed:
+            self.ack_entry(came.id)
             self.used(count)
             return
         if "num_messages_in_batch" not in metadata:
-            if not self._is_before_start(position):  # quirk: its permit is lost
-                yield Received(self, position, payload, metadata, redeliveries, 0)
+            if not self._is_before_start(came.id):  # quirk: its permit is lost
+                yield Received(self, came.id, payload, metadata, came.redelivery_count, 0)
             return
-        acked = frame.fields.get("ack_set")
-        open_ = self._batches[position.ledger, position.entry] = set()
+        batch = self._batches[came.id.ledger, came.id.entry] = _Batch()
         while len(self._batches) > MOST_KNOWN:
             self._batches.popitem(last=False)
-        for index, (single, data) in enumerate(own):
-            is_acked = acked is not None and not _is_set(acked, index)
-            if is_acked or single.get("compacted_out") or self._is_before_start(position, index):
-                self.used()
-                continue
-            open_.add(index)
-            found = {"publish_time": metadata["publish_time"], **single}
-            yield Received(self, position._replace(batch_index=index), data, found, redeliveries, count)
-        if not open_:
-            self.ack_entry(position)
+        try:
+            for index, (single, data) in enumerate(singles(payload, count)):
+                came.left -= 1
+                is_acked = came.acked is not None and not _is_set(came.acked, index)
+                if is_acked or single.get("compacted_out") or self._is_before_start(came.id, index):
+                    self.used()
+                    yield None
+                    continue
+                batch.given.add(index)
+                found = {"publish_time": metadata["publish_time"], **single}
+                id = came.id._replace(batch_index=index)
+                yield Received(self, id, data, found, came.redelivery_count, count)
+        except FrameError:
+            self.used(came.left)
+        batch.is_whole = True
+        self._ack_if_done(came.id, batch)
 
     def _joined(
         self, position: ClientMessageId, metadata: _Json, payload: bytes, chunks: int
@@ -255,13 +294,17 @@ class TopicConsumer:
         """Acknowledge a message. One of a batch waits for the others."""
         if id.batch_index >= 0:
             key = id.ledger, id.entry
-            if (open_ := self._batches.get(key)) is None:
-                return
-            open_.discard(id.batch_index)
-            if open_:
-                return
-            del self._batches[key]
-        self.ack_entry(id)
+            if (batch := self._batches.get(key)) is not None:
+                batch.given.discard(id.batch_index)
+                self._ack_if_done(id, batch)
+        else:
+            self.ack_entry(id)
+
+    def _ack_if_done(self, id: ClientMessageId, batch: _Batch) -> None:
+        """Acknowledge a batch of which the client has had and acknowledged all."""
+        if batch.is_whole and not batch.given:
+            self._batches.pop((id.ledger, id.entry), None)
+            self.ack_entry(id)
 
     def ack_entry(self, id: ClientMessageId) -> None:
         """Acknowledge an entry."""
@@ -330,7 +373,9 @@ class WebSocketConsumer:
         self.ack_is_due = self._is_multiple = False
         self._places = 0
         self._of: dict[str, TopicConsumer] = {}
-        self._queue: deque[Received] = deque()
+        self._queue: deque[Came] = deque()
+        self._apart: tuple[Came, Iterator[Received | None]] | None = None
+        """The entry that is being taken apart, and its further messages."""
         self._bytes = self._kept = 0
         """Bytes of messages that wait, and of those that the client has and that may be dead letters."""
         self._given: OrderedDict[ClientMessageId, _Given] = OrderedDict()
@@ -341,7 +386,8 @@ class WebSocketConsumer:
         """Those that it wants again, and when (s)."""
         self._grave: TopicProducer | None = None
         """The producer of dead letters."""
-        self._digging = asyncio.Lock()
+        self._dead: deque[Received] = deque()
+        """Messages that are to be dead letters."""
         self._most = 0 if options.pull else max(options.queue, 1)
         self._pending = 0
         self._asked = False
@@ -400,15 +446,10 @@ class WebSocketConsumer:
 
     # -- messages
 
-    def receive(self, consumer: TopicConsumer, messages: Iterable[Received]) -> None:
-        """Messages have come."""
-        for each in messages:
-            if self.options.max_redeliver and each.redelivery_count > self.options.max_redeliver:
-                self._bury(each)
-                consumer.used()
-                continue
-            self._queue.append(each)
-            self._bytes += _size(each)
+    def receive(self, came: Came) -> None:
+        """An entry has come."""
+        self._queue.append(came)
+        self._bytes += came.size
         self._asked = False
         self._count(self._bytes + self._kept, False)
         self._wake()
@@ -421,26 +462,51 @@ class WebSocketConsumer:
     def forget(self, consumer: TopicConsumer) -> int:
         """Forget the messages of a consumer that nobody has got. Returns how many they are."""
         kept = deque(each for each in self._queue if each.consumer is not consumer)
-        gone = len(self._queue) - len(kept)
+        gone = sum(each.left for each in self._queue if each.consumer is consumer)
+        if self._apart is not None and self._apart[0].consumer is consumer:
+            gone += self._apart[0].left
+            self._apart = None
         self._queue, self._asked = kept, False
         consumer.forget_chunks()
-        self._bytes = sum(map(_size, kept))
+        self._bytes = sum(each.size for each in kept) + (0 if self._apart is None else self._apart[0].size)
         self._count(self._bytes + self._kept, True)
         return gone
 
+    def _take_apart(self) -> Received | None:
+        """The next message that came. None: the one before it was the last of its entry, or is not for the client."""
+        if self._apart is None:
+            came = self._queue.popleft()
+            self._apart = came, came.consumer.messages(came)
+        came, messages = self._apart
+        found = next(messages, _END)
+        size = 0 if found is _END else _OVERHEAD + len(came.payload)  # it is uncompressed now
+        self._bytes += size - came.size
+        came.size = size
+        self._count(self._bytes + self._kept, True)
+        if isinstance(found, Received):
+            if not found.batch_size:
+                came.left = 0
+            return found
+        if found is _END:
+            self._apart = None
+        return None
+
     def next_text(self) -> str | None:
-        """What the client gets next; None: nothing, for now."""
-        if self._pending >= self._most:
+        """What the client gets next. None: nothing, for now. Empty: nothing yet, but there may be more."""
+        if self._pending >= self._most or len(self._dead) >= _MOST_DEAD:
             return None
-        if not self._queue:
+        if not self._queue and self._apart is None:
             if not self._asked:
                 self._asked = True
                 for each in self._of.values():
                     each.wants_one()
             return None
-        found = self._queue.popleft()
-        self._bytes -= _size(found)
-        self._count(self._bytes + self._kept, True)
+        if (found := self._take_apart()) is None:
+            return ""
+        if self.options.max_redeliver and found.redelivery_count > self.options.max_redeliver:
+            self._bury(found)
+            found.consumer.used()
+            return ""
         self._pending += 1
         found.consumer.used()
         if self._is_reader:
@@ -552,22 +618,41 @@ class WebSocketConsumer:
     # -- dead letters
 
     def _bury(self, message: Received) -> None:
-        self.client.begin(self._bury_later(message))
+        self._dead.append(message)
+        self.keep(_size(message))
+        if len(self._dead) == 1:
+            self.client.begin(self._dig())
 
-    async def _bury_later(self, message: Received) -> None:
-        """Publish a message to the dead letter topic, and acknowledge it then."""
+    async def _dig(self) -> None:
+        """Publish what is dead, one after the other, and acknowledge it then. What can't be published comes again, after a pause: neither the
+        broker nor its log should be busy with it."""
+        pause = FIRST_RETRY
+        while self._dead:
+            message = self._dead[0]
+            if await self._is_buried(message):
+                message.consumer.ack(message.id)
+                pause = FIRST_RETRY
+            else:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_RETRY)
+                message.consumer.redeliver([message.id])
+            self._dead.popleft()
+            self.keep(-_size(message))
+            self._wake()
+
+    async def _is_buried(self, message: Received) -> bool:
+        """Publish a message to the dead letter topic."""
         topic = complete(self.options.dead_letter_topic or "")
-        try:
-            async with self._digging:
-                if self._grave is None:
-                    chance = uuid.uuid4().hex[:5]
-                    name = f"{message.consumer.topic}-{self.subscription}-{self.name}-{chance}-DLQ"
-                    grave = TopicProducer(self.client, topic, _DEAD._replace(name=name))
-                    await grave.open()
-                    self._grave = grave
-        except NotGranted:
-            message.consumer.redeliver([message.id])
-            return
+        if self._grave is None:
+            chance = uuid.uuid4().hex[:5]
+            name = f"{message.consumer.topic}-{self.subscription}-{self.name}-{chance}-DLQ"
+            grave = TopicProducer(self.client, topic, _DEAD._replace(name=name))
+            try:
+                await grave.open()
+            except NotGranted:
+                grave.give_up()
+                return False
+            self._grave = grave
         own = {pair["key"]: pair["value"] for pair in message.metadata.get("properties", ())}
         where = {"REAL_TOPIC": message.consumer.topic, "REAL_SUBSCRIPTION": self.subscription}
         origin = dict.fromkeys(("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME"), str(message.id))
@@ -578,13 +663,14 @@ class WebSocketConsumer:
             event_time=message.metadata.get("event_time"),
         )
 
+        published: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
         def done(result: ClientMessageId | NotPublished) -> None:
-            if isinstance(result, ClientMessageId):
-                message.consumer.ack(message.id)
-            else:
-                message.consumer.redeliver([message.id])
+            if not published.done():
+                published.set_result(isinstance(result, ClientMessageId))
 
         self._grave.send(found, done)
+        return await published
 
     # -- the end
 
@@ -600,6 +686,7 @@ class WebSocketConsumer:
             await each.unsubscribe()
         self._of.clear()
         self._queue.clear()
+        self._apart = None
         self._bytes = 0
         self._count(self._kept, True)
 
@@ -607,6 +694,8 @@ class WebSocketConsumer:
         """The WebSocket is closed."""
         self.ack_all_read()
         self._queue.clear()
+        self._dead.clear()
+        self._apart = None
         self._count(0, True)
 
 

@@ -74,6 +74,10 @@ class TopicProducer:
         for each in self._sent.values():
             self._client.tell("SEND", each.fields, each.tail)
 
+    def give_up(self) -> None:
+        """It was not granted, and is not asked for again."""
+        self._client.forget("producer", self._number)
+
     async def _reopen(self) -> None:
         self._epoch += 1
         try:

@@ -225,14 +225,18 @@ class _Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self) -> None:
-        """Send what is due."""
+        """Send what is due, one after the other, each in a round of the loop."""
         while True:
             text = self._next_text()
             if text is None:
                 self._wake.clear()
                 await self._wake.wait()
-            else:
+                continue
+            if text:
                 await self._send({"type": "websocket.send", "text": text})
+            await asyncio.sleep(
+                0
+            )  # a client that reads as fast as it gets would have all the time of the loop
 
     def _next_text(self) -> str | None:
         if self._out:
