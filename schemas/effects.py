@@ -391,6 +391,9 @@ class LedgerClosed(NamedTuple):
     cause: str
 
 
+COMPACTED = "compacted up to"
+"""How the cause of a TOPIC_EVENT begins that says up to where a topic was compacted."""
+
 COMPACTED_LEDGER = "compacted ledger"
 """How the cause of a LEDGER_CLOSED or LEDGER_DELETED begins that is about a compacted ledger, which is no part of its topic's storage."""
 

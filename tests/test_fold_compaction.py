@@ -1,5 +1,6 @@
 """A topic is compacted in the middle of a micro-batch: its payloads are found wherever they wait, and no cut of the log makes a difference."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -132,17 +133,58 @@ def test_what_was_kept_can_be_read_when_the_topic_has_it_no_more(tmp_path: Path)
     assert all(payload.startswith(b"v") for payload in own["payload"].to_pylist())
 
 
+def test_what_if_says_what_a_threshold_keeps(tmp_path: Path) -> None:
+    """As much as a replay under the policy, which has the payloads."""
+    by_hand = (b'/compaction"', b"compactionThreshold")
+    plain = [each for each in publishes() if not any(text in each[2] for text in by_hand)]
+    log, policies = tmp_path / "log.jsonl", tmp_path / "policies.yaml"
+    write_log(log, table(plain))
+    policies.write_text("namespaces:\n  public/default:\n    compactionThreshold: 500\n")
+    path = "/namespaces/public/default/compactionThreshold"
+    set_it = msgspec.json.encode({"command": "ADMIN", "method": "PUT", "path": path, "body": 500})
+    replayed, *_ = folded([plain[0], (START, None, set_it), *plain[1:]], tmp_path / "store", pieces("", 100))
+    expected = {}
+    for topic in (T, T + "2"):
+        rows = replayed.filter(pc.equal(replayed["topic"], topic)).to_pylist()
+        kept = [each for each in rows if each["kind"] == "COMPACTED_ENTRY"]
+        kept = [each for each in kept if each["ledger_id"] == kept[-1]["ledger_id"]]
+        done = kept[-1]["offset"]
+        stored = [each for each in rows if each["kind"] == "SEND_RECEIPT" and each["offset"] < done]
+        expected[topic] = len(kept), sum(each["size"] for each in kept), len(stored) - len(kept)
+    asked = ["whatif", str(log), "--policies", str(policies)]
+    ran = CliRunner().invoke(app, [*asked, "--json"])
+    assert ran.exit_code == 0, ran.output
+    compacted = json.loads(ran.output)["compacted"]
+    assert {each["topic"]: (each["kept"], each["size"], each["left_out"]) for each in compacted} == expected
+    assert {each["policies"] for each in compacted} == {"policies"}
+    assert "public/default/t is compacted: its compacted data has" in CliRunner().invoke(app, asked).output
+
+
 @pytest.mark.parametrize(
     "command", [["whatif", "{log}", "--policies", "{policies}"], ["advise", "{log}"]], ids=str
 )
-def test_answers_without_payloads_are_refused(tmp_path: Path, command: list[str]) -> None:
+def test_answers_about_batches_without_payloads_are_refused(tmp_path: Path, command: list[str]) -> None:
     """In one line that says why."""
     log, policies = tmp_path / "log.jsonl", tmp_path / "policies.yaml"
-    write_log(log, table(publishes()[:40]))
+    of = {"connection": "b", "producer_id": 1}
+    metadata = {"producer_name": "b", "sequence_id": 0, "publish_time": START, "num_messages_in_batch": 2}
+    commands: list[dict[str, Any]] = [
+        {"command": "PRODUCER", **of, "request_id": 1, "producer_name": "b"},
+        {
+            "command": "SEND",
+            **of,
+            "sequence_id": 0,
+            "num_messages": 2,
+            "metadata": metadata,
+            "payload": "x" * 99,
+        },
+        {"command": "ADMIN", "method": "PUT", "path": "/persistent/public/default/t/compaction"},
+    ]
+    write_log(log, table([(START, T, msgspec.json.encode(each)) for each in commands]))
     policies.write_text("namespaces:\n  public/default:\n    messageTTL: 60\n")
     ran = CliRunner().invoke(app, [each.format(log=log, policies=policies) for each in command])
     assert ran.exit_code == 1
-    assert f"{T} is compacted, which needs the payloads of its messages" in ran.output
+    assert f"{T} is compacted and has batches, whose keys are in their payloads" in ran.output
     assert "Traceback" not in ran.output
 
 

@@ -25,17 +25,25 @@ class NoEntries:
         raise NoStore(f"{topic} {ledger_id}:{first}..{last}: no store was given")
 
 
-_NOT_KEPT = "{} is compacted, which needs the payloads of its messages. What-if, advise, check and canaries keep none, and can't judge this"
+_NOT_KEPT = "{} is compacted and has batches, whose keys are in their payloads. What-if, advise and canaries keep none, and can't judge this"
+_NONE_THERE = "{} is compacted, which needs the payloads of its messages. There are none: check keeps none, and can't judge this"
 
 
 def no_payloads(topic: str, *_entries: int) -> Sequence[bytes]:
-    """`Entries.recent_payloads` where there are none. Raises `NoPayloads`."""
+    """`Entries.recent_payloads` where there are none, also of entries in the store: see `Entries.whole`. Raises `NoPayloads`."""
     raise NoPayloads(_NOT_KEPT.format(topic))
+
+
+def _no_payload(topic: str, entry: Entry) -> bytes:
+    """In place of a payload that nobody looks into. Raises `NoPayloads` for that of a batch, which has the keys of its messages."""
+    if entry.metadata.num_messages_in_batch is not None and not entry.metadata.encryption_keys:
+        raise NoPayloads(_NOT_KEPT.format(topic))
+    return b""
 
 
 def _payload(topic: str, entry: Entry) -> bytes:
     if entry.payload is None:
-        raise NoPayloads(_NOT_KEPT.format(topic))
+        raise NoPayloads(_NONE_THERE.format(topic))
     return entry.payload
 
 
@@ -97,13 +105,21 @@ class Entries:
         return self._reader.read(topic, position.ledger, position.entry, position.entry)[0]
 
     def whole(self, topic: str, ledger_id: int, first: int, last: int) -> list[Entry]:
-        """Entries `first`..`last` of a ledger, both included, with their payloads. Raises `EntryNotFound` and `NoPayloads`."""
+        """Entries `first`..`last` of a ledger, both included, with their payloads. Raises `EntryNotFound` and `NoPayloads`.
+
+        Where nobody keeps payloads (`no_payloads`), those of single messages are empty, as nothing depends on them.
+        """
         found = self.get_all(topic, [Position(ledger_id, entry) for entry in range(first, last + 1)])
+        if self.recent_payloads is no_payloads:
+            return [
+                Entry(each.metadata, each.size, each.broker_timestamp, _no_payload(topic, each))
+                for each in found
+            ]
         begin, _ = self._recent.get((topic, ledger_id), (last + 1, ()))
         stored = min(begin - 1, last)
         if stored >= first:
             if not isinstance(self._reader, PayloadReader):
-                raise NoPayloads(_NOT_KEPT.format(topic))
+                raise NoPayloads(_NONE_THERE.format(topic))
             payloads = list(self._reader.payloads(topic, ledger_id, first, stored))
         else:
             payloads = []

@@ -332,7 +332,7 @@ def notes(found: WhatIf) -> list[str]:
     """The window, and what the answer does not know."""
     from streaming.answers.quarantined import quarantine_note
     from streaming.answers.sampled import sampled_note
-    from streaming.answers.whatif.page import window_text
+    from streaming.answers.whatif.page import compacted_note, window_text
 
     model = found.model
     clients = "clients as recorded" if model is None else f"reactive clients, seed {model.settings.seed}"
@@ -354,6 +354,10 @@ def notes(found: WhatIf) -> list[str]:
             )
         if each.unmatched:
             texts.append(f"{each.policies}: {unmatched_commands(each.unmatched)}")
+        own = [one for one in found.compacted if one.policies == each.policies]
+        texts += [compacted_note(one) for one in own[:_SHOWN]]
+        if len(own) > _SHOWN:
+            texts.append(f"{each.policies}: {len(own) - _SHOWN:,} more topics were compacted: see --json")
     return texts + ([] if model is None else _modelled(model))
 
 

@@ -601,7 +601,7 @@ _SIZES_AND_STATS = {"storage", "peak_storage", "other_stats"}
 ELSEWHERE = {
     "highestProtocolVersion": "no command of a log is answered with it",
     "missingAdminFields": "the rows of a log have the fields of 4.0",
-    "topicCompactionRetainNullKey": "what-if refuses a log in which something is compacted",
+    "topicCompactionRetainNullKey": "it shows to readers of compacted data alone, and none of these logs has one",
 }
 """Settings that none of these meets, and why."""
 

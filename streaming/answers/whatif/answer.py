@@ -111,6 +111,17 @@ class Model(msgspec.Struct):
     runs: list[ModelledRun]
 
 
+class CompactedTopic(msgspec.Struct):
+    """A topic that was compacted under a policy set (or the baseline): of the entries up to where the last compaction went, those that a reader of compacted
+    data gets (`kept`, with `size` in bytes) and those that it does not get any more (`left_out`)."""
+
+    policies: str
+    topic: str
+    kept: int
+    size: int
+    left_out: int
+
+
 class Figure(msgspec.Struct):
     """A figure of the summary that differs, of a subscription or (None) of the topic as a whole."""
 
@@ -193,7 +204,7 @@ class WhatIf(msgspec.Struct):
     """The log under its own and other policies. `begin` and `end`: the time that it covers (ms). `summary`, `differences` and
     `series` have the columns of `SUMMARY`, `DIFFERENCES` and `SERIES`. `clients`: recorded, or reactive as `model` says. `rules`: under a
     profile, what makes the differences. `sampled`: the topics whose entries are sampled, see `PersistentTopic.is_sampled`.
-    `quarantined`: how many records of the log each rule set aside."""
+    `quarantined`: how many records of the log each rule set aside. `compacted`: the topics that were compacted."""
 
     log: str
     records: int
@@ -208,6 +219,7 @@ class WhatIf(msgspec.Struct):
     rules: Rules | None = None
     sampled: list[str] = []
     quarantined: dict[str, int] = {}
+    compacted: list[CompactedTopic] = []
 
     def differing(self) -> pa.Table:
         """The rows of the summary about subscriptions whose messages differ, those with most differences first."""
@@ -299,7 +311,7 @@ def to_json(found: WhatIf, *, shown: int = SHOWN) -> str:
         "log": found.log, "records": found.records, "begin": found.begin, "end": found.end, "clients": found.clients,
         "model": msgspec.to_builtins(found.model), "totals": msgspec.to_builtins(found.totals), "summary": found.summary.to_pylist(),
         "differences": rows.slice(0, shown).to_pylist(), "differences_total": len(rows), "rules": msgspec.to_builtins(found.rules),
-        "sampled": found.sampled, "quarantined": found.quarantined,
+        "sampled": found.sampled, "quarantined": found.quarantined, "compacted": msgspec.to_builtins(found.compacted),
     }  # fmt: skip
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 

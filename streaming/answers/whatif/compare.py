@@ -363,6 +363,7 @@ def joined(
         series=series,
         model=None if clients is None else _model(clients, parts, names),
         sampled=sorted(topic for each in parts for topic in each.sampled),
+        compacted=[topic for each in parts for topic in each.compacted],
         quarantined=in_all(each.quarantined for each in parts),
     )
 

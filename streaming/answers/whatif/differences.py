@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from streaming.answers.fates import CHANGE_COLUMNS, CHANGES, LOST, NOT_STORED, Change, Outcome, Published
 from streaming.answers.quarantined import QuarantineKey
-from streaming.answers.whatif.answer import BASELINE, DIFFERENCES, SERIES, SUMMARY
+from streaming.answers.whatif.answer import BASELINE, DIFFERENCES, SERIES, SUMMARY, CompactedTopic
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.difference_table import DifferenceTable, PartitionDifferences, Texts
 from streaming.answers.whatif.observed import (
@@ -44,6 +44,7 @@ from streaming.answers.whatif.series import TimeSeries
 from streaming.answers.whatif.settling import Settling
 from streaming.answers.whatif.side_by_side import Folded, Runs, numbers_in
 from streaming.answers.whatif.texts import numbered
+from streaming.broker.position import EARLIEST
 
 ALL_FATES: tuple[Published | Outcome, ...] = (
     "waiting", "acked", *LOST, "refused", "duplicate", "not sent", "subscription deleted", "not for it", "unknown",
@@ -70,6 +71,7 @@ class PartitionCompared(NamedTuple):
     sampled: list[str]
     quarantined: Mapping[QuarantineKey, int]
     reacted: Sequence[Reacted]
+    compacted: Sequence[CompactedTopic] = ()
 
 
 class _Kept(NamedTuple):
@@ -212,6 +214,7 @@ def compared(folded: Folded, names: Sequence[str], comparison: Comparison | None
         for run, reacted in enumerate(folded.reacted, 1):
             same[run] = _Same(own.messages, folded.observers[run].of(topic), reacted.given_up)
         comparison.compare(folded, topic, len(own.messages), same)
+    compacted = list[CompactedTopic]()
     for run, (observer, stats) in enumerate(zip(folded.observers, folded.stats, strict=True)):
         name = names[run - 1] if run else BASELINE
         by_name = {(each["topic"], each["subscription"]): each for each in stats}
@@ -234,6 +237,8 @@ def compared(folded: Folded, names: Sequence[str], comparison: Comparison | None
                 for subscription, mine in sorted(other.subscriptions.items())
             )  # fmt: skip
             series += _series_of(name, topic, other)
+            if other.compacted_to > EARLIEST:
+                compacted.append(_compacted(name, topic, other))
     return PartitionCompared(
         pa.Table.from_pylist(rows, SUMMARY),
         comparison.differences(folded.open_loop),
@@ -244,7 +249,14 @@ def compared(folded: Folded, names: Sequence[str], comparison: Comparison | None
         folded.sampled,
         baseline.quarantined,
         [each._replace(records=each.records.slice(0, 0)) for each in folded.reacted],
+        compacted,
     )
+
+
+def _compacted(name: str, topic: str, of: OfTopic) -> CompactedTopic:
+    kept = [each for copies in of.compacted.values() for each in copies]
+    written = sum(stop - start for start, stop in of.written.numbers(EARLIEST, of.compacted_to))
+    return CompactedTopic(name, topic, len(kept), sum(each.size for each in kept), written - len(kept))
 
 
 class _Same:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from schemas.commands import Refused
 from streaming.answers.quarantined import QuarantineKey
 from streaming.answers.whatif import kept as kept_runs
+from streaming.answers.whatif.answer import CompactedTopic
 from streaming.answers.whatif.difference_table import PartitionDifferences, Texts
 from streaming.answers.whatif.differences import Comparison, PartitionCompared, compared
 from streaming.answers.whatif.differences import rearranged as kept_comparison
@@ -138,6 +139,7 @@ class _Answer(NamedTuple):
     end: int
     sampled: list[str]
     quarantined: list[tuple[QuarantineKey, int]]
+    compacted: list[CompactedTopic]
 
 
 def to_bytes(found: PartitionCompared) -> bytes:
@@ -152,6 +154,7 @@ def to_bytes(found: PartitionCompared) -> bytes:
         found.end,
         found.sampled,
         [*found.quarantined.items()],
+        [*found.compacted],
     )
     return msgspec.msgpack.encode(answer)
 
@@ -169,6 +172,7 @@ def from_bytes(data: bytes) -> PartitionCompared:
         found.sampled,
         dict(found.quarantined),
         (),
+        found.compacted,
     )
 
 

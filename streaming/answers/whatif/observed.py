@@ -573,7 +573,8 @@ class PlainReceipts(NamedTuple):
 class OfTopic:
     """What one run did on a topic: what each publish was answered (`answer`, by number; `reason`: the rule, from 1), where the
     entries are, and what became of them for each subscription. `held`: how long (ms) a backlog quota kept producers off.
-    `answered_otherwise`: how many admin calls were not answered as in the baseline."""
+    `answered_otherwise`: how many admin calls were not answered as in the baseline. `compacted`: the entries of compacted ledgers, by their ids; `compacted_to`: up to where
+    the last compaction went."""
 
     messages: TopicPublishes
     written: WrittenEntries = field(default_factory=WrittenEntries)
@@ -591,6 +592,8 @@ class OfTopic:
     answered_otherwise: int = 0
     compared: int = 0
     _begins: Position = EARLIEST
+    compacted: dict[int, list[Entry]] = field(default_factory=dict)
+    compacted_to: Position = EARLIEST
 
     def __post_init__(self) -> None:
         self.seen: list[e.Row] = []
@@ -645,7 +648,9 @@ class OfTopic:
         self.reason.to_set(number, number + 1)[0] = rule
 
     def trim(self, ledger: int, entries: int, size: int) -> None:
-        """A ledger is deleted, as all before it are. What became of its messages is final."""
+        """A ledger is deleted, as all before it are. What became of its messages is final. A compacted ledger has copies alone."""
+        if self.compacted.pop(ledger, None) is not None:
+            return
         self.storage = max(self.storage - size, 0)  # the ledgers of a topic that was deleted come after it
         self.trimmed += entries
         self._begins = max(self._begins, Position(ledger + 1, -1))
@@ -956,6 +961,10 @@ class Observer:
     def _ledger_deleted(self, row: e.Row, effect: e.LedgerDeleted) -> None:
         self.of(effect.topic).trim(effect.ledger_id, effect.entries, effect.size)
 
+    def _compacted_entry(self, row: e.Row, effect: e.CompactedEntry) -> None:
+        copy = Entry(effect.metadata, effect.size, effect.broker_timestamp)
+        self.of(effect.topic).compacted.setdefault(effect.ledger_id, []).append(copy)
+
     def _subscription_event(self, row: e.Row, effect: e.SubscriptionEvent) -> None:
         of = self.of(effect.topic)
         if deletes(effect.cause):
@@ -979,6 +988,8 @@ class Observer:
         self.quarantined[QuarantineKey(effect.rule, effect.topic is not None)] += 1
 
     def _topic_event(self, row: e.Row, effect: e.TopicEvent) -> None:
+        if effect.cause.startswith(e.COMPACTED):
+            self._compacted(effect)
         if not loses_writes(effect.cause):
             return
         of = self.of(effect.topic)
@@ -986,6 +997,12 @@ class Observer:
         if deletes(effect.cause):
             of.storage = 0
             of.admit(row.clock)
+
+    def _compacted(self, effect: e.TopicEvent) -> None:
+        compaction = self.broker.topic(effect.topic).compaction
+        if compaction.ledger is not None:
+            of = self.of(effect.topic)
+            of.compacted_to = of.there(compaction.ledger.horizon)
 
     def begin(self, entries: Mapping[str, Sequence[TopicEntry]]) -> None:
         """The broker has these entries by topic already, which are the first messages."""
@@ -1103,6 +1120,7 @@ _OTHERS = {
     e.Expired: "_moved",
     e.Evicted: "_moved",
     e.CursorMoved: "_moved",
+    e.CompactedEntry: "_compacted_entry",
     e.LedgerDeleted: "_ledger_deleted",
     e.SubscriptionEvent: "_subscription_event",
     e.TopicEvent: "_topic_event",
@@ -1127,6 +1145,8 @@ class SharedEntries:
     def read(self, topic: str, ledger_id: int, first: int, last: int) -> Sequence[Entry]:
         """Entries `first`..`last`, both included, in order. Raises `EntryNotFound`."""
         of = self._observer.of(topic)
+        if (copies := of.compacted.get(ledger_id)) is not None:
+            return copies[first : last + 1]
         if first == last:
             one = of.written.at(Position(ledger_id, first))
             if one is not None:

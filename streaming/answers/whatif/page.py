@@ -7,6 +7,7 @@ from html import escape
 
 from schemas.printable import counted
 from schemas.units import moment
+from streaming.answers.whatif.answer import CompactedTopic
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fcfcfb; --card: #ffffff; --ink: #1d1d1b; --soft: #62615c; --line: #e4e3de;
@@ -82,6 +83,15 @@ def short_name(topic: str) -> str:
 def clock_text(ms: int) -> str:
     """A time (ms since the epoch) in UTC."""
     return moment(ms).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def compacted_note(of: CompactedTopic) -> str:
+    """What compaction keeps of a topic under a policy set, in words."""
+    name = of.topic.removeprefix("persistent://")
+    return (
+        f"{of.policies}: {name} is compacted: its compacted data has {counted(of.kept, 'entry')} of {size_text(of.size)}, and not the "
+        f"{of.left_out:,} others up to where the last compaction went."
+    )
 
 
 def window_text(records: int, begin: int, end: int) -> str:

@@ -16,6 +16,7 @@ from streaming.answers.sampled import sampled_note
 from streaming.answers.whatif.answer import Model, Rules, Totals, WhatIf, changes_in
 from streaming.answers.whatif.page import (
     clock_text,
+    compacted_note,
     page,
     short_name,
     shortened,
@@ -82,8 +83,13 @@ def _head(found: WhatIf) -> str:
             "which a client would have seen something else; from there on it is what the modelled clients would have done."
         )
     aside = [*quarantine_note(found.quarantined), *sampled_note(found.sampled)]
+    aside += map(compacted_note, found.compacted[:_COMPACTED])
     noted = "".join(f'<p class="soft">{escape(each)}</p>' for each in aside)
     return f'<h1>What if: {escape(found.log)}</h1><p class="soft">{window}</p><p class="soft">{clients}</p>{noted}'
+
+
+_COMPACTED = 100
+"""So many compacted topics are named; the JSON has all."""
 
 
 def _model(model: Model) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from schemas.commands import Admin, MessageMetadata
 from schemas.effect_fields import CompactedEntryFields
-from schemas.effects import COMPACTED_LEDGER, CompactedEntry, CursorMoved, LedgerClosed, TopicEvent
+from schemas.effects import COMPACTED, COMPACTED_LEDGER, CompactedEntry, CursorMoved, LedgerClosed, TopicEvent
 from schemas.entries import Entry
 from streaming.broker.admin_table import AdminAnswer, Names
 from streaming.broker.context import NEVER, Context
@@ -376,7 +376,7 @@ def _finish(
         ctx.emit(LedgerClosed(topic.name, made.id, kept, made.size, f"{COMPACTED_LEDGER}: complete"))
     if former is not None:
         delete_compacted(ctx, topic, former, "another compaction")
-    ctx.emit(TopicEvent(topic.name, f"compacted up to {made.horizon}: kept {kept}"))
+    ctx.emit(TopicEvent(topic.name, f"{COMPACTED} {made.horizon}: kept {kept}"))
     cursor, reason = topic.cursors[COMPACTION_CURSOR], Reason(CursorMoved, "compaction")
     sought = list[Position]()
     moved = topic.record_move(
