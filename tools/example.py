@@ -19,7 +19,7 @@ from streaming.jobs.replay import replay_in_process
 
 LOG = Path(__file__).parents[1] / "docs" / "example.jsonl"
 TRANSACTIONS = LOG.with_name("example-transactions.jsonl")
-"""One of its own, since transactions need a setting, and one ingress partition."""
+"""One of its own, since transactions need a setting."""
 SHORT_FORM = "PUBLISH"
 """What stands for the name of the command in the short form."""
 

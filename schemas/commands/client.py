@@ -377,7 +377,8 @@ class GetOrCreateSchema(Command, tag="GET_OR_CREATE_SCHEMA"):
 class TcClientConnectRequest(Command, tag="TC_CLIENT_CONNECT_REQUEST"):
     """Ask for a coordinator of transactions, which takes requests from then on. The answer is TC_CLIENT_CONNECT_RESPONSE.
 
-    Requests to a coordinator belong to its topic, ``persistent://pulsar/system/transaction_coordinator_assign-partition-N``. Without
+    Requests to a coordinator belong to its topic, ``persistent://pulsar/system/transaction_coordinator_assign-partition-N``, or come without one to all ingress
+    partitions, as they must if there are several. Without
     `transactionCoordinatorEnabled`, all of them are refused (NotAllowedError, in ERROR).
     """
 

@@ -116,11 +116,6 @@ _MOST_NAMES = 10
 _MOST_ROUNDS = 1000
 """An answer looks so many rounds ahead that may have an effect, and turn out to have none."""
 
-SPANS_PARTITIONS = (
-    "transactionCoordinatorEnabled: a transaction may have topics in several ingress partitions, which is not supported: use one ingress "
-    "partition, or leave the setting out"
-)
-
 
 def topic_set_aside(name: str) -> Refused:
     """Why the records of a topic that is set aside are refused."""
@@ -161,7 +156,7 @@ class Broker:
     """
 
     alone: ClassVar[bool] = True
-    """Whether no other ingress partition has topics of the same log. Else there are no transactions, which may span topics."""
+    """Whether no other ingress partition has topics of the same log. Else requests to coordinators of transactions must come to all of them."""
 
     def __init__(self, partition: int = 0, entries: EntryReader | None = None) -> None:
         self._start(PartitionState(partition), NoEntries() if entries is None else entries)
@@ -769,8 +764,6 @@ class Broker:
             config = configuration(command.profile, command.settings)
         except BadSetting as error:
             return Refused("broker_config", str(error))
-        if config.transactionCoordinatorEnabled and not self.alone:
-            return Refused("broker_config", SPANS_PARTITIONS)
         self._reconfigure(dynamic_settings.over(self._ctx, config))
         return None
 

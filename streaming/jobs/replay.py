@@ -37,7 +37,7 @@ from sinks.links import Link
 from sinks.lock import LOCK, exclusive
 from sinks.outputs import InTheWay, check_apart, check_folder, check_nested
 from sinks.replayed import FILE, REPLAYED, ROWS_AND_ENTRIES, Replayed, count_files, write_replayed
-from streaming.broker.broker import SPANS_PARTITIONS, Broker, OneOfSeveral
+from streaming.broker.broker import Broker, OneOfSeveral
 from streaming.fold.columns import Fold
 from streaming.fold.records import BrokerType, NoSuchRecord, SetAside, StateRow, set_aside_by_name, stats
 from streaming.log.files import check_log, read_log
@@ -480,8 +480,6 @@ def load(
     else:
         partitions = pc.count_distinct(table["partition"]).as_py()
         check_topics(table)
-    if transacts and partitions > 1:
-        raise LogError(f"the log has {partitions} ingress partitions. {SPANS_PARTITIONS}")
     records = ordered(table.select(RECORD.names))
     read = [] if policies is None else read_policies(policies, records, judge)
     if profile is not None:

@@ -23,6 +23,8 @@ from schemas import commands as c
 from schemas.units import LATEST_TIME
 from streaming.broker.admin.partitioned_topics import is_for_whole
 from streaming.broker.admin_requests import call_of, topic_of
+from streaming.broker.transactions.coordinator import TransactionCommand
+from streaming.log.pins import mentioning
 from streaming.log.table import LOGICAL, LogError, ordered, replaced, taken
 
 _REMEDY = (
@@ -57,7 +59,10 @@ def _without_topic(value: bytes) -> c.AnyCommand | c.Publish | None:
 def for_partition(value: bytes) -> c.AnyCommand | None:
     """The command in the value of a record without a topic, if it is a command for a whole ingress partition."""
     command = _without_topic(value)
-    if isinstance(command, c.BrokerConfig | c.RunCheck | c.Restart | c.ConnectionLost | c.Tick | c.Connect):
+    common = (
+        c.BrokerConfig | c.RunCheck | c.Restart | c.ConnectionLost | c.Tick | c.Connect | TransactionCommand
+    )
+    if isinstance(command, common):
         return command
     return command if isinstance(command, c.Admin) and topic_of(command.path) is None else None
 
@@ -91,6 +96,21 @@ def on_partitioned_topics(log: pa.Table) -> dict[int, c.Admin]:
             (partitioned.discard if command.method == "DELETE" else partitioned.add)(whole)
             found[row] = command
         elif whole in partitioned:
+            found[row] = command
+    return found
+
+
+def to_coordinators(log: pa.Table) -> dict[int, TransactionCommand]:
+    """The requests to coordinators of transactions, by the row in `log` (columns ``topic`` and ``value``). With several ingress partitions, they concern
+    all of them."""
+    found: dict[int, TransactionCommand] = {}
+    for row in mentioning(log, b"_TXN", b"TC_CLIENT"):
+        command = c.decode_or_refuse(log["value"][row].as_py())
+        if isinstance(command, c.Line):
+            if command.differs_from(log["topic"][row].as_py(), log["timestamp"][row].as_py()) is not None:
+                continue
+            command = command.command
+        if isinstance(command, TransactionCommand):
             found[row] = command
     return found
 

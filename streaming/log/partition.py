@@ -2,24 +2,25 @@
 
 A record's partition is crc32(UTF-8 of its topic) mod N; offsets are 0, 1, 2, … in log order. A record without a topic
 addresses whole partitions and is copied to each of them. So is a call on a partitioned topic as a whole, which loses its
-topic: the partitions of that topic are in several ingress partitions.
+topic: the partitions of that topic are in several ingress partitions. And so is a request to a coordinator of transactions, if there are several.
 """
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from schemas.commands import Admin, Line, decode_or_refuse, to_json
+from schemas.commands import AnyCommand, Line, decode_or_refuse, to_json
 from schemas.records import RECORD
 from streaming.log.merge import (
     for_partition,
     is_on_partitioned_topic,
     merge_partitions,
     on_partitioned_topics,
+    to_coordinators,
 )
 from streaming.log.spool import Spool, pieces
 from streaming.log.table import LogError, OffsetCounter, log_table, replaced
@@ -59,7 +60,7 @@ def topic_in_value(value: bytes, partition: int, partitions: int) -> str | None:
     return line.topic
 
 
-def _without_topics(log: pa.Table, whole: dict[int, Admin]) -> pa.Table:
+def _without_topics(log: pa.Table, whole: Mapping[int, AnyCommand]) -> pa.Table:
     """`log` without the topics of some rows, whose commands are given."""
     lines = {
         row: to_json(each)
@@ -82,7 +83,9 @@ def partition_log(log: pa.Table, partitions: int) -> pa.Table:
         raise LogError(f"{partitions} partitions: expected 1 or more")
     if "partition" in log.column_names:
         log = merge_partitions(log).log
-    whole = on_partitioned_topics(log)
+    whole: dict[int, AnyCommand] = {**on_partitioned_topics(log)}
+    if partitions > 1:
+        whole |= to_coordinators(log)
     log = _without_topics(log, whole)
     found, offsets, first = Spool(RECORD), OffsetCounter(), 0
     for piece in pieces(log):

@@ -64,11 +64,6 @@ def check_protection(settings: Mapping[str, str], *, tokens: bool, tls: bool, em
             )
     if settings.get("authorizationEnabled", "").strip().lower() == "true":
         _check_authorization(settings, embedded=embedded)
-    if settings.get("transactionCoordinatorEnabled", "").strip().lower() == "true" and not embedded:
-        raise NotSupported(
-            "transactionCoordinatorEnabled: a transaction may have topics in several ingress partitions of the query: serve with the "
-            "embedded engine, or leave the setting out"
-        )
 
 
 def _check_authorization(settings: Mapping[str, str], *, embedded: bool) -> None:

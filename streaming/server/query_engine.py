@@ -25,6 +25,7 @@ The idea
 The data
     `_pending`       commands to write in the loop's next turn, all of them with one look of the gate
     `_calls`         connection → a call that waits for its answers
+    `_asked_of_all`  connection and number of a request to a coordinator → how many ingress partitions have not answered it yet
     `_received`      responses from the reader's thread, for the loop's next turn
     `_dones`         callbacks of commands that Kafka has, from the writer's threads
     `_entries`       the last 64 entries that calls asked for; other rows carry their entry
@@ -91,7 +92,7 @@ from streaming.broker.admin.namespaces import NOT_EMPTY
 from streaming.broker.admin.partitioned_topics import EXISTS, IN_USE
 from streaming.broker.admin_requests import topic_of, topic_path
 from streaming.broker.config import ServiceConfiguration
-from streaming.broker.names import is_transaction_topic, partitions_of
+from streaming.broker.names import COORDINATOR_ASSIGN, is_transaction_topic, partitions_of
 from streaming.broker.parameters import flag
 from streaming.broker.topic.abstract_topic import Attached
 from streaming.kafka.config import PLAIN, KafkaConfig
@@ -119,8 +120,21 @@ _ENTRIES = 64
 _CLOSE_SECONDS = 10.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _UNASKED = re.compile(rb'\{"command":"(?:FLOW|ACK|REDELIVER_UNACKNOWLEDGED_MESSAGES|CONNECTION_LOST)"')
+_TO_COORDINATOR = re.compile(
+    rb'\{"command":"(?:TC_CLIENT_CONNECT_REQUEST|NEW_TXN|ADD_PARTITION_TO_TXN|ADD_SUBSCRIPTION_TO_TXN|END_TXN)"'
+)
+_MOST_ASKED = 100_000
+"""Requests to coordinators that wait for answers. Some never get one."""
 _NAMESPACE = re.compile(r"/namespaces/([^/]+/[^/]+)")
 _CONFIGURATION = "/brokers/configuration/runtime"
+
+
+class _Request(msgspec.Struct):
+    connection: str
+    request_id: int
+
+
+_read_request = msgspec.json.Decoder(_Request).decode
 
 
 class BadName(ValueError):
@@ -213,6 +227,7 @@ class QueryEngine:
         self._scheduled = False
         self._calls: dict[str, _Call] = {}
         self._entries: dict[tuple[str, int, int], StoredEntry] = {}
+        self._asked_of_all: dict[tuple[str, int | None], int] = {}
         self._received: deque[Response] = deque()
         self._receiving = False
         self._dones: deque[Callable[[], None]] = deque()
@@ -407,6 +422,12 @@ class QueryEngine:
     ) -> None:
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
+        if topic is not None and topic.startswith(COORDINATOR_ASSIGN) and _TO_COORDINATOR.match(value):
+            topic = None  # all ingress partitions have the coordinators
+            asked = _read_request(value)
+            self._asked_of_all[asked.connection, asked.request_id] = self._writer.partitions
+            if len(self._asked_of_all) > _MOST_ASKED:
+                del self._asked_of_all[next(iter(self._asked_of_all))]
         self._pending.append(_Pending(topic, value, call, done, known))
         if not self._scheduled:
             self._scheduled = True
@@ -524,13 +545,23 @@ class QueryEngine:
                     del self._entries[next(iter(self._entries))]
             if (call := self._calls.get(effect.connection)) is not None:
                 call.answer(partition, row)
-            else:
+            elif self._is_whole(effect):
                 rows.append(row)
         if self._silent:
             log.warning("magnetar: the query answers again")
         self._unanswered_since, self._silent = None, False
         if self._stopped is None:
             self._deliver(rows)
+
+    def _is_whole(self, effect: Any) -> bool:
+        """Whether this is the whole answer: that of the last ingress partition, if all were asked. They say the same, and then it is done in all."""
+        if not self._asked_of_all:
+            return True
+        asked = effect.connection, getattr(effect, "request_id", None)
+        if (waited := self._asked_of_all.pop(asked, 1)) == 1:
+            return True
+        self._asked_of_all[asked] = waited - 1
+        return False
 
     def _asked(self) -> None:
         if self._unanswered_since is None:

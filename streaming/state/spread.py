@@ -31,6 +31,7 @@ from streaming.broker.policies.hierarchy import PartitionedTopic, Policies
 from streaming.broker.rates.dispatch_rate_limiter import DispatchRateLimiter
 from streaming.broker.schema.schema_registry import name_of
 from streaming.broker.state.codec import PartitionState
+from streaming.broker.transactions.coordinator import Coordinator
 
 _CHECKS_MOVE = (
     "the partitions' first records have different times, from which periodic checks count: on some topics, checks run at other "
@@ -67,6 +68,7 @@ class _Whole(NamedTuple):
     partitioned_topics: dict[str, PartitionedTopic]
     permissions: dict[str, dict[str, list[str]]]
     lasting: dict[str, Policies]
+    coordinators: dict[int, Coordinator]
 
 
 class Spread:
@@ -156,6 +158,7 @@ class Spread:
                     if "://" not in name or name in state.partitioned
                 },
                 {name: policies for name, policies in state.lasting.items() if "://" not in name},
+                state.coordinators,
             )
         )
         return pieces
@@ -208,6 +211,7 @@ class Spread:
         )
         for each in counting[:1]:
             state.config, state.namespaces, state.tenants = each.config, each.namespaces, each.tenants
+            state.coordinators = _coordinators(counting, state.clock)
             state.resources, state.limits = each.resources, RateLimits(_unused(counting), each.limits.publish)
         for whole in self._wholes:  # a producer id is unique on its connection, whatever the topic
             for connection, ids in whole.closed_producers.items():
@@ -269,6 +273,21 @@ def _unused(counting: Sequence[_Whole]) -> DispatchRateLimiter | None:
     return DispatchRateLimiter(
         first.rate, messages, size, {}, looked, windows=first.windows, following=first.following
     )
+
+
+def _coordinators(wholes: Iterable[_Whole], clock: int) -> dict[int, Coordinator]:
+    """The coordinators of all partitions, which have the same ones but for transactions that some have aborted by their own clocks. Those of a single
+    partition are common from `clock` on."""
+    found: dict[int, Coordinator] = {}
+    for whole in wholes:
+        for id_, each in whole.coordinators.items():
+            known = found.get(id_, each)
+            transactions = dict(sorted((each.transactions | known.transactions).items()))
+            time = max(each.time, known.time)
+            found[id_] = msgspec.structs.replace(
+                each, transactions=transactions, time=time if time >= 0 else clock
+            )
+    return found
 
 
 def _named(part: str) -> str:

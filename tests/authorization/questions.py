@@ -216,13 +216,13 @@ class Connection:
                    "feature_flags": {"supports_auth_refresh": True, "supports_topic_watchers": True}}  # fmt: skip
         self.greeting = self.ask("CONNECT", connect | fields)
 
-    def send(self, cmd: str, fields: dict[str, Any]) -> None:
-        """Send a frame."""
-        self._socket.sendall(encode(cmd, fields))
+    def send(self, cmd: str, fields: dict[str, Any], tail: bytes = b"") -> None:
+        """Send a frame. `tail`: a message."""
+        self._socket.sendall(encode(cmd, fields, tail))
 
-    def ask(self, cmd: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The answer to a frame: its command and fields, or CLOSED."""
-        self.send(cmd, fields)
+    def ask(self, cmd: str, fields: dict[str, Any], tail: bytes = b"") -> tuple[str, dict[str, Any]]:
+        """The answer to a frame: its command and fields, or CLOSED. `tail`: see `send`."""
+        self.send(cmd, fields, tail)
         return self.next()
 
     def next(self) -> tuple[str, dict[str, Any]]:

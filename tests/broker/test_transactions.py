@@ -8,7 +8,6 @@ from schemas.commands import (
     Ack,
     AddPartitionToTxn,
     AddSubscriptionToTxn,
-    BrokerConfig,
     EndTxn,
     MessageIdData,
     MessageMetadata,
@@ -32,7 +31,7 @@ from schemas.effects import (
     SendReceipt,
     TcClientConnectResponse,
 )
-from streaming.broker.broker import Broker, OneOfSeveral
+from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.position import Position
@@ -373,15 +372,6 @@ def test_without_the_setting_everything_is_refused() -> None:
     ):
         error = one(run.do(command, COORDINATOR), Error)
         assert (error.error, error.cause) == ("NotAllowedError", "Transactions are not enabled.")
-
-
-def test_one_of_several_partitions_has_no_transactions() -> None:
-    run = Run()
-    run.broker = OneOfSeveral()
-    refused = one(run.do(BrokerConfig(settings={"transactionCoordinatorEnabled": True}), None), Quarantined)
-    assert refused.rule == "broker_config"
-    assert "use one ingress partition" in refused.cause
-    assert run.do(BrokerConfig(settings={"transactionCoordinatorEnabled": False}), None) == []
 
 
 def test_a_message_in_a_transaction_is_not_plain() -> None:

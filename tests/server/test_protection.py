@@ -85,11 +85,3 @@ def test_a_log_takes_the_settings_of_a_locked_broker(tmp_path: Path) -> None:
     settings = {name: asked(name) for name in PROTECT}
     assert configuration("4.x", dict(settings)) == configuration("4.x", {})
     assert sort_out(settings, "4.0").without_effect == len(settings)
-
-
-@pytest.mark.feature("L1")
-def test_transactions_need_the_embedded_engine() -> None:
-    wanted = {"transactionCoordinatorEnabled": "true"}
-    check_protection(wanted | {"authorizationEnabled": "true"}, tokens=True, tls=False)
-    with pytest.raises(BadSetting, match="serve with the embedded engine"):
-        check_protection(wanted, tokens=True, tls=False, embedded=False)

@@ -20,6 +20,7 @@ from schemas.commands import (
     Admin,
     BrokerConfig,
     ConnectionLost,
+    NewTxn,
     Publish,
     RunCheck,
     Send,
@@ -27,13 +28,14 @@ from schemas.commands import (
     decode,
     to_json,
 )
-from schemas.effect_fields import AdminResponseFields, ProducerSuccessFields
-from schemas.effects import AdminResponse, Effect, ProducerSuccess, Quarantined, Row
+from schemas.effect_fields import AdminResponseFields, ProducerSuccessFields, TransactionFields
+from schemas.effects import AdminResponse, Effect, NewTxnResponse, ProducerSuccess, Quarantined, Row
 from schemas.entries import EntryNotFound
 from sinks.kafka import KafkaResponses
 from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.names import COORDINATOR_ASSIGN, partition_of
 from streaming.kafka import writer as writer_module
 from streaming.kafka.config import PLAIN
 from streaming.kafka.local import LocalKafka
@@ -314,6 +316,31 @@ class TestAnswers:
                 assert [row.effect for row in rows] == [success]
 
         asyncio.run(run())
+
+    def test_a_coordinator_is_in_all_partitions(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
+        """A request goes to all, and the client gets the answer of the last."""
+        coordinator = partition_of(COORDINATOR_ASSIGN, 0)
+        rows: list[Row] = []
+
+        async def run() -> None:
+            async with QueryEngine(*topics, "a") as engine:
+                engine.connect(rows.extend)
+                client = engine.new_connection()
+                asked = NewTxn(connection=client, request_id=7, txn_ttl_seconds=1000)
+                engine.post(client, coordinator, to_json(asked))
+                begun = NewTxnResponse(coordinator, client, 7, TransactionFields(txnid_most_bits=0))
+                fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
+                for place, partition in enumerate((2, 0, 1)):
+                    other = ProducerSuccess(TOPIC, client, 1, place, "p", fields)
+                    await asyncio.to_thread(answer, topics, 0, partition, begun, other)
+                    while other not in [row.effect for row in rows]:
+                        await asyncio.sleep(0)
+
+        asyncio.run(run())
+        said = [row.effect for row in rows if isinstance(row.effect, NewTxnResponse | ProducerSuccess)]
+        assert [type(each) for each in said] == [*[ProducerSuccess] * 2, NewTxnResponse, ProducerSuccess]
+        for records in committed(topics[0]):
+            assert [key for key, command in records if isinstance(command, NewTxn)] == [None]
 
     def test_an_entry_comes_with_the_answer_that_names_it(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
         async def run() -> None:

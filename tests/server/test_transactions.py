@@ -23,7 +23,10 @@ from schemas.commands import (
 )
 from schemas.effects import EndTxnResponse, Message, NewTxnResponse
 from streaming.broker.names import COORDINATOR_ASSIGN
-from tests.server.conftest import Running, running
+from streaming.log.partition import ingress_partition
+from streaming.protocol.codec import entry
+from tests.authorization.questions import Connection
+from tests.server.conftest import Configured, Running, running
 
 COORDINATOR = f"{COORDINATOR_ASSIGN}-partition-0"
 TOPIC = "persistent://public/default/t"
@@ -147,3 +150,31 @@ def test_a_server_starts_again_in_the_middle_of_a_transaction(tmp_path: Path) ->
         (ended,) = [each for each in effects if isinstance(each, EndTxnResponse)]
         assert ended.error is None
         assert [each.entry_id for each in effects if isinstance(each, Message)] == [1]
+
+
+def test_its_topics_are_in_several_ingress_partitions(configured: Configured) -> None:
+    topics = [f"persistent://public/default/part-{number}" for number in (0, 4)]
+    assert {ingress_partition(topic, 2) for topic in topics} == {0, 1}
+    with configured(transactionCoordinatorEnabled=True) as broker:
+        client = Connection(broker.service_url.partition("://")[2], "c")
+        client.ask("TC_CLIENT_CONNECT_REQUEST", {"request_id": 1, "tc_id": 0})
+        begun = client.ask("NEW_TXN", {"request_id": 2, "txn_ttl_seconds": 600_000})[1]
+        txn = {name: begun[name] for name in ("txnid_least_bits", "txnid_most_bits")}
+        client.ask("ADD_PARTITION_TO_TXN", {"request_id": 3, "partitions": topics, **txn})
+        for id_, topic in enumerate(topics):
+            own = {"topic": topic, "request_id": 4 + id_}
+            client.ask("SUBSCRIBE", {"consumer_id": id_, "subscription": "s", "subType": "Shared", **own})
+            client.send("FLOW", {"consumer_id": id_, "messagePermits": 9})
+            assert (
+                client.ask("PRODUCER", {"producer_id": id_, "producer_name": "p", **own})[0]
+                == "PRODUCER_SUCCESS"
+            )
+            metadata = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, **txn}
+            sent = {"producer_id": id_, "sequence_id": 0, **txn}
+            assert client.ask("SEND", sent, entry(metadata, b"x"))[0] == "SEND_RECEIPT"
+        ended = client.ask("END_TXN", {"request_id": 6, "txn_action": "COMMIT", **txn})
+        came = [ended, client.next(), client.next()]
+        assert sorted(cmd for cmd, _ in came) == ["END_TXN_RESPONSE", "MESSAGE", "MESSAGE"]
+        assert {fields["consumer_id"] for cmd, fields in came if cmd == "MESSAGE"} == {0, 1}
+        assert all("error" not in fields for _, fields in came)
+        client.close()

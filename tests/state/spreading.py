@@ -9,6 +9,7 @@ import pyarrow as pa
 from schemas.commands import Tick, to_json
 from schemas.effects import KINDS, AdminResponse
 from streaming.broker.broker import Broker
+from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.state.codec import PartitionState, decode_state, encode_state
 from streaming.log.partition import ingress_partition, partition_log
 from streaming.log.table import LOGICAL
@@ -44,7 +45,8 @@ class Cluster:
             for out in broker.take():
                 self.store.add([out.effect])
                 answers_all = row["topic"] is None and isinstance(out.effect, AdminResponse)
-                if not answers_all and (topic := getattr(out.effect, "topic", None)) is not None:
+                topic = getattr(out.effect, "topic", None)
+                if topic is not None and not answers_all and not topic.startswith(COORDINATOR_ASSIGN):
                     self.rows[topic].append((out.clock, KINDS[type(out.effect)], *out.effect))
 
     def spread(self, partitions: int) -> list[str]:

@@ -11,6 +11,7 @@ from streaming.broker.config import configuration
 from streaming.broker.persistent.unacked_limit import UnackedMessages
 from streaming.broker.policies.hierarchy import Policies
 from streaming.broker.state.codec import PartitionState, TopicBlock, decode_state
+from streaming.broker.transactions.coordinator import Coordinator, OpenTransaction
 from streaming.state.spread import NotSpread, Spread
 from tests.broker.kit import START
 from tests.broker.random_lives import live
@@ -103,6 +104,16 @@ def test_names_that_the_broker_makes_up_stay_unique() -> None:
     cluster.fold([producer(topic, 10 + number) for number, topic in enumerate(TOPICS)])
     names = [row[5] for rows in cluster.rows.values() for row in rows if row[1] == "PRODUCER_SUCCESS"]
     assert len(names) == len(set(names)) == 2 * len(TOPICS)
+
+
+@pytest.mark.feature("L1", "L2", "L3")
+@pytest.mark.parametrize("seed", [0, 1, 2, 4])
+def test_transactions_are_moved_and_span_partitions(seed: int) -> None:
+    log, draw = log_of("transactions", seed), Random(seed)
+    cut, (before, after) = draw.randrange(len(log)), (2, 5) if seed % 2 else (3, 2)
+    expected = undisturbed(log, cut, before)
+    assert undisturbed(log, cut, after) == expected
+    assert moved(log, cut, before, after) == expected
 
 
 # -- states by hand
@@ -317,3 +328,20 @@ def test_policies_that_last_go_where_their_topic_or_namespace_is() -> None:
     pieces = [piece for state in states for piece in spread.add(state).values()]
     assert spread.joined(0, pieces[:1]).lasting == of_namespace
     assert spread.joined(1, pieces[1:]).lasting == of_namespace | of_topic
+
+
+def test_each_partition_gets_the_coordinators_of_transactions() -> None:
+    """A transaction that one partition has aborted by its own clock is known to all again: they abort it when its time comes, once more or for the first time."""
+    first, second = OpenTransaction(1, 9), OpenTransaction(2, 900)
+    alone = state_of(0, "t0", clock=7, coordinators={3: Coordinator(2, {0: first, 1: second})})
+    spread = Spread(2, lambda topic: int(topic[-1]))
+    spread.add(alone)
+    for partition in range(2):
+        (found,) = spread.joined(partition, []).coordinators.items()
+        assert found == (3, Coordinator(2, {0: first, 1: second}, time=7))
+    apart = [{0: first, 1: second}, {1: second}]
+    states = [
+        state_of(number, f"t{number}", coordinators={3: Coordinator(2, each, time=5 + number)})
+        for number, each in enumerate(apart)
+    ]
+    assert one(*states).coordinators == {3: Coordinator(2, {0: first, 1: second}, time=6)}

@@ -48,6 +48,10 @@ _ENDED = 100
 TICK = 100
 """A transaction with less time than this (ms) ends at once."""
 
+GRACE = 60_000
+"""Where requests come to all ingress partitions, a transaction is aborted so long after its end by the clock of one (ms), if no request came since: by
+then, all have the requests from before its end, unless a writer's clock is wrong by more than that."""
+
 TIMER = "transactions"
 """Names the timer of the coordinators among those of topics. No topic is named so."""
 
@@ -72,7 +76,7 @@ class OpenTransaction(msgspec.Struct, array_like=True):
 class Coordinator(msgspec.Struct, array_like=True):
     """`next_id`: the number of the next transaction. `transactions`: those that have not ended, by number. `ending`: those of them that could not end yet. `connected`: whether a
     client has asked for it since the broker started. Since then: how many were `created`, `committed`, `aborted`, and `timed_out`, which
-    are aborted, too."""
+    are aborted, too. `time`: the latest time of a request that came to all ingress partitions (ms); −1: requests come to this one."""
 
     next_id: int = 0
     transactions: dict[int, OpenTransaction] = {}
@@ -82,10 +86,20 @@ class Coordinator(msgspec.Struct, array_like=True):
     committed: int = 0
     aborted: int = 0
     timed_out: int = 0
+    time: int = -1
+
+    @property
+    def is_common(self) -> bool:
+        """Whether all ingress partitions have it. Then it must be the same in all, whatever their clocks and topics."""
+        return self.time >= 0
 
 
 class Parts(Protocol):
     """The topics and subscriptions on which transactions end."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other ingress partition has topics, too."""
 
     def end_on_topic(self, topic: str, txn: TxnID, low_water_mark: int, *, commit: bool) -> bool:
         """End a transaction on a topic. False: it can't now. A topic that is gone has nothing to end."""
@@ -118,15 +132,22 @@ class Coordinators:
             if isinstance(command, c.TcClientConnectRequest | c.NewTxn)
             else command.txnid_most_bits
         )
-        if name != (expected := partition_of(COORDINATOR_ASSIGN, asked)):
+        expected, for_all = partition_of(COORDINATOR_ASSIGN, asked), not name
+        if name and name != expected:
             return Refused("wrong_topic", f"a request to coordinator {asked} belongs to the topic {expected}")
+        if not (for_all or self._parts.alone):
+            cause = "there are several ingress partitions, and requests to a coordinator go to all of them: leave out the topic"
+            return Refused("wrong_topic", cause)
+        name = expected
         if not self._ctx.config.transactionCoordinatorEnabled:
             refusal = "NotAllowedError", "Transactions are not enabled."
             self._ctx.emit(Error(name, command.connection, command.request_id, *refusal))
             return None
         self._try_again()
+        if for_all:
+            self._keep_time()
         if isinstance(command, c.TcClientConnectRequest):
-            self._connect(name, command)
+            self._connect(name, command, for_all=for_all)
         elif (found := self._all.get(asked)) is None or not found.connected:
             cause = f"Transaction coordinator with id {asked} not found!"
             least = msgspec.UNSET if isinstance(command, c.NewTxn) else command.txnid_least_bits
@@ -138,7 +159,7 @@ class Coordinators:
             self._change(name, command, found)
         return None
 
-    def _connect(self, name: str, command: c.TcClientConnectRequest) -> None:
+    def _connect(self, name: str, command: c.TcClientConnectRequest, *, for_all: bool) -> None:
         ctx, id_ = self._ctx, command.tc_id
         if id_ >= MOST_COORDINATORS:
             cause = (
@@ -147,12 +168,15 @@ class Coordinators:
             answer = "TransactionCoordinatorNotFound", cause
             ctx.emit(TcClientConnectResponse(name, command.connection, command.request_id, *answer))
             return
-        coordinator = self._all.setdefault(id_, Coordinator())
+        coordinator = self._all.setdefault(id_, Coordinator(time=max(ctx.recorded, 0) if for_all else -1))
         ctx.emit(TcClientConnectResponse(name, command.connection, command.request_id))
         if not coordinator.connected:
             coordinator.connected = True
             self._load(id_, coordinator)
-            self.run_timers()
+            if for_all:
+                self._keep_time()
+            else:
+                self.run_timers()
 
     def _begin(self, name: str, command: c.NewTxn, coordinator: Coordinator) -> None:
         ctx, most, count = self._ctx, command.tc_id, len(coordinator.transactions)
@@ -163,7 +187,8 @@ class Coordinators:
             self._answer(name, command, TransactionFields(txnid_most_bits=most), "NotAllowedError", cause)
             return
         least, coordinator.next_id = coordinator.next_id, coordinator.next_id + 1
-        begun = OpenTransaction(ctx.clock, command.txn_ttl_seconds, owner=command.principal)
+        opened = coordinator.time if coordinator.is_common else ctx.clock
+        begun = OpenTransaction(opened, command.txn_ttl_seconds, owner=command.principal)
         coordinator.transactions[least] = begun
         coordinator.created += 1
         self._answer(name, command, TransactionFields(txnid_most_bits=most, txnid_least_bits=least))
@@ -264,7 +289,7 @@ class Coordinators:
         found.topics = rest + [
             topic for topic in tried if not self._parts.end_on_topic(topic, txn, mark, commit=commit)
         ]
-        if found.topics:
+        if found.topics and not coordinator.is_common:
             if least not in coordinator.ending:
                 coordinator.ending.append(least)
             return False
@@ -274,7 +299,7 @@ class Coordinators:
         if least in coordinator.ending:
             coordinator.ending.remove(least)
         self._forget_ended()
-        return True
+        return not found.topics
 
     def _try_again(self) -> None:
         """End what could not end before, on a few topics: those that have waited longest. quirk: Pulsar tries all each second."""
@@ -298,13 +323,30 @@ class Coordinators:
 
     def run_timers(self) -> None:
         """Abort the transactions whose time is over."""
-        while self._due and self._due[0][0] <= self._ctx.clock:
-            _, most, least = heapq.heappop(self._due)
-            found = self._all[most].transactions.get(least)
-            if found is not None and found.status == "OPEN":
-                self._all[most].timed_out += 1
-                self._end(most, least, commit=False)
+        while self._due and self._ends_at() <= self._ctx.clock:
+            self._abort_first()
         self._wake()
+
+    def _keep_time(self) -> None:
+        """A request has come to all ingress partitions. In all of them, transactions whose time was over then are aborted before it."""
+        for each in self._all.values():
+            if each.is_common:
+                each.time = max(each.time, self._ctx.recorded)
+        while self._due and self._due[0][0] <= self._all[self._due[0][1]].time:
+            self._abort_first()
+        self._wake()
+
+    def _abort_first(self) -> None:
+        _, most, least = heapq.heappop(self._due)
+        found = self._all[most].transactions.get(least)
+        if found is not None and found.status == "OPEN":
+            self._all[most].timed_out += 1
+            self._end(most, least, commit=False)
+
+    def _ends_at(self) -> int:
+        """When the first transaction is aborted by this partition's clock (ms)."""
+        due, most, _ = self._due[0]
+        return due + GRACE if self._all[most].is_common else due
 
     def _load(self, id_: int, coordinator: Coordinator) -> None:
         for least, each in coordinator.transactions.items():
@@ -313,7 +355,7 @@ class Coordinators:
         self._wake()
 
     def _wake(self) -> None:
-        due = self._due[0][0] if self._due else None
+        due = self._ends_at() if self._due else None
         if due != self._woken:
             if self._woken is not None:
                 self._ctx.sleep(TIMER, self._woken)
