@@ -149,9 +149,12 @@ class Rest:
             response = answered.response
             if response.status not in _REDIRECTS or not (elsewhere := response.getheader("Location")):
                 return answered
+            secure = urllib.parse.urlsplit(url).scheme == "https"
             try:
                 url = urllib.parse.urljoin(url, elsewhere)
                 urllib.parse.urlsplit(url).port  # noqa: B018 - is one that can be
+                if secure and urllib.parse.urlsplit(url).scheme == "http":
+                    raise ValueError(f"{url} is without TLS, where others could read the token")
             except ValueError as error:
                 raise CallFailed(
                     f"{request.method} {target}: redirected to a bad URL: {error}", HTTPStatus.BAD_GATEWAY

@@ -419,6 +419,26 @@ def test_a_proxy_is_the_one_that_was_asked() -> None:
     proxy.close()
 
 
+def test_a_redirect_out_of_tls_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token went with it, for everybody to read."""
+    asked = list[str]()
+
+    def sent(self: Rest, request: Any, url: str, seconds: float | None = None) -> Any:
+        asked.append(url)
+        moved = SimpleNamespace(
+            status=307,
+            getheader=lambda _: "http://elsewhere:8080/admin/v2/a",
+            read=lambda *_: b"",
+            __enter__=lambda: None,
+        )
+        return SimpleNamespace(broker="https://here:8443", connection=None, response=moved)
+
+    monkeypatch.setattr(Rest, "_sent", sent)
+    with pytest.raises(CallFailed, match="elsewhere:8080/admin/v2/a is without TLS, where others could read"):
+        Rest("https://here:8443", lambda: {"Authorization": "Bearer x"}).call("GET", "/a")
+    assert asked == ["https://here:8443/admin/v2/a"]
+
+
 @pytest.mark.parametrize("redirects", [0, 1, 3])
 def test_redirects_are_requests_of_the_rate(redirects: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses, asked = list[float](), list[str]()

@@ -3,6 +3,7 @@
 import base64
 import gc
 import json
+import os
 import re
 import socket
 import ssl
@@ -431,7 +432,11 @@ def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "pipe")
     for certificate, key, why in (
+        ("own", "pipe", ".*pipe is no regular file"),
+        ("pipe", "own", ".*pipe is no regular file"),
+        ("own", ".", "is no regular file"),
         ("x", "x", "is not what it should be in PEM"),
         ("nowhere", "nowhere", "No such file"),
         ("own", "other", "the key is not that of the first certificate"),

@@ -25,6 +25,7 @@ from schemas.effects import EndTxnResponse, Message, NewTxnResponse
 from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.log.partition import ingress_partition
 from streaming.protocol.codec import entry
+from streaming.server.admin import transactions
 from tests.authorization.questions import Connection
 from tests.server.conftest import Configured, Running, running
 
@@ -133,6 +134,17 @@ def test_clients_find_coordinators_through_http(enabled: bool, expected: tuple[i
         path = COORDINATOR_ASSIGN.replace("://", "/")
         found = httpx.get(f"{broker.server.admin_url}/admin/v2/{path}/partitions")
         assert (found.status_code, found.json().get("partitions")) == expected
+
+
+def test_an_answer_shows_so_much_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with 300,000 topics took 7 s, during which nobody was served."""
+    monkeypatch.setattr(transactions, "MOST_PARTS", 2)
+    with running(transactionCoordinatorEnabled=True) as broker:
+        _begin(broker)
+        cause = "1 transactions have 3 topics and subscriptions, themselves included"
+        told = {"reason": f"{cause}. At most 2 are shown: ask for those with more time"}
+        assert _ask(broker, "slowTransactions/1") == (413, told)
+        assert _ask(broker, "slowTransactions/600000") == (200, {})
 
 
 def test_without_transactions_there_is_nothing_to_tell() -> None:

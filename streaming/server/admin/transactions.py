@@ -14,6 +14,9 @@ from streaming.server.admin.asks import Ask
 
 PATH = "/admin/v3/transactions/{rest:path}"
 
+MOST_PARTS = 10_000
+"""Transactions, and their topics and subscriptions, that an answer shows, at 15 µs each. Nobody else is served meanwhile."""
+
 _NO_TIMES = {"recoverStartTime": 0, "recoverEndTime": 0}
 """Nothing is recovered: the state has all of it."""
 
@@ -118,12 +121,18 @@ def _coordinator_stats(coordinator: Coordinator) -> dict[str, Any]:
 def _slow(
     broker: Broker, coordinators: Mapping[int, Coordinator], timeout: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The transactions that were given more than so many ms."""
-    for most, coordinator in coordinators.items():
-        for least, each in coordinator.transactions.items():
-            if each.timeout > timeout:
-                txn = TxnID(most, least)
-                yield str(txn), _metadata(broker, txn, each)
+    """The transactions that were given more than so many ms. Raises `AdminError`."""
+    slow = [
+        (TxnID(most, least), each)
+        for most, coordinator in coordinators.items()
+        for least, each in coordinator.transactions.items()
+        if each.timeout > timeout
+    ]
+    if (parts := sum(1 + len(each.topics) + len(each.subscriptions) for _, each in slow)) > MOST_PARTS:
+        cause = f"{len(slow):,} transactions have {parts:,} topics and subscriptions, themselves included"
+        raise AdminError(413, f"{cause}. At most {MOST_PARTS:,} are shown: ask for those with more time")
+    for txn, each in slow:
+        yield str(txn), _metadata(broker, txn, each)
 
 
 def _metadata(broker: Broker, txn: TxnID, found: OpenTransaction) -> dict[str, Any]:
