@@ -170,7 +170,7 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         return ""
 
     for each in (certificate, key):
-        if each.exists() and not each.is_file():  # a pipe would make the server wait for whoever writes into it
+        if each.exists() and not each.is_file():  # a pipe would make the server wait for its writer
             raise ListenError(f"--tls-cert {certificate}, --tls-key {key}: {each} is no regular file")
     try:
         context.load_cert_chain(certificate, key, password)

@@ -499,6 +499,43 @@ def test_a_closed_websocket_leaves_no_timer(broker: Running) -> None:
     assert latest_timer(broker) < 1e6
 
 
+def test_messages_leave_no_timers(broker: Running) -> None:
+    """Each left some, for as long as the client had asked for."""
+    long = 2_000_000_000
+
+    def timers() -> int:
+        loop: Any = broker._loop
+
+        def count() -> int:
+            far = loop.time() + 1e5
+            return sum(each.when() > far and not each.cancelled() for each in loop._scheduled)
+
+        found: int = broker.call(count)
+        return found
+
+    batching = f"&batchingEnabled=true&batchingMaxMessages=2&batchingMaxPublishDelay={long}"
+    with (
+        closing(
+            opened(broker, PRODUCER.format("timers") + f"?sendTimeoutMillis={long}{batching}")
+        ) as producer,
+        closing(
+            opened(
+                broker,
+                CONSUMER.format("timers") + f"?ackTimeoutMillis={long}&negativeAckRedeliveryDelay={long}",
+            )
+        ) as client,
+    ):
+        for _ in range(20):
+            for _ in range(2):
+                producer.send(json.dumps({"payload": ""}))
+            for how in ({}, {"type": "negativeAcknowledge"}):
+                assert json.loads(producer.recv(timeout=20))["result"] == "ok"
+                client.send(
+                    json.dumps({"messageId": json.loads(client.recv(timeout=20))["messageId"], **how})
+                )
+        assert timers() <= 4
+
+
 def test_a_consumer_knows_so_many_messages(broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a batch that is not known any more, no message is acknowledged alone."""
     monkeypatch.setattr(consumer, "MOST_KNOWN", 1)

@@ -203,3 +203,21 @@ class Client:
             member = self._members.get((kind, fields.get(f"{kind}_id", -1)))
             if member is not None:
                 member.took(frame)
+
+
+class Alarm:
+    """A call later, of which at most one is due: messages would leave one each, for as long as their client has asked for."""
+
+    def __init__(self, client: Client, call: Callable[[], Any]) -> None:
+        self._client, self._call = client, call
+        self._is_set = False
+
+    def set(self, seconds: float) -> None:
+        """Call in so many seconds, or earlier."""
+        if not self._is_set:
+            self._is_set = True
+            self._client.later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self._is_set = False
+        self._call()

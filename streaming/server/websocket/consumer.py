@@ -16,7 +16,7 @@ from streaming.broker.context import namespace_of
 from streaming.broker.names import complete, partition_index
 from streaming.protocol.codec import Frame, FrameError, singles
 from streaming.protocol.frames import NotUncompressed, matching, uncompressed
-from streaming.server.websocket.client import FIRST_RETRY, LAST_RETRY, Client, NotGranted
+from streaming.server.websocket.client import FIRST_RETRY, LAST_RETRY, Alarm, Client, NotGranted
 from streaming.server.websocket.messages import (
     ClientMessageId,
     Fatal,
@@ -384,6 +384,10 @@ class WebSocketConsumer:
         """When they have taken too long (s)."""
         self._nacked: OrderedDict[ClientMessageId, tuple[_Given, float]] = OrderedDict()
         """Those that it wants again, and when (s)."""
+        self._nack_alarm, self._ack_alarm = (
+            Alarm(client, self._check_nacked),
+            Alarm(client, self._check_unacked),
+        )
         self._grave: TopicProducer | None = None
         """The producer of dead letters."""
         self._dead: deque[Received] = deque()
@@ -522,8 +526,7 @@ class WebSocketConsumer:
         self._given[found.id] = _Given(found.consumer, dead)
         self._kept += 0 if dead is None else _size(dead)
         if self.options.ack_timeout:
-            if not self._unacked:
-                self.client.later(self.options.ack_timeout / 1000, self._check_unacked)
+            self._ack_alarm.set(self.options.ack_timeout / 1000)
             self._unacked[found.id] = time.monotonic() + self.options.ack_timeout / 1000
         while len(self._given) > MOST_KNOWN:
             oldest = next(iter(self._given))
@@ -566,8 +569,7 @@ class WebSocketConsumer:
         if (consumer := self._consumer_of(given)) is None:
             raise Fatal("IllegalArgumentException")
         delay = max(self.options.nack_delay, _LEAST_NACK_DELAY) / 1000
-        if not self._nacked:
-            self.client.later(delay, self._check_nacked)
+        self._nack_alarm.set(delay)
         dead = None if given is None else given.dead
         self._nacked[id] = _Given(consumer, dead), time.monotonic() + delay
         while len(self._nacked) > MOST_KNOWN:
@@ -586,7 +588,7 @@ class WebSocketConsumer:
         while self._nacked:
             id, (given, when) = next(iter(self._nacked.items()))
             if when > now:
-                self.client.later(when - now, self._check_nacked)
+                self._nack_alarm.set(when - now)
                 break
             del self._nacked[id]
             due.append((id, given))
@@ -598,7 +600,7 @@ class WebSocketConsumer:
         while self._unacked:
             id, when = next(iter(self._unacked.items()))
             if when > now:
-                self.client.later(when - now, self._check_unacked)
+                self._ack_alarm.set(when - now)
                 break
             del self._unacked[id]
             if (given := self._release(id)) is not None:

@@ -10,7 +10,7 @@ from streaming.broker.dispatch.murmur3 import murmur3_31
 from streaming.broker.names import partition_index, partitions_of
 from streaming.broker.persistent.compaction.batches import COMPRESS
 from streaming.protocol.codec import Frame, batch, entry
-from streaming.server.websocket.client import Client, NotGranted
+from streaming.server.websocket.client import Alarm, Client, NotGranted
 from streaming.server.websocket.messages import UNKNOWN, ClientMessageId, NotPublished, ToPublish
 from streaming.server.websocket.parameters import ProducerOptions
 
@@ -56,6 +56,7 @@ class TopicProducer:
         self._batch: list[_Batched] = []
         self._batch_bytes = 0
         self.partition = partition_index(topic)
+        self._delayed, self._timeout = Alarm(client, self.flush), Alarm(client, self._check)
 
     async def open(self) -> None:
         """Ask for it. Raises `NotGranted`."""
@@ -115,7 +116,7 @@ class TopicProducer:
         if len(self._batch) == options.batching_max_messages or self._batch_bytes >= _BATCH_BYTES:
             self.flush()
         elif len(self._batch) == 1:
-            self._client.later(options.batching_delay / 1000, self.flush)
+            self._delayed.set(options.batching_delay / 1000)
 
     def flush(self) -> None:
         """Send what waits for more to make a batch."""
@@ -171,8 +172,8 @@ class TopicProducer:
         timeout = self._options.send_timeout / 1000
         found = _Sent(sent, entry(metadata, payload), done, time.monotonic() + timeout)
         self._sent[sequence_id] = found
-        if timeout and len(self._sent) == 1:
-            self._client.later(timeout, self._check)
+        if timeout:
+            self._timeout.set(timeout)
         if self._open:
             self._client.tell("SEND", sent, found.tail)
 
@@ -181,7 +182,7 @@ class TopicProducer:
         now = time.monotonic()
         for number, each in list(self._sent.items()):
             if each.due > now:
-                self._client.later(each.due - now, self._check)
+                self._timeout.set(each.due - now)
                 return
             text = f"The producer {self._name} can not send message to the topic {self._topic} within given timeout"
             self._fail(number, text)
