@@ -23,6 +23,16 @@ def _sent_again(entry: int, ledger: int) -> str:
 
 _ACKED = "c0 acks what it has, redelivers none"
 
+
+def _read_twice(count: int, step: str) -> tuple[str, str]:
+    return (
+        step,
+        f"stats.msgOutCounter: recorded {count}, ours {count + (1 if int(step.split()[0]) < 10 else 2)}",
+    )
+
+
+_READ_NO_MORE = "where a reader stands that asks for compacted data after that was lost: it passes the topic's own messages, too"
+
 GAPS = {
     "2.10.5": {
         "dd_levels": Gap(
@@ -42,7 +52,25 @@ GAPS = {
                 (step, "stats.subscriptions.s.totalMsgExpired: recorded 14, ours 12")
                 for step in ("TTL 2 s", "send 2")
             ],
-        )
+        ),
+        "compaction_emptied": Gap(
+            "how many of the messages that it has just deleted compaction reads once more",
+            [
+                _read_twice(count, step)
+                for count, step in (
+                    (5, "4 compact"),
+                    (5, "5 reader"),
+                    (11, "6 some"),
+                    (17, "7 compact 2"),
+                    (18, "8 reader 2"),
+                    (18, "9 reader 3"),
+                    (25, "10 delete the last"),
+                    (25, "11 reader 4"),
+                    (30, "12 one more"),
+                    (30, "13 the end"),
+                )
+            ],
+        ),
     },
     "4.2.4": {
         "raw_chunks_resend": Gap(
@@ -65,7 +93,17 @@ GAPS = {
                     for entry in (4, 3)
                 ),
             ],
-        )
+        ),
+        "compaction_policies": Gap(
+            _READ_NO_MORE, [("11 reader 2", "internal.cursors.r2.readPosition: recorded '48:0', ours '1:0'")]
+        ),
+        "compaction_trimmed": Gap(
+            _READ_NO_MORE,
+            [
+                (step, "internal.cursors.r8.readPosition: recorded '62:0', ours '5:0'")
+                for step in ("22 reader 4", "23 the end")
+            ],
+        ),
     },
     "5.0.0-M1": {},
 }

@@ -134,7 +134,7 @@ class Producer(Command, tag="PRODUCER"):
     """The topic epoch of the producer's last exclusive access. In an exclusive mode, a lower one than the topic's is
     refused (ProducerFenced), another becomes the topic's. Absent: the topic's epoch rises by one. Less than 2^53."""
     txn_enabled: bool = False
-    """True: the producer may take part in transactions. Recorded, not used."""
+    """True: the producer may take part in transactions. See `producersReadyTopicForAborts`; else without effect."""
     initial_subscription_name: str | None = None
     """A durable subscription to create at the earliest message, unless it exists. Refused (NotAllowedError) if
     `allowAutoSubscriptionCreation` is off, and (ProducerBusy) if SUBSCRIBE would refuse its name. Ignored on a non-persistent topic."""

@@ -55,9 +55,65 @@ def entries(before: Any, after: Any) -> ListChange | None:
 _SOURCES = "no recording decides: it is in the sources"
 _DEFAULT = "not a rule but a default of Pulsar, which docs/rules/versions.md does not number"
 _NOT_RECORDED = "no recording shows it"
+_NOT_IN_LOGS = "tests/authorization has it recorded: a log has only what was permitted"
 _ARTICLE = "a rule of an article, which no release follows (docs/rules/articles.md)"
 
 PROFILE_RULES: dict[str, ProfileRule] = {
+    "adminCallsAskByOperation": ProfileRule(
+        "Roles that are no superusers may make other admin calls, or are refused them in other words.",
+        ("A58", "D33"),
+        why=_NOT_IN_LOGS,
+    ),
+    "compactedBatchesNameMessages": ProfileRule(
+        "The metadata of a compacted batch names the messages that stayed, or does not.",
+        ("B22",),
+        (("4.2.4", "compaction_batches"),),
+    ),
+    "compactionCountsMetadata": ProfileRule(
+        "Compaction deletes a key for an empty message that does not tell its size, or keeps that message.",
+        ("A54", "D29", "B18"),
+        (("3.0.7", "compaction_basic"), ("4.2.4", "compaction_emptied")),
+    ),
+    "compactionNeedsNewMessages": ProfileRule(
+        "A compaction without anything new does nothing, or writes a new ledger and may move the horizon back.",
+        ("B20",),
+        (("4.2.4", "compaction_basic"),),
+    ),
+    "compactionSeesNullValues": ProfileRule(
+        "Compaction deletes a key for a null value that has a payload, or keeps that message.",
+        ("B19",),
+        (("4.2.4", "compaction_codecs"),),
+    ),
+    "findsCompactedByTime": ProfileRule(
+        "The message id of a time is that of a compacted message, or of the first one that the topic still has.",
+        ("A55", "D30"),
+        (("3.0.7", "compaction_trimmed"),),
+    ),
+    "lastOfNothingHasIndex": ProfileRule(
+        "The last message id of compacted data of which nothing is left has the batch index 0, or none.",
+        ("B21",),
+        (("4.2.4", "compaction_emptied"),),
+    ),
+    "originalPrincipalsAreAsked": ProfileRule(
+        "An admin call that names another principal is decided for both roles, or refused.",
+        ("B24",),
+        why=_NOT_IN_LOGS,
+    ),
+    "producersReadyTopicForAborts": ProfileRule(
+        "The abort of a transaction that published nothing writes a marker to its topics, or none.",
+        ("A57", "D32"),
+        (("3.0.7", "txn_empty"),),
+    ),
+    "publishRatesInWindows": ProfileRule(
+        "Producers that exceed a publish rate are read no more until their second is over, or until permits are back.",
+        ("A53", "D28"),
+        why=_NOT_RECORDED,
+    ),
+    "refusedTransactionsStay": ProfileRule(
+        "A topic that refused a message of an ended transaction refuses those of all others, too, or takes them.",
+        ("A56", "D31", "B23"),
+        (("3.0.7", "txn_failed"), ("4.2.4", "txn_failed")),
+    ),
     "ackOfAnyEntryLowersUnacked": ProfileRule(
         "`unackedMessages` counts down with every ack, also below 0, or only with those of what a consumer holds.",
         ("A11",),

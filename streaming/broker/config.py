@@ -136,6 +136,8 @@ _MISSING_IN_3_0 = [
     ),
     f"DELETE {_TOPIC}/policies",
     "GET /schemas/{tenant}/{namespace}/{topic}/metadata",
+    "GET /clusters/{cluster}/migrate=405",
+    f"POST {_NAMESPACE}/migration=405",
 ]
 _MISSING_IN_2_10 = [
     *(f"{method} {_NAMESPACE}/entryFilters=405" for method in ("GET", "POST", "DELETE")),
@@ -608,6 +610,12 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     nonPersistentKeepsPermits: bool = True
     """Shared on non-persistent topics: the permits of a consumer that leaves stay in the total of all, while others remain (4.0). If false,
     they go with it (4.2)."""
+    publishRatesInWindows: bool = False
+    """Publish rates count in seconds that follow each other, and a broker looks every 10 ms whether one was exceeded, or 50 ms for that of the
+    broker; then it reads no more of who publishes until the second is over (3.0). If false, they are buckets of permits (4.0)."""
+    preciseTopicPublishRateLimiterEnable: bool = False
+    """With `publishRatesInWindows`: whether the message that reaches a topic's rate is noticed at once. What was too much counts in the next
+    second, too. Without effect from 4.0 on."""
     retentionKeepsEmptyTopics: bool = False
     """An inactive topic is kept for its retention time even if it has no entries (3.0). If false, only while it has some (4.0)."""
     readsByLedgerSizes: bool = True
@@ -634,6 +642,30 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     trimAtRolloverSparesClosedLedger: bool = True
     """Without a durable cursor, a rollover that finds no older ledger to trim keeps the one it closed. If false, it trims that ledger,
     too (docs/rules/retention.md §3)."""
+    compactionCountsMetadata: bool = True
+    """Compaction: the value of a message whose metadata has no `uncompressed_size` counts with its metadata, so that an empty one does not
+    delete its key (4.0). If false, its payload alone counts (3.0, 4.2)."""
+    compactionSeesNullValues: bool = False
+    """Compaction: a message whose metadata has `null_value` deletes its key, whatever its size (4.2). If false, its size alone counts (4.0)."""
+    compactionNeedsNewMessages: bool = False
+    """Compaction without a message since the last one does nothing (4.2). If false, it goes through what that kept, and its horizon goes back (4.0)."""
+    lastOfNothingHasIndex: bool = False
+    """GET_LAST_MESSAGE_ID of a consumer of compacted data of which nothing was kept has `batch_index` 0 (4.2). If false, −1 (4.0)."""
+    compactedBatchesNameMessages: bool = False
+    """Compaction: the metadata of a batch names the messages that stayed, in `compacted_batch_indexes` (4.2). If false, it does not (4.0)."""
+    findsCompactedByTime: bool = True
+    """The admin call for a message id by time finds messages of the compacted ledger (4.0). If false, only those that the topic has (3.0)."""
+    refusedTransactionsStay: bool = True
+    """After a topic has refused a message because its transaction had ended, it refuses all messages in transactions until it is loaded again
+    (4.0). If false, only those of ended ones (3.0, 4.2)."""
+    producersReadyTopicForAborts: bool = False
+    """On a topic that has had a producer with `txn_enabled`, an abort writes a marker also if no message was sent (3.0). If false, only on one that
+    has had a message of a transaction (4.0)."""
+    originalPrincipalsAreAsked: bool = False
+    """Authorization: an admin call whose `X-Original-Principal` is another role is made if both roles may (4.2). If false, it is refused (4.0)."""
+    adminCallsAskByOperation: bool = True
+    """Authorization: calls on brokers, clusters and tenants ask for an operation, which their refusal names, and a tenant's admins may make those on
+    it (4.0). If false, they ask for a superuser, and some calls on topics ask for a lookup before all else (3.0)."""
     namespacesMustExist: bool = False
     """Tenants and namespaces must be created before they are used, and topics before they get policies, as in Pulsar. If
     false, every valid name exists, so that a log needs no calls that create them."""
@@ -694,6 +726,13 @@ _LONG = 80
 """A longer text of a setting is a list, see `abbreviated`."""
 
 _FROM_4_2: dict[str, Any] = {
+    "compactionCountsMetadata": False,
+    "compactedBatchesNameMessages": True,
+    "compactionSeesNullValues": True,
+    "compactionNeedsNewMessages": True,
+    "lastOfNothingHasIndex": True,
+    "originalPrincipalsAreAsked": True,
+    "refusedTransactionsStay": False,
     "missingAdminCalls": "",
     "missingAdminFields": ",".join((_NO_FIELDS_IN_4_0[0], _NO_FIELDS_IN_4_0[2])),
     "unsetAffinityIs204": False,
@@ -717,12 +756,18 @@ def _beyond_defaults(profile: dict[str, Any]) -> dict[str, Any]:
 
 
 _BEFORE_4_0: dict[str, Any] = {
+    "producersReadyTopicForAborts": True,
+    "adminCallsAskByOperation": False,
+    "findsCompactedByTime": False,
+    "compactionCountsMetadata": False,
+    "refusedTransactionsStay": False,
     "missingAdminCalls": ",".join(_MISSING_IN_3_0),
     "missingAdminFields": ",".join(_NO_FIELDS_IN_3_0),
     "promotesBehindSharedProducers": False,
     "turnsCountMessages": True,
     "readsByLedgerSizes": False,
     "nonPersistentSubscriptionsStay": True,
+    "publishRatesInWindows": True,
     "retentionKeepsEmptyTopics": True,
     "subscriptionKeySharedUseClassicPersistentImplementation": True,
     "keepOldestPositionWhenUnknown": False,

@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
+from schemas.commands import Admin
+from streaming.broker.admin_requests import lacking
 from streaming.broker.authorization import Access, NotPrefixed, TenantMissing, roles
 from streaming.broker.broker import Broker
 from streaming.broker.context import namespace_of
@@ -17,7 +19,7 @@ from streaming.broker.errors import AdminError, BrokerError
 from streaming.broker.names import complete, is_namespace_name, is_topic_name
 from streaming.broker.topic.abstract_topic import Attached
 from streaming.protocol.codec import Frame
-from streaming.server.admin.asks import Ask
+from streaming.server.admin.asks import Ask, asks_of, asks_of_missing
 
 ERROR = "AuthorizationError"
 """The ServerError of a refusal."""
@@ -62,7 +64,12 @@ class Authorization:
         """Raise `BrokerError`, with the code and the text for the client, if the role may not ask what a frame does."""
         check = _FRAMES.get(frame.cmd)
         if check is not None:
-            check(self._access, role, frame.fields)
+            try:
+                check(self._access, role, frame.fields)
+            except BrokerError as error:
+                if error.code == "TopicNotFound" and not self._broker().config.adminCallsAskByOperation:
+                    raise BrokerError("MetadataError", str(error)) from None
+                raise
 
     def may_keep(self, role: str, attached: Attached) -> bool:
         """Whether the role may still have a producer or consumer."""
@@ -78,6 +85,13 @@ class Authorization:
 
     # -- admin calls
 
+    def asks(self, method: str, path: str) -> tuple[Ask, ...]:
+        """What an admin call asks, in this order. `path`: its template. Raises `KeyError`."""
+        config = self._broker().config
+        if lacking(config, Admin(method=method, path=path.replace("{domain}", "persistent"))) is not None:  # type: ignore[arg-type]
+            return asks_of_missing(method, path)
+        return asks_of(method, path, by_operation=config.adminCallsAskByOperation)
+
     def check_call(self, role: str, original: str | None, ask: Ask, names: Mapping[str, str]) -> None:
         """Raise `AdminError` if the role may not make a call. `original`: the principal that a proxy would name. `names`: those in the
         path, as the client encoded them."""
@@ -86,12 +100,14 @@ class Authorization:
         refused = 403 if ask.kind in _FORBIDDEN else 401
         if not role:
             raise AdminError(refused, "Need to authenticate to perform the request")
-        if original is not None and original != role:
+        asks_both = self._broker().config.originalPrincipalsAreAsked
+        if original is not None and original != role and not asks_both:
             raise AdminError(
                 401, "Invalid combination of Original principal cannot be empty if the request is via proxy."
             )
         try:
-            allowed = self._may_call(role, ask, _decoded(names))
+            asked = {role, role if original is None else original}
+            allowed = all(self._may_call(each, ask, _decoded(names)) for each in asked)
         except TenantMissing:
             raise AdminError(404, "Tenant does not exist") from None
         except NotPrefixed as error:

@@ -598,11 +598,21 @@ LARGE: dict[str, Callable[[], Case]] = {
 
 _SIZES_AND_STATS = {"storage", "peak_storage", "other_stats"}
 
+_PERMITTED = "a log has only what was permitted"
+
 ELSEWHERE = {
     "highestProtocolVersion": "no command of a log is answered with it",
     "missingAdminFields": "the rows of a log have the fields of 4.0",
-    "topicCompactionRetainNullKey": "it shows to readers of compacted data alone, and none of these logs has one",
-}
+    "publishRatesInWindows": "a rate delays no message of a log: rows say whom a broker would have read no more",
+    "adminCallsAskByOperation": _PERMITTED,
+    "originalPrincipalsAreAsked": _PERMITTED,
+    **dict.fromkeys(
+        ("compactedBatchesNameMessages", "compactionCountsMetadata", "compactionNeedsNewMessages", "compactionSeesNullValues",
+         "findsCompactedByTime", "lastOfNothingHasIndex", "topicCompactionRetainNullKey"),
+        "it shows to readers of compacted data alone, and none of these logs has one",
+    ),
+    **dict.fromkeys(("producersReadyTopicForAborts", "refusedTransactionsStay"), "what-if refuses a log with transactions"),
+}  # fmt: skip
 """Settings that none of these meets, and why."""
 
 

@@ -5,7 +5,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -182,11 +182,13 @@ def grouped(found: dict[str, Any]) -> list[list[Any]]:
     return [[json.loads(text), " ".join(each)] for text, each in roles.items()]
 
 
-def of_calls(admin: Admin) -> Iterator[tuple[str, list[list[Any]]]]:
-    """What each role is told about each call."""
+def of_calls(admin: Admin, only: Container[str] | None = None) -> Iterator[tuple[str, list[list[Any]]]]:
+    """What each role is told about each call, or `only` some of them."""
     unchanged = _new_tenant()
     admin.prepare(unchanged)
     for method, path in calls():
+        if only is not None and f"{method} {path}" not in only:
+            continue
         tenant = unchanged if method == "GET" else _new_tenant()
         if method != "GET" and "{tenant}" in path:
             admin.prepare(tenant)

@@ -11,12 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from streaming.broker.admin_calls import CALLS
-from streaming.broker.config import NotSupported
+from streaming.broker.config import NotSupported, profile_of
 from streaming.cli.app import app
 from streaming.server.admin.absent import UNSUPPORTED
 from streaming.server.admin.application import BESIDE, OWN
 from streaming.server.admin.asks import ASKS
 from streaming.server.authentication import TokenAuthentication
+from streaming.server.embedded import EmbeddedEngine
 from streaming.server.protection import check_protection
 from streaming.server.server import Security
 from tests.authorization.questions import (
@@ -33,12 +34,12 @@ from tests.authorization.questions import (
     of_subscriptions,
     token,
 )
-from tests.authorization.record import RECORDED
-from tests.server.conftest import Running, running
+from tests.authorization.record import OTHERS, differing, recorded
+from tests.server.conftest import Running, running, running_on
 
 pytestmark = pytest.mark.feature("I8")
 
-REAL: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())
+REAL = recorded()
 
 SECURITY = Security(None, TokenAuthentication.with_secret(SETTINGS["tokenSecretKey"]), settings=SETTINGS)
 
@@ -56,6 +57,10 @@ STRICTER = {
     "GET /tenants without a subject": "Pulsar fails with 500",
 }
 """Where we refuse what Pulsar answers with another error."""
+
+
+OTHER_WORDS = {"GET /namespaces/missing/n/properties", "GET /persistent/missing/n/t/permissions"}
+"""To superusers, Pulsar says of these that there is no tenant, where we say that there is no namespace."""
 
 
 def answers(found: Any) -> dict[str, Any]:
@@ -110,6 +115,26 @@ def test_each_call_by_each_role(broker: Running) -> None:
     compare(REAL["calls"], dict(of_calls(admin_of(broker))), NOT_IN_4_0 | STRICTER.keys())
 
 
+@pytest.mark.parametrize("version", OTHERS)
+def test_other_releases_refuse_what_they_refuse(version: str) -> None:
+    """The calls in which one differs from 4.0.7, and all else."""
+    real, own = recorded(version), differing(version)
+    settings = {"namespacesMustExist": True, "defaultNumberOfNamespaceBundles": 1}
+    with running_on(
+        lambda: EmbeddedEngine(profile=profile_of(version), settings=settings), SECURITY
+    ) as found:
+        admin = admin_of(found)
+        admin.must("PUT", "/tenants/public", {"allowedClusters": ["standalone"]})
+        admin.must("PUT", "/namespaces/public/default")
+        calls = dict(of_calls(admin, own["calls"]))
+        compare({what: real["calls"][what] for what in calls}, calls, {*STRICTER})
+        compare(real["frames"], dict(of_frames(admin, address_of(found))))
+        assert dict(of_connections(admin, address_of(found))) == real["connections"]
+        compare(real["subscriptions"], dict(of_subscriptions(admin)))
+        ours = {name: each for name, each in of_names(admin) if not name.endswith("without a token")}
+        compare({name: real["names"][name] for name in ours}, ours, STRICTER.keys() | OTHER_WORDS)
+
+
 def test_each_frame_by_each_role(broker: Running) -> None:
     compare(REAL["frames"], dict(of_frames(admin_of(broker), address_of(broker))))
 
@@ -129,11 +154,10 @@ def test_names_that_are_not_there_and_roles_that_are_none(broker: Running) -> No
         assert ours.pop(what) == [401, "Authentication required"]  # a page of HTML in Pulsar
         assert REAL["names"][what] == 401
     real = {name: REAL["names"][name] for name in ours}
-    # To superusers, Pulsar says of these that there is no tenant, where we say that there is no namespace.
     compare(
         real,
         ours,
-        STRICTER.keys() | {"GET /namespaces/missing/n/properties", "GET /persistent/missing/n/t/permissions"},
+        STRICTER.keys() | OTHER_WORDS,
     )
 
 

@@ -1219,6 +1219,22 @@ THEMES: dict[str, Theme] = {
         {L.unsubscribe: 8, L.subscribe: 15}, topics=("a", "non-persistent://public/default/n"), subscriptions=("a", "b"),
         types=("Shared", "Key_Shared", "Failover"), settings={"forceUnsubscribes": [False, False, True]},
     ),
+    # Without compaction and transactions, most of these choose between the same.
+    "releases": Theme(
+        {L.publish: 25, L.send: 25, L.wait: 10, L.rule: 2}, subscriptions=("a", "b"),
+        settings={
+            "brokerPublisherThrottlingMaxMessageRate": [0, 0, 3], "maxPublishRatePerTopicInMessages": [0, 1, 4],
+            "publishRatesInWindows": [True, True, False], "preciseTopicPublishRateLimiterEnable": [False, True],
+            **{
+                name: [False, True]
+                for name in (
+                    "compactionCountsMetadata", "compactionSeesNullValues", "compactionNeedsNewMessages", "lastOfNothingHasIndex",
+                    "compactedBatchesNameMessages", "findsCompactedByTime", "refusedTransactionsStay", "producersReadyTopicForAborts",
+                    "originalPrincipalsAreAsked", "adminCallsAskByOperation",
+                )
+            },
+        },
+    ),
 }  # fmt: skip
 
 

@@ -164,6 +164,45 @@ def test_an_empty_message_deletes_its_key_if_it_tells_its_size(metadata: dict[st
     assert topic.read() == ([("1:1", b"")] if stays else [])
 
 
+@pytest.mark.parametrize(
+    ("profile", "plain", "null"),
+    [
+        ("2.10", False, True),
+        ("3.0", False, True),
+        ("4.0", True, True),
+        ("4.2", False, False),
+        ("5.0", False, False),
+    ],
+)
+def test_what_deletes_a_key_in_other_releases(profile: str, plain: bool, null: bool) -> None:
+    """An empty message that does not tell its size, and a null value that says that it is not empty."""
+    topic = Topic(profile=profile)
+    for key, metadata in (
+        ("a", {"uncompressed_size": None}),
+        ("b", {"uncompressed_size": 7, "null_value": True}),
+    ):
+        topic.put(key, b"1")
+        topic.put(key, b"", **metadata)
+    topic.put("c", b"1")
+    topic.compact()
+    kept = [each for each, stays in (("1:1", plain), ("1:3", null), ("1:4", True)) if stays]
+    assert [position for position, _ in topic.read()] == kept
+
+
+def test_in_4_2_a_batch_names_what_stayed_and_nothing_new_changes_nothing() -> None:
+    topic = Topic(profile="4.2")
+    topic.batch(("a", b"a1"), ("b", b"b1"), ("c", b"c1"))
+    topic.put("b", b"b2")
+    topic.put("b", b"")
+    topic.compact()
+    (kept,) = topic.reader()[1]
+    assert kept.metadata is not None
+    assert kept.metadata.compacted_batch_indexes == [0, 2]
+    before = topic.topic.compaction.ledger
+    topic.compact()
+    assert topic.topic.compaction.ledger is before
+
+
 def test_batches_keep_their_places() -> None:
     topic = Topic()
     topic.batch(("a", b"a1"), ("b", b"b1"), ("c", b"c1"))

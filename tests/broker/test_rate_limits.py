@@ -657,6 +657,63 @@ def test_a_publish_rate_in_bytes() -> None:
     assert paused(run) == 1
 
 
+def throttled(effects: list[Effect]) -> list[int]:
+    """Until when connections are not read."""
+    return [each.fields.until for each in of(effects, PublishThrottled)]
+
+
+def test_before_4_0_a_publish_rate_is_noticed_at_a_look_and_ends_with_its_second() -> None:
+    run = Run(now=60_000_000, profile="3.0")
+    run.namespace("POST", "publishRate", {"publishThrottlingRateInMsg": 3})
+    begun = run.now
+    run.create_producer()
+    assert (
+        throttled([effect for n in range(5) for effect in run.send(n)]) == []
+    )  # too many, and nobody has looked
+    run.wait(0.01)
+    assert throttled(run.send(5)) == [begun + 1000]
+    assert run.broker.throttled_until(TOPIC, "client", run.now) == begun + 1000
+    assert throttled(run.send(6)) == []  # it is paused already
+    run.wait(0.99)
+    assert run.broker.throttled_until(TOPIC, "client", run.now) == 0
+    assert throttled([effect for n in range(7, 10) for effect in run.send(n)]) == []
+    run.wait(0.5)
+    assert throttled(run.send(10)) == []  # the fourth of its second: noticed behind it
+    run.wait(0.1)
+    assert throttled(run.send(11)) == [begun + 2000]
+    run.wait(5.2)
+    assert throttled([effect for n in range(12, 16) for effect in run.send(n)]) == []
+    run.wait(0.3)
+    assert throttled(run.send(16)) == []  # another second
+
+
+def test_before_4_0_a_publish_rate_in_bytes_and_one_of_the_broker() -> None:
+    run = Run(now=60_000_000, profile="3.0", brokerPublisherThrottlingMaxByteRate=250)
+    run.create_producer()
+    assert throttled(run.fill(3, 100)) == []
+    run.wait(0.049)
+    assert throttled(run.fill(1, 100, first=3)) == []
+    run.wait(0.001)
+    assert throttled(run.fill(1, 100, first=4)) == [60_001_000]
+
+
+def test_a_precise_publish_rate_is_noticed_at_once_and_lasts_for_what_was_too_much() -> None:
+    run = Run(now=60_000_000, profile="3.0", preciseTopicPublishRateLimiterEnable=True)
+    run.namespace("POST", "publishRate", {"publishThrottlingRateInMsg": 3})
+    run.create_producer()
+    run.wait(0.2)
+    begun = run.now  # its seconds begin with the first message
+    assert throttled([effect for n in range(2) for effect in run.send(n)]) == []
+    assert throttled(run.send(2)) == [begun + 1000]
+    run.wait(1)
+    assert run.broker.throttled_until(TOPIC, "client", run.now) == 0
+    run.wait(0.5)
+    assert throttled(run.send(3, 9)) == [begun + 3000]  # 7 of 3: two seconds
+    run.wait(1.5)
+    assert throttled(run.send(10)) == []
+    assert throttled(run.send(11)) == [begun + 4000]  # with the one that was too much
+
+
 # -- the rates in stats -------------------------------------------------------------------------------------------
 
 

@@ -596,3 +596,22 @@ def test_a_request_tries_few_topics_again_on_which_transactions_cannot_end() -> 
         run.begin(topic=None)
     assert not run.broker.coordinators[0].ending
     assert not set(stuck) & set(run.broker.coordinators[0].transactions)
+
+
+@pytest.mark.parametrize(("profile", "refuses"), [("3.0", False), ("4.0", True), ("4.2", False)])
+def test_after_a_refusal_a_topic_takes_other_transactions_but_not_in_4_0(profile: str, refuses: bool) -> None:
+    run = Transacting(profile=profile)
+    ended, following, other = run.begin(), run.begin(), run.begin()
+    run.end(ended)
+    run.end(following)  # tells the topic that the one before it has ended
+    assert of(run.send_in(ended, 1), SendError)
+    assert bool(of(run.send_in(other, 2), SendError)) == refuses
+
+
+@pytest.mark.parametrize(("profile", "markers"), [("3.0", 1), ("4.0", 0)])
+def test_before_4_0_a_producer_readies_a_topic_for_aborts(profile: str, markers: int) -> None:
+    run = Transacting(profile=profile)
+    run.create_producer("q", 2, txn_enabled=True)
+    before = run.topic.ledger.entries_added
+    run.end(run.begin(), "ABORT")
+    assert run.topic.ledger.entries_added - before == markers

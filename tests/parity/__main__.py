@@ -21,6 +21,8 @@ from streaming.protocol.codec import FrameError
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import JavaNotFoundError
 from streaming.traces.conform import TraceComparison
+from streaming.traces.trace import TraceError
+from tests.parity.again import Again, by_settings
 from tests.parity.log import run_log, settings_of
 from tests.parity.loopback import enter_namespace
 from tests.parity.plan import KINDS, drawn
@@ -68,6 +70,13 @@ def main() -> int:
         help="run this command log instead, such as a counterexample of `magnetar check`; the trace stays beside it",
     )
     parser.add_argument(
+        "--again",
+        type=Path,
+        nargs="+",
+        metavar="TRACE",
+        help="do again what the clients of these recordings did, on another version; the traces are kept with `--keep`",
+    )
+    parser.add_argument(
         "--pulsar",
         default=VERSION,
         metavar="VERSION",
@@ -88,10 +97,19 @@ def main() -> int:
             enter_namespace()
         if asked.log is not None:
             return run.log(asked.log)
+        if asked.again is not None:
+            return run.again(asked.again)
         scenarios = [(kind, asked.first + number) for kind in asked.kind for number in range(asked.seeds)]
         for config, block in groupby(scenarios, lambda scenario: drawn(*scenario)):
             run.block(config, [*block])
-    except (PulsarError, JarsUnavailableError, JavaNotFoundError, LogError, FileNotFoundError) as error:
+    except (
+        PulsarError,
+        JarsUnavailableError,
+        JavaNotFoundError,
+        LogError,
+        TraceError,
+        FileNotFoundError,
+    ) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -153,6 +171,26 @@ class Run:
             verdict = run_log(pulsar, log, trace)
         print(f"{_said(log.name, word(verdict, [verdict]), verdict)}\n  {trace}")
         return 0 if verdict.equal else 1
+
+    def again(self, recordings: list[Path]) -> int:
+        """Play recordings. Returns the program's result."""
+        differ = 0
+        for config, traces in by_settings(recordings):
+            with self._pulsar(config) as pulsar:
+                player = Again(pulsar)
+                for trace in traces:
+                    path = self._folder / f"{trace.name}.jsonl"
+                    try:
+                        verdict = player.play(trace, path)
+                    except (FrameError, OSError) as error:
+                        print(f"{trace.name}: FAILED: {error}", flush=True)
+                        differ += 1
+                        continue
+                    print(_said(trace.name, word(verdict, [verdict]), verdict), flush=True)
+                    differ += not verdict.equal
+                    if verdict.equal and not self._keeps:
+                        path.unlink()
+        return 1 if differ else 0
 
     def block(self, config: dict[str, str], scenarios: list[tuple[str, int]]) -> None:
         """Run scenarios, each a kind and a seed, on one broker."""

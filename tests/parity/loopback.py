@@ -11,8 +11,8 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _ENTERED = "MAGNETAR_LOOPBACK_ONLY"
 
 
-def enter_namespace() -> None:
-    """Start this program again in a network namespace with nothing but loopback, unless it is in one.
+def enter_namespace(module: str = "tests.parity") -> None:
+    """Start this program, which is `module`, again in a network namespace with nothing but loopback, unless it is in one.
 
     Raises `FileNotFoundError` if there is no unshare (util-linux).
     """
@@ -25,5 +25,5 @@ def enter_namespace() -> None:
         raise FileNotFoundError(
             "this version's ZooKeeper binds every address, so it runs in a network namespace: install unshare (util-linux)"
         )
-    arguments = [unshare, "--map-root-user", "--net", sys.executable, "-m", "tests.parity", *sys.argv[1:]]
+    arguments = [unshare, "--map-root-user", "--net", sys.executable, "-m", module, *sys.argv[1:]]
     os.execve(unshare, arguments, os.environ | {_ENTERED: "1"})

@@ -187,6 +187,12 @@ class Recorder:
         self._note(dir="note", event="wait", ms=int(seconds * 1000))
         self._listen(seconds, whole=True)
 
+    def hear(self, enough: Callable[[], bool], seconds: float) -> None:
+        """Listen until there was enough, or for so many seconds."""
+        until = time.monotonic() + seconds
+        while not enough() and time.monotonic() < until:
+            self._listen(SILENCE)
+
     def snapshot(self) -> None:
         """Record the stats of each topic as soon as two reads agree and the topic is not busy."""
         for topic in self.topics:

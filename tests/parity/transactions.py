@@ -110,13 +110,15 @@ class Transactions:
         return self._recorder.ask(self._connection, command, **fields)
 
 
-def count_from_0(records: list[Record]) -> None:
-    """Change the ids of transactions in a recording so that its first one is 0. The coordinator counts on from scenario to scenario."""
-    begun = (each["fields"] for each in records if each.get("cmd") == "NEW_TXN_RESPONSE")
-    first = next((each["txnid_least_bits"] for each in begun if "txnid_least_bits" in each), 0)
+def count_from_0(records: list[Record], first: int | None = None) -> None:
+    """Change the ids of transactions of coordinator 0 in a recording so that number `first` is 0, or else the first one that begins. The coordinator
+    counts on from scenario to scenario."""
+    if first is None:
+        begun = (each["fields"] for each in records if each.get("cmd") == "NEW_TXN_RESPONSE")
+        first = next((each["txnid_least_bits"] for each in begun if "txnid_least_bits" in each), 0)
     for record in records:
         for part in (record.get("fields", {}), record.get("metadata", {})):
-            if "txnid_least_bits" in part:
+            if part.get("txnid_most_bits") == 0 and "txnid_least_bits" in part:
                 part["txnid_least_bits"] -= first
             for name, value in part.items():
                 if isinstance(value, str):

@@ -20,6 +20,7 @@ from websockets.server import ServerProtocol
 from websockets.sync.client import ClientConnection, connect
 
 from schemas.commands import MessageMetadata
+from streaming.broker.config import profile_of
 from streaming.protocol.codec import FrameError, batch, singles
 from streaming.protocol.frames import uncompressed
 from streaming.runtime.java import java_binary
@@ -37,7 +38,7 @@ from tests.certificates import Certificate
 from tests.parity.pulsar import jars_of
 from tests.server.conftest import Query, Running, running_on
 from tests.websocket.conversations import CONVERSATIONS, Talk, b64, held
-from tests.websocket.record import address_of, recorded, standalone
+from tests.websocket.record import OTHERS, address_of, differing, is_old, recorded, standalone
 
 pytestmark = pytest.mark.feature("I9")
 
@@ -60,6 +61,23 @@ def no_bugs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_a_conversation_is_that_of_a_real_pulsar(broker: Running, name: str) -> None:
     assert held(address_of(broker), name) == recorded()[name]
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_conversations_that_differ_are_those_of_another_release(version: str) -> None:
+    with running_on(partial(standalone, profile_of(version))) as broker:
+        for name, heard in differing(version).items():
+            if name != "roles":
+                assert held(address_of(broker), name, old=is_old(version)) == heard
+
+
+@pytest.mark.feature("I8")
+@pytest.mark.parametrize("version", OTHERS)
+def test_roles_may_open_what_another_release_lets_them(version: str) -> None:
+    security = Security(None, TokenAuthentication.with_secret(SETTINGS["tokenSecretKey"]), settings=SETTINGS)
+    with running_on(partial(standalone, profile_of(version)), security) as broker:
+        heard = differing(version).get("roles", recorded()["roles"])
+        assert held(address_of(broker), "roles", old=is_old(version)) == heard
 
 
 @pytest.mark.slow

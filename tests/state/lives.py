@@ -117,6 +117,20 @@ def rates() -> Life:
     return run.life()
 
 
+def rates_in_windows() -> Life:
+    """A publish rate as before 4.0, exceeded."""
+    run = Recorder(publishRatesInWindows=True)
+    run.namespace("POST", "publishRate", {"publishThrottlingRateInMsg": 3})
+    for number in range(20):
+        run.publish(number)
+    run.wait(0.3)
+    run.cut = len(run.records)
+    for number in range(20, 60):
+        run.wait(0.07)
+        run.publish(number)
+    return run.life()
+
+
 def mirrored() -> Life:
     """A shadow topic whose source has been mirrored, and differs."""
     run = Recorder()
@@ -419,6 +433,7 @@ LIVES: dict[str, Callable[[], Life]] = {
     "keys 2.x": partial(keys, "2.x"),
     "keys 4.x": partial(keys, "4.x"),
     "rates": rates,
+    "rates in windows": rates_in_windows,
     "operators": operators,
     "mirrored": mirrored,
     "compacted": compacted,

@@ -429,8 +429,15 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def acknowledged_in_transaction(
         self, sub: SubscriptionContext, consumer: Consumer, position: Position, messages: int, *, whole: bool
     ) -> Consumer | None:
-        """quirk: the messages count as acked, also if the entry is with nobody, so that fewer than none may be unacked."""
+        """quirk: the messages count as acked, also if the entry is with nobody, so that fewer than none may be unacked. Later versions count what the
+        pending ack has left, and nothing without one."""
         owner = self._owner(sub, consumer, position)
+        if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
+            if owner is None:
+                return None
+            if whole and messages:
+                messages = owner.pending[position]
+            owner.pending[position] -= messages
         credited = consumer if owner is None else owner
         credited.unacked -= messages
         self._add_unacked(sub, -messages)

@@ -294,7 +294,7 @@ def _message_id_at(ctx: Context, topic: PersistentTopic, command: Admin, names: 
     """The id of the first message published at or after the time, in ms since the epoch. If there is none, the id that the
     next message gets."""
     time = int(names["time"])
-    position = compactor.first_published_at(ctx, topic, time)
+    position = compactor.first_published_at(ctx, topic, time) if ctx.config.findsCompactedByTime else None
     if position is None:
         position = message_finder.first_published_at(ctx, topic, time)
     if position is None:

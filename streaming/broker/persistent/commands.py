@@ -36,6 +36,12 @@ def _create_producer(ctx: Context, topic: PersistentTopic, command: c.Producer) 
         backlog_quota.check_producer_creation(ctx, topic)
         creation.check_encryption(ctx, topic, command)
         creation.register_schema(ctx, topic, command, producer)
+        if (
+            command.txn_enabled
+            and ctx.config.transactionCoordinatorEnabled
+            and ctx.config.producersReadyTopicForAborts
+        ):
+            topic.buffer().ready = True
         _create_initial_subscription(ctx, topic, command)
         creation.admit(ctx, topic, producer, command.request_id)
 

@@ -258,7 +258,6 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
             ctx.observe_ack(
                 topic.name, cursor.name, acked, mark_delete, cursor.mark_delete, backlog, recovered=True
             )
-    _reopen_compacted(ctx, topic)
     for subscription in topic.subscriptions.values():
         if subscription.pending_acks is not None:
             subscription.pending_acks.reopen(topic.cursors[subscription.name])
@@ -272,6 +271,7 @@ def reopen(ctx: Context, topic: PersistentTopic) -> None:
     keys = [cursor.key for cursor in topic.cursors.values()]
     advance_cursors(ctx, topic)
     pass_consumed_ledgers(ctx, topic)
+    _reopen_compacted(ctx, topic)
     # quirk: loading trims ledgers only if the slowest cursor had consumed one to its end, in 2.x if there is a cursor
     if keys and (
         not ctx.config.trimLedgerAckedToItsEnd

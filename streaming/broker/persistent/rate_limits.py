@@ -13,18 +13,29 @@ from streaming.broker.context import Context, Throttled
 from streaming.broker.errors import BrokerError
 from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.policies.hierarchy import DispatchRate, broker_dispatch_rate, broker_publish_rate
+from streaming.broker.policies.hierarchy import (
+    DispatchRate,
+    PublishRate,
+    broker_dispatch_rate,
+    broker_publish_rate,
+)
 from streaming.broker.producer.producer import Producer
 from streaming.broker.rates.dispatch_rate_limiter import BACKOFF, DispatchRateLimiter, ReadThrottle
 from streaming.broker.rates.publish_rate_limiter import PublishRateLimiter
 from streaming.broker.rates.token_bucket import TokenBucket
 
+_TOPIC_TICK, _BROKER_TICK = 10, 50
+"""How often a broker before 4.0 looks whether a publish rate was exceeded (ms)."""
+
 
 def configure_broker(ctx: Context) -> None:
     """The configuration is new. The limiters of the broker whose rates changed start with all permits."""
     publish = broker_publish_rate(ctx.config)
-    if ctx.limits.publish is None or ctx.limits.publish.rate != publish:
-        ctx.limits.publish = None if publish is None else PublishRateLimiter.of(publish, ctx.clock)
+    if publish is None:
+        ctx.limits.publish = None
+    elif ctx.limits.publish is None or _differs(ctx, ctx.limits.publish, publish):
+        tick = _BROKER_TICK if ctx.config.publishRatesInWindows else None
+        ctx.limits.publish = PublishRateLimiter.of(publish, ctx.clock, tick)
     ctx.limits.dispatch = _configured(ctx, ctx.limits.dispatch, broker_dispatch_rate(ctx.config))
 
 
@@ -63,6 +74,16 @@ def _limiter(
     return DispatchRateLimiter.of(rate, ctx.clock, rates, windows=_has_windows(ctx))
 
 
+def _publish_limiter(ctx: Context, rate: PublishRate | None) -> PublishRateLimiter:
+    tick = 0 if ctx.config.preciseTopicPublishRateLimiterEnable else _TOPIC_TICK
+    return PublishRateLimiter.of(rate, ctx.clock, tick if ctx.config.publishRatesInWindows else None)
+
+
+def _differs(ctx: Context, limiter: PublishRateLimiter, rate: PublishRate | None) -> bool:
+    has_window = rate is not None and ctx.config.publishRatesInWindows
+    return (limiter.rate, limiter.window is not None) != (rate, has_window)
+
+
 def configured(ctx: Context, topic: PersistentTopic) -> None:
     """The configuration is new. Limiters whose rates changed start with all permits."""
     policies = ctx.policies_of(topic)
@@ -72,8 +93,8 @@ def configured(ctx: Context, topic: PersistentTopic) -> None:
         former = None if subscription.throttle is None else subscription.throttle.limiter
         rate = policies.dispatch_rate_of(subscription.name)
         _set_limiter(ctx, topic, subscription, _configured(ctx, former, rate))
-    if topic.publish_limiter.rate != policies.publishRate:
-        topic.publish_limiter = PublishRateLimiter.of(policies.publishRate, ctx.clock)
+    if _differs(ctx, topic.publish_limiter, policies.publishRate):
+        topic.publish_limiter = _publish_limiter(ctx, policies.publishRate)
     _check_subscribe_rate(ctx, topic)
 
 
@@ -81,7 +102,7 @@ def apply(ctx: Context, topic: PersistentTopic) -> None:
     """The topic was loaded, or a policy changed: every limiter starts with all permits, or with a new window."""
     policies = ctx.policies_of(topic)
     topic.dispatch_limiter = _changed(ctx, topic.dispatch_limiter, policies.dispatchRate, topic.publish_rates)
-    topic.publish_limiter = PublishRateLimiter.of(policies.publishRate, ctx.clock)
+    topic.publish_limiter = _publish_limiter(ctx, policies.publishRate)
     for subscription in topic.subscriptions.values():
         former = None if subscription.throttle is None else subscription.throttle.limiter
         rate = policies.dispatch_rate_of(subscription.name)

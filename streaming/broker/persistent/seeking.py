@@ -134,6 +134,8 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
     while position.entry >= 0 and position.ledger in ledger.ledgers:
         if compacted is not None and position <= compacted.horizon:
             position, batch_index = compacted.last or EARLIEST, compacted.last_batch_index
+            if compacted.last is None and ctx.config.lastOfNothingHasIndex:
+                batch_index = 0
             break
         entry = ctx.entries.get(topic.name, position)
         if not (

@@ -52,13 +52,16 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
     failed: str = ""
     later: dict[TxnID, list[Position]] = {}
 
-    def refusal(self, txn: TxnID) -> str:
+    def refusal(self, txn: TxnID, *, stays: bool) -> str:
         """Why the topic takes no message of a transaction that it knows to have ended. Empty: it takes it.
 
-        quirk: after one refusal, it takes none of any transaction until it is loaded again (recorded).
+        quirk: in 4.0 a refusal `stays`: the topic takes none of any transaction until it is loaded again (recorded).
         """
-        if not self.failed and self.low_water_marks.get(txn.most, -1) >= txn.least:
-            self.failed = f"Transaction [{txn}] has been ended. Please use a new transaction to send message."
+        if self.failed and stays:
+            return self.failed
+        if self.low_water_marks.get(txn.most, -1) < txn.least:
+            return ""
+        self.failed = f"Transaction [{txn}] has been ended. Please use a new transaction to send message."
         return self.failed
 
     def added(self, ledger: ManagedLedger, txn: TxnID, position: Position) -> None:

@@ -50,7 +50,6 @@ from streaming.server.admin import (
     transactions,
 )
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
-from streaming.server.admin.asks import ASKS
 from streaming.server.admin.turns import MOST
 from streaming.server.authentication import ROLE
 from streaming.server.authorization import Authorization
@@ -192,7 +191,7 @@ class _Api:
 
     def _authorized(self, method: str, path: str, handle: RequestHandler) -> RequestHandler:
         """A handler that is asked only if the role of a request may make the call (docs/rules/authorization.md §6)."""
-        asks, sets = ASKS[method, path], (method, path) in _GRANTS
+        sets = (method, path) in _GRANTS
         if self._authorization is None and not sets:
             return handle
 
@@ -203,7 +202,7 @@ class _Api:
             names = {"domain": _domain(request), "address": self._broker, **request.path_params}
             role, original = request.scope.get(ROLE, ""), request.headers.get("X-Original-Principal")
             try:
-                for ask in asks:
+                for ask in self._authorization.asks(method, path):
                     self._authorization.check_call(role, original, ask, names)
             except AdminError as error:
                 return _reason(error.status, error.reason)

@@ -78,7 +78,7 @@ ASKS: Mapping[_Key, tuple[Ask, ...]] = {
         "SCHEMA_COMPATIBILITY_STRATEGY": "isAllowAutoUpdateSchema schemaAutoUpdateCompatibilityStrategy schemaCompatibilityStrategy "
                                          "schemaValidationEnforced",
         "SUBSCRIPTION_AUTH_MODE": "subscriptionAuthMode subscriptionTypesEnabled",
-        "ALLOWED_TOPIC_PROPERTIES_FOR_METRICS": "allowedTopicPropertyKeysForMetrics",
+        "ALLOW_CUSTOM_METRIC_LABELS": "allowedTopicPropertyKeysForMetrics",
     }),
     **_policies("topicPolicy", TOPIC, _BOTH | {
         "DEDUPLICATION": "deduplicationEnabled", "MAX_CONSUMERS": "maxConsumers maxConsumersPerSubscription", "MAX_PRODUCERS": "maxProducers policies",
@@ -121,8 +121,7 @@ ASKS: Mapping[_Key, tuple[Ask, ...]] = {
         "CREATE_TOPIC": f"PUT {TOPIC}",
         "DELETE_TOPIC": f"DELETE {TOPIC};DELETE {TOPIC}/partitions",
         # Pulsar has no DELETE of these policies: it takes their names for those of bundles.
-        "DELETE_BUNDLE": f"DELETE {_BUNDLE};DELETE {NS}/allowedTopicPropertyKeysForMetrics;DELETE {NS}/deduplicationSnapshotInterval;"
-                         f"DELETE {NS}/encryptionRequired",
+        "DELETE_BUNDLE": f"DELETE {_BUNDLE};DELETE {NS}/deduplicationSnapshotInterval;DELETE {NS}/encryptionRequired",
         "GET_BUNDLE": f"GET {NS}/bundles;GET {_LOOKUP}/bundle;GET /non-persistent/{{tenant}}/{{namespace}}/{{bundle}}",
         "GET_TOPICS": f"GET {NS}/topics;GET /{{domain}}/{{tenant}}/{{namespace}};GET /{{domain}}/{{tenant}}/{{namespace}}/partitioned",
         "GET_PERMISSION": f"GET {NS}/permissions;GET {NS}/permissions/subscription",
@@ -183,3 +182,37 @@ ASKS: Mapping[_Key, tuple[Ask, ...]] = {
     ("DELETE", f"{TOPIC}/truncate"): (Ask("topic", "LOOKUP"), *_ADMIN),
 }  # fmt: skip
 """Method and path of a call → what it asks, in this order. More rows than calls: no call has every method of a policy."""
+
+_AS_SUPERUSERS = frozenset({"tenants", "broker", "cluster", "clusterPolicy"})
+_LOOKUP_FIRST = frozenset(
+    {
+        *((method, f"{TOPIC}/{policy}") for policy in ("backlogQuota", "replication") for method in ("POST", "DELETE")),
+        *((method, f"{TOPIC}/{policy}") for policy in ("entryFilters", "schemaCompatibilityStrategy", "shadowTopics")
+          for method in ("GET", "PUT", "POST", "DELETE")),
+        ("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}"), ("GET", f"{TOPIC}/messageid/{{time}}"), ("PUT", f"{TOPIC}/backlogSize"),
+        ("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}"), ("POST", f"{_SUB}/expireMessages"), ("POST", f"{_SUB}/resetcursor"),
+    }
+)  # fmt: skip
+_BEFORE_4_0: Mapping[_Key, tuple[Ask, ...]] = {
+    ("GET", f"{TOPIC}/stats"): (Ask("lookup", "GET_STATS"),),
+    ("GET", f"{TOPIC}/subscriptions"): (Ask("lookup", "GET_SUBSCRIPTIONS"),),
+    ("GET", f"{TOPIC}/partitions"): (Ask("lookup", "LOOKUP"),),
+    ("PUT", f"{TOPIC}/shadowTopics"): (Ask("topic", "LOOKUP"),),
+}
+
+
+def asks_of(method: str, path: str, *, by_operation: bool) -> tuple[Ask, ...]:
+    """What a call asks, in this order. `by_operation`: see the setting `adminCallsAskByOperation`. Raises `KeyError`."""
+    asks = ASKS[method, path]
+    if by_operation:
+        return asks
+    if (method, path) in _BEFORE_4_0:
+        return _BEFORE_4_0[method, path]
+    asks = tuple(_SUPERUSER[0] if each.kind in _AS_SUPERUSERS else each for each in asks)
+    return (Ask("topic", "LOOKUP"), *asks) if (method, path) in _LOOKUP_FIRST else asks
+
+
+def asks_of_missing(method: str, path: str) -> tuple[Ask, ...]:
+    """What a call asks that the broker's version lacks. quirk: what can be deleted below a namespace is a bundle."""
+    is_bundle = method == "DELETE" and path.startswith(NS)
+    return (Ask("namespace", "DELETE_BUNDLE"),) if is_bundle else _ANYONE

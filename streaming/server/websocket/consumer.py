@@ -19,7 +19,7 @@ from streaming.protocol.frames import NotUncompressed, matching, uncompressed
 from streaming.server.websocket.client import FIRST_RETRY, LAST_RETRY, Alarm, Client, NotGranted
 from streaming.server.websocket.messages import (
     ClientMessageId,
-    Fatal,
+    NoText,
     NotPublished,
     ToPublish,
     delivered,
@@ -212,6 +212,8 @@ class TopicConsumer:
         metadata, count = came.metadata, came.count
         if metadata.get("encryption_keys"):
             context = encryption_context(metadata)
+            if self._options.tells_encrypted:
+                context["encrypted"] = True
             yield Received(self, came.id, came.payload, metadata, came.redelivery_count, 0, context)
             return
         try:
@@ -567,7 +569,7 @@ class WebSocketConsumer:
         self._unacked.pop(id, None)
         given = self._release(id)
         if (consumer := self._consumer_of(given)) is None:
-            raise Fatal("IllegalArgumentException")
+            raise NoText("IllegalArgumentException")
         delay = max(self.options.nack_delay, _LEAST_NACK_DELAY) / 1000
         self._nack_alarm.set(delay)
         dead = None if given is None else given.dead
@@ -656,13 +658,15 @@ class WebSocketConsumer:
                 return False
             self._grave = grave
         own = {pair["key"]: pair["value"] for pair in message.metadata.get("properties", ())}
-        where = {"REAL_TOPIC": message.consumer.topic, "REAL_SUBSCRIPTION": self.subscription}
+        where = {"REAL_TOPIC": message.consumer.topic}
+        if self.options.full_dead_letters:
+            where["REAL_SUBSCRIPTION"] = self.subscription
         origin = dict.fromkeys(("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME"), str(message.id))
         found = ToPublish(
             message.payload,
             key=message.metadata.get("partition_key"),
             properties=dict(sorted({**own, **where, **origin}.items())),
-            event_time=message.metadata.get("event_time"),
+            event_time=message.metadata.get("event_time") if self.options.full_dead_letters else None,
         )
 
         published: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -39,6 +39,10 @@ class Fatal(Exception):
     """What a WebSocket sends ends it, with the code 1011 and this reason, as an exception that Pulsar's service does not expect."""
 
 
+class NoText(Fatal):
+    """The same of an exception without a text: its name is the reason, from 4.2 on nothing is."""
+
+
 class Dropped(Exception):
     """What a WebSocket sends ends it without a close frame: Pulsar's service closes with a code that WebSockets do not have."""
 

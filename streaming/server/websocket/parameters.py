@@ -28,20 +28,52 @@ _SERVLETS = {
 EARLIEST, LATEST = ClientMessageId(MINUS_ONE, MINUS_ONE), ClientMessageId((1 << 63) - 1, (1 << 63) - 1)
 
 
-class Lacks(NamedTuple):
-    """What an earlier release does not have: servlets, whose paths are as all others, and parameters, which have no effect. `own_keys`: it takes
-    no keys of a client that encrypts itself."""
+class Release(NamedTuple):
+    """What an earlier or a later release does otherwise, or does not have: servlets, whose `paths` begin so, and `parameters`, which have no effect.
+    See tests/websocket for its recordings.
+    """
 
     paths: tuple[str, ...] = ()
     parameters: frozenset[str] = frozenset()
-    own_keys: bool = False
+    own_keys: bool = True
+    """It takes keys of a client that encrypts itself."""
+    early_event_times: bool = True
+    """It takes event times of 1970 and before. Else, they end the WebSocket."""
+    full_dead_letters: bool = True
+    """Dead letters tell their subscription and their event time."""
+    says_blank: bool = True
+    """It says of a blank name that it is blank."""
+    knows_missing_tenants: bool = True
+    """A role that asks for a topic of a missing tenant gets 500, and not 403."""
+    drops: bool = True
+    """A command that it can't read ends a consumer or a reader without a close frame. Else, it has no effect."""
+    readers_apart: bool = True
+    """What a reader is refused is 500, in words of its own."""
+    unexpected: str = "{}"
+    """What is told of an exception that its servlet does not expect."""
+    says_invalid: bool = False
+    """It says of an empty name and of one with another domain that they are invalid."""
+    names_exceptions: bool = True
+    """The reason of the close frame is the name of an exception without a text."""
+    unauthenticated: str = "Authentication required"
+    """What those without a valid token are told."""
+    tells_encrypted: bool = False
+    """Encrypted messages say that they are, besides how."""
 
 
-NOTHING = Lacks()
-_BEFORE_4_0 = Lacks(("/ws/v3/",), frozenset({"subscriptionInitialPosition"}), own_keys=True)
+_BEFORE_4_0 = Release(
+    ("/ws/v3/",), frozenset({"subscriptionInitialPosition"}), own_keys=False, early_event_times=False, full_dead_letters=False,
+    says_blank=False, knows_missing_tenants=False,
+)  # fmt: skip
 _BEFORE_3_0 = _BEFORE_4_0._replace(parameters=frozenset({"subscriptionInitialPosition", "encryptionKeys"}))
-LACKS = {"3.0": _BEFORE_4_0, "2.10": _BEFORE_3_0, "2.x": _BEFORE_3_0}
-"""By profile."""
+USUAL = Release()
+_FROM_4_2 = Release(
+    ("/ws/producer", "/ws/consumer", "/ws/reader"), drops=False, readers_apart=False, unexpected="java.lang.RuntimeException: {}", says_invalid=True,
+    names_exceptions=False, unauthenticated="Failed to authenticate", tells_encrypted=True,
+)  # fmt: skip
+_FROM_5_0 = _FROM_4_2._replace(unexpected="Could not create WebSocket endpoint")
+RELEASES = {"3.0": _BEFORE_4_0, "2.10": _BEFORE_3_0, "2.x": _BEFORE_3_0, "4.2": _FROM_4_2, "5.0": _FROM_5_0}
+"""By profile; all others are `USUAL`."""
 
 
 class BadPath(ValueError):
@@ -60,7 +92,7 @@ class Asked(NamedTuple):
     pattern: str | None
     subscription: str
     query: Mapping[str, str]
-    lacks: Lacks = NOTHING
+    release: Release = USUAL
 
 
 class ProducerOptions(NamedTuple):
@@ -98,6 +130,10 @@ class ConsumerOptions(NamedTuple):
     dead_letter_topic: str | None = None
     crypto: str = "FAIL"
     pull: bool = False
+    full_dead_letters: bool = True
+    """Whether dead letters tell the subscription that they come from, and their event time."""
+    tells_encrypted: bool = False
+    """Whether encrypted messages say that they are."""
 
 
 def kind_of(path: str) -> SocketKind | None:
@@ -106,15 +142,15 @@ def kind_of(path: str) -> SocketKind | None:
     return next((each for each in kinds if any(path.startswith(f"{one}/") or path == one for one in _SERVLETS[each])), None)  # fmt: skip
 
 
-def asked(kind: SocketKind, path: str, query: str, lacks: Lacks = NOTHING) -> Asked:
+def asked(kind: SocketKind, path: str, query: str, release: Release = USUAL) -> Asked:
     """What a path, as the client encoded it, and a query ask for. Raises `BadPath`, `BadParameter`."""
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
-        if name not in lacks.parameters:
+        if name not in release.parameters:
             given.setdefault(name, value)
     parts = path.split("/")
     if parts[2] == "v3":
-        return _multiple(parts, given)
+        return _multiple(parts, given, release)
     if len(parts) < 8:
         raise BadPath("java.lang.IllegalArgumentException: Invalid topic name format")
     first = 4 if parts[2] == "v2" else 3
@@ -124,7 +160,7 @@ def asked(kind: SocketKind, path: str, query: str, lacks: Lacks = NOTHING) -> As
     rest = parts[8:-1] if kind == "consumer" else parts[8:]
     name = unquote_plus("/".join([parts[7], *filter(None, rest)]))
     topic = f"{parts[first]}://{namespace}/{name}"
-    _check(topic)
+    _check(topic, release)
     subscription = ""
     if kind == "consumer":
         if len(parts) != 9:
@@ -132,10 +168,10 @@ def asked(kind: SocketKind, path: str, query: str, lacks: Lacks = NOTHING) -> As
         if not parts[8]:
             raise BadParameter("Empty subscription name")
         subscription = unquote_plus(parts[8])
-    return Asked(kind, (topic,), None, subscription, given, lacks)
+    return Asked(kind, (topic,), None, subscription, given, release)
 
 
-def _multiple(parts: list[str], given: Mapping[str, str]) -> Asked:
+def _multiple(parts: list[str], given: Mapping[str, str], release: Release) -> Asked:
     """A consumer of several topics."""
     pattern, topics = given.get("topicsPattern"), given.get("topics")
     if pattern is None and topics is None:
@@ -144,7 +180,7 @@ def _multiple(parts: list[str], given: Mapping[str, str]) -> Asked:
         raise BadPath("java.lang.IllegalArgumentException: Topics must be null when use topicsPattern")
     names = [] if topics is None else topics.split(",")
     first = pattern if pattern is not None else names[0]
-    _check(complete(first) if first else "")
+    _check(complete(first) if first else "", release)
     if len(parts) < 5:
         raise BadParameter("Invalid topic name format")
     if not parts[4]:
@@ -155,12 +191,21 @@ def _multiple(parts: list[str], given: Mapping[str, str]) -> Asked:
         if not is_topic_name(complete(each)):
             raise BadParameter(why_not_topic_name(complete(each)))
     found = None if pattern is None else complete(pattern)
-    return Asked("consumer", tuple(dict.fromkeys(map(complete, names))), found, unquote_plus(parts[4]), given)
+    topics_ = tuple(dict.fromkeys(map(complete, names)))
+    return Asked("consumer", topics_, found, unquote_plus(parts[4]), given, release)
 
 
-def _check(topic: str) -> None:
-    if not is_topic_name(topic):
-        raise BadPath(f"java.lang.IllegalArgumentException: {why_not_topic_name(topic)}")
+def _check(topic: str, release: Release) -> None:
+    if is_topic_name(topic):
+        return
+    why = why_not_topic_name(topic)
+    if not release.says_blank:
+        why = why.partition(". ")[0]
+    elif release.says_invalid and not topic:
+        why = "Invalid topic name: . Topic local name must not be blank."
+    elif release.says_invalid and why.startswith("Invalid topic domain"):
+        why = f"Invalid topic name {topic}"
+    raise BadPath(f"java.lang.IllegalArgumentException: {why}")
 
 
 def producer_options(asked: Asked) -> ProducerOptions:
@@ -172,7 +217,7 @@ def producer_options(asked: Asked) -> ProducerOptions:
                       "No enum constant org.apache.pulsar.client.api.HashingScheme.{}")  # fmt: skip
     timeout = _natural(query, "sendTimeoutMillis", 30_000, "sendTimeout needs to be >= 0")
     routing = _one_of(query, "messageRoutingMode", "SinglePartition", ("SinglePartition", "RoundRobinPartition", "CustomPartition"))  # fmt: skip
-    keys = () if asked.lacks.own_keys else _encryption_keys(query.get("encryptionKeys"))
+    keys = () if not asked.release.own_keys else _encryption_keys(query.get("encryptionKeys"))
     batching, most, delay, pending, compression = False, 1000, 1, 0, None
     if not keys:
         if query.get("batchingEnabled", "").lower() == "true":
@@ -220,12 +265,14 @@ def consumer_options(asked: Asked) -> ConsumerOptions:
         dead = dead or f"{first}-{asked.subscription}-DLQ"
     return ConsumerOptions(
         type_, query.get("consumerName"), queue, mode == "Durable", initial == "Earliest", None, priority, ack_timeout, nack, most,
-        dead, _crypto(query), query.get("pullMode", "").lower() == "true",
+        dead, _crypto(query), query.get("pullMode", "").lower() == "true", asked.release.full_dead_letters,
+        asked.release.tells_encrypted,
     )  # fmt: skip
 
 
-def reader_options(query: Mapping[str, str]) -> ConsumerOptions:
+def reader_options(asked: Asked) -> ConsumerOptions:
     """What a reader's parameters ask for. Raises `BadPath` and `BadParameter`."""
+    query = asked.query
     try:
         queue = min(int(query.get("receiverQueueSize", MOST_RECEIVED)), MOST_RECEIVED)
     except ValueError:
@@ -239,10 +286,13 @@ def reader_options(query: Mapping[str, str]) -> ConsumerOptions:
             decoded(text)
         )
     except (NotEncoded, FrameError) as error:
-        raise BadParameter(str(error)) from None
+        raise BadParameter(
+            str(error) if asked.release.readers_apart else "Invalid messageId base64 value"
+        ) from None
     return ConsumerOptions(
-        name=query.get("readerName") or None, queue=queue, durable=False, start=start, crypto=_crypto(query)
-    )
+        name=query.get("readerName") or None, queue=queue, durable=False, start=start, crypto=_crypto(query),
+        tells_encrypted=asked.release.tells_encrypted,
+    )  # fmt: skip
 
 
 def _encryption_keys(text: str | None) -> tuple[_Json, ...]:

@@ -21,10 +21,10 @@ from streaming.server.stalled import Stalled
 from streaming.server.websocket import messages
 from streaming.server.websocket.client import Client, NotGranted
 from streaming.server.websocket.consumer import WebSocketConsumer
-from streaming.server.websocket.messages import BadJson, ClientMessageId, Dropped, Fatal, NotPublished
+from streaming.server.websocket.messages import BadJson, ClientMessageId, Dropped, Fatal, NoText, NotPublished
 from streaming.server.websocket.parameters import (
-    LACKS,
-    NOTHING,
+    RELEASES,
+    USUAL,
     Asked,
     BadParameter,
     BadPath,
@@ -71,7 +71,8 @@ class WebSockets:
             elif scope["type"] == "http" and kind_of(path) is not None:
                 status, what = 405, f"HTTP method {scope['method']} is not supported by this URL"
                 try:
-                    _token(self._server, scope)
+                    release = RELEASES.get(self._profile(), USUAL)
+                    _token(self._server, scope, release.unauthenticated)
                 except _NotAllowed as error:
                     status, what = error.status, str(error)
                 await _page(status, what, path)(scope, receive, send)
@@ -111,7 +112,7 @@ class _Session:
         self, server: BinaryServer, scope: Scope, receive: Receive, send: Send, count: Any, profile: str
     ) -> None:
         self._server, self._scope, self._receive, self._send = server, scope, receive, send
-        self._lacks = LACKS.get(profile, NOTHING)
+        self._release = RELEASES.get(profile, USUAL)
         self._count_all = count
         self._client: Client | None = None
         self._producer: WebSocketProducer | None = None
@@ -131,16 +132,16 @@ class _Session:
         try:
             await self._open(path)
         except BadPath as error:
-            return await self._refuse(500, str(error), path)
+            return await self._refuse(500, self._release.unexpected.format(error), path)
         except BadParameter as error:
-            if self._is_reader:
+            if self._is_reader and self._release.readers_apart:
                 return await self._refuse(500, f"Failed to create reader: {error}", path)
             return await self._refuse(400, f"Invalid query params: {error}", path)
         except NoKeyReader as error:
             return await self._refuse(500, f"Failed to create producer/consumer: {error}", path)
         except NotGranted as error:
             status, what = _STATUS.get(error.code, 500), "Failed to create producer/consumer"
-            if self._is_reader:
+            if self._is_reader and self._release.readers_apart:
                 status, what = 500, "Failed to create reader"
             told = error if self._client is None else self._client.told(error)
             return await self._refuse(status, f"{what}: {told}", path)
@@ -152,11 +153,11 @@ class _Session:
 
     async def _open(self, path: str) -> None:
         kind = kind_of(path)
-        if kind is None or path.startswith(self._lacks.paths):
+        if kind is None or path.startswith(self._release.paths):
             raise _NotAllowed(404, "Not Found")
         self._is_reader = kind == "reader"
-        token = _token(self._server, self._scope)
-        wanted = asked(kind, path, self._scope["query_string"].decode("latin-1"), self._lacks)
+        token = _token(self._server, self._scope, self._release.unauthenticated)
+        wanted = asked(kind, path, self._scope["query_string"].decode("latin-1"), self._release)
         if kind == "producer":
             self._check_role(wanted, token)
             producer_wanted = producer_options(wanted)
@@ -164,7 +165,7 @@ class _Session:
             self._producer = WebSocketProducer(client, producer_wanted)
             await self._producer.open(wanted.topics[0])
             return
-        options = reader_options(wanted.query) if kind == "reader" else consumer_options(wanted)
+        options = reader_options(wanted) if kind == "reader" else consumer_options(wanted)
         self._check_role(wanted, token)
         client = await self._connect(token)
         self._consumer = WebSocketConsumer(client, wanted.subscription, options, self._wake.set, self._count)
@@ -190,7 +191,9 @@ class _Session:
             try:
                 authorization.check_frame(role, Frame("", cmd, fields))
             except BrokerError as error:
-                if str(error).startswith("Client is not authorized"):
+                if not self._release.knows_missing_tenants or str(error).startswith(
+                    "Client is not authorized"
+                ):
                     raise _NotAllowed(403, "Not authorized") from None
                 raise _NotAllowed(500, "Server error") from None
 
@@ -213,9 +216,9 @@ class _Session:
                 code, reason = self._reason
                 await self._send({"type": "websocket.close", "code": code, "reason": _short(reason)})
         except Fatal as error:
-            await self._send(
-                {"type": "websocket.close", "code": _INTERNAL_ERROR, "reason": _short(str(error))}
-            )
+            has_text = self._release.names_exceptions or not isinstance(error, NoText)
+            reason = _short(str(error)) if has_text else ""
+            await self._send({"type": "websocket.close", "code": _INTERNAL_ERROR, "reason": reason})
         except Dropped as error:
             log.info("a WebSocket is closed: %s", error)
             self._scope[ABORT]()
@@ -268,7 +271,11 @@ class _Session:
             if self._producer is not None:
                 self._publish(self._producer, text)
             elif self._consumer is not None:
-                await self._obey(self._consumer, text)
+                try:
+                    await self._obey(self._consumer, text)
+                except Dropped:
+                    if self._release.drops:
+                        raise
             self._make_room()
             await self._room.wait()
             await self._client.drained()
@@ -278,6 +285,8 @@ class _Session:
         if isinstance(found, NotPublished):
             self._answer(messages.refused(found))
             return
+        if not self._release.early_event_times and found.event_time is not None and found.event_time <= 0:
+            raise Fatal(f"Invalid timestamp : '{found.event_time}'")
         context = found.context
 
         def done(result: ClientMessageId | NotPublished) -> None:
@@ -345,7 +354,7 @@ class _NotAllowed(Exception):
         self.status = status
 
 
-def _token(server: BinaryServer, scope: Scope) -> str | None:
+def _token(server: BinaryServer, scope: Scope, refusal: str) -> str | None:
     """The token of a request: in its header, or else in the query, where pages can put it. None: everybody may connect. Raises `_NotAllowed`."""
     if server.authentication is None:
         return None
@@ -361,7 +370,7 @@ def _token(server: BinaryServer, scope: Scope) -> str | None:
         server.authentication.expiry(token)
     except NotAuthenticated:
         if server.authorization is None or server.authorization.anonymous is None:
-            raise _NotAllowed(401, "Authentication required") from None
+            raise _NotAllowed(401, refusal) from None
         return None
     return token
 

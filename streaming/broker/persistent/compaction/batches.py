@@ -87,10 +87,14 @@ def singles(metadata: MessageMetadata, payload: bytes) -> list[Single]:
 
 
 def rebatched(
-    metadata: MessageMetadata, messages: list[Single], keeps: list[bool]
+    metadata: MessageMetadata, messages: list[Single], keeps: list[bool], *, names: bool
 ) -> tuple[MessageMetadata, bytes]:
     """The batch with only those messages that `keeps` says. The others stay as markers without a key, so that each message has its
-    place."""
+    place. `names`: the metadata names the messages that stay."""
+    if names:
+        metadata = replace(
+            metadata, compacted_batch_indexes=[index for index, kept in enumerate(keeps) if kept]
+        )
     data = b"".join(each.data if kept else _REMOVED for each, kept in zip(messages, keeps, strict=True))
     compress = COMPRESS.get(metadata.compression or "")
     return replace(metadata, uncompressed_size=len(data)), data if compress is None else compress(data)

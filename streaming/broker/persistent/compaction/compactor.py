@@ -8,12 +8,14 @@ than `_AT_ONCE` payloads.
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import partial
 
 from schemas.commands import Admin, MessageMetadata
 from schemas.effect_fields import CompactedEntryFields
 from schemas.effects import COMPACTED, COMPACTED_LEDGER, CompactedEntry, CursorMoved, LedgerClosed, TopicEvent
 from schemas.entries import Entry
 from streaming.broker.admin_table import AdminAnswer, Names
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import NEVER, Context
 from streaming.broker.dispatch.sending import is_aborted, is_server_only
 from streaming.broker.dispatch.types import new_dispatcher
@@ -117,7 +119,7 @@ def _compact(ctx: Context, topic: PersistentTopic, subscription: PersistentSubsc
         return 0
     former = topic.compaction.ledger
     reading = _Reading(ctx, topic, former, end)
-    first = _FirstPhase(retains_keyless=ctx.config.topicCompactionRetainNullKey)
+    first = _FirstPhase(ctx.config)
     mark_delete = topic.cursors[COMPACTION_CURSOR].mark_delete
     for position, entry in reading.behind(mark_delete):
         first.take(position, entry)
@@ -155,7 +157,9 @@ def _last(ctx: Context, topic: PersistentTopic) -> tuple[Position | None, list[i
         elif transactions is None or not is_aborted(transactions, entry):
             return position, markers
         position = ledger.previous(position)
-    return (None if former is None else former.last), markers
+    if former is None or ctx.config.compactionNeedsNewMessages:
+        return None, markers
+    return former.last, markers
 
 
 class _Reading:
@@ -213,9 +217,13 @@ class _FirstPhase:
     """Which message of each key is the last one. `start`, `to`: the first and the last entry of which something may stay. Counts of all
     that was read: `messages`, their entries' `size` in bytes, and how many are `removed`."""
 
-    def __init__(self, *, retains_keyless: bool) -> None:
+    def __init__(self, config: ServiceConfiguration) -> None:
         self.latest: dict[str, _MessageId] = {}
-        self.retains_keyless = retains_keyless
+        self.retains_keyless = config.topicCompactionRetainNullKey
+        self._counts_metadata, self._sees_nulls = (
+            config.compactionCountsMetadata,
+            config.compactionSeesNullValues,
+        )
         self.start = self.to = EARLIEST
         self.messages = self.size = self.removed = 0
         self._batched = self._uncompressed = 0
@@ -231,7 +239,7 @@ class _FirstPhase:
         elif batches.is_batch(metadata):
             stays = self._take_batch(position, entry)
         else:
-            stays = self._take_one(metadata.partition_key, position, _is_value(entry))
+            stays = self._take_one(metadata.partition_key, position, self._is_value(entry))
         if stays:
             self.to = position
         if stays and self.start == EARLIEST:
@@ -246,6 +254,13 @@ class _FirstPhase:
             self.latest[key] = position, -1
         self.removed += not is_value or former is not None
         return is_value
+
+    def _is_value(self, entry: Entry) -> bool:
+        """quirk: in 4.0, an entry without a size of its own, which clients give, counts as a whole, so that an empty payload deletes nothing."""
+        if self._sees_nulls and entry.metadata.null_value:
+            return False
+        size = entry.metadata.uncompressed_size
+        return size > 0 if size is not None else self._counts_metadata or bool(entry.payload)
 
     def _take_batch(self, position: Position, entry: Entry) -> bool:
         self._count_bytes(entry.metadata)
@@ -289,11 +304,6 @@ class _FirstPhase:
             )
 
 
-def _is_value(entry: Entry) -> bool:
-    """quirk: without a size of its own, which clients give, an entry counts as a whole, so that an empty payload deletes nothing."""
-    return entry.metadata.uncompressed_size is None or entry.metadata.uncompressed_size > 0
-
-
 def _singles(entry: Entry) -> list[batches.Single] | None:
     """The messages of a batch. None: it can't be uncompressed, and is kept as it is. Raises `_Failed`."""
     try:
@@ -329,7 +339,9 @@ def _keep(
             ]
             if not any(keeps):
                 return
-            metadata, payload = batches.rebatched(metadata, messages, keeps)
+            metadata, payload = batches.rebatched(
+                metadata, messages, keeps, names=ctx.config.compactedBatchesNameMessages
+            )
             size = HEADER + metadata_size(metadata) + len(payload)
             if entry.broker_timestamp is not None:
                 size += broker_entry_metadata_size(entry.broker_timestamp)
@@ -383,7 +395,7 @@ def _finish(
         ctx,
         cursor,
         reason,
-        _move,
+        partial(_move, counts_anew=ctx.config.seekCountsConsumedAnew),
         cursor,
         topic.ledger,
         start,
@@ -405,10 +417,17 @@ def _move(
     made: CompactedLedger,
     former: CompactedLedger | None,
     sought: list[Position],
+    *,
+    counts_anew: bool,
 ) -> None:
     """As the compactor does: it seeks to the first entry that stays, and acknowledges all at the end. `sought` gets the cursor's key between
     these."""
-    cursor.reset(ledger, start, keeps_target=former is not None and start <= former.horizon)
+    cursor.reset(
+        ledger,
+        start,
+        counts_anew=counts_anew,
+        keeps_target=former is not None and start <= former.horizon,
+    )
     sought.append(cursor.key)
     cursor.move(ledger, made.horizon, {LEDGER_PROPERTY: made.id})
 

@@ -133,8 +133,10 @@ def _publish(
         topic.counters.unknown += messages
         cause = f"[{topic.name}][{name}]Cannot determine whether the message is a duplicate at this time"
         return refuse(ctx, topic, write, "PersistenceError", cause)
-    if write.txn is not None and (cause := topic.buffer().refusal(write.txn)):
-        return refuse(ctx, topic, write, "NotAllowedError", cause)
+    if write.txn is not None:
+        cause = topic.buffer().refusal(write.txn, stays=ctx.config.refusedTransactionsStay)
+        if cause:
+            return refuse(ctx, topic, write, "NotAllowedError", cause)
     if ctx.config.brokerEntryMetadataInterceptors:
         _note_broker_time(ctx, write)
     if fails or topic.fail_writes:
