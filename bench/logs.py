@@ -2,7 +2,8 @@
 
 import random
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from schemas.commands import (
     MessageMetadata,
     Producer,
     Publish,
+    RedeliverUnacknowledgedMessages,
     Send,
     Subscribe,
     SubType,
@@ -25,6 +27,7 @@ from schemas.effects import Message
 from schemas.records import RECORD
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.ack_set import to_words
 
 TOPICS, PRODUCERS, PARTITIONS, PAYLOAD, PER_SECOND = 64, 1000, 16, 100, 1000
 START = 1_700_000_000_000
@@ -88,55 +91,105 @@ def sends(count: int, *, messages: int = 1, payload: int = PAYLOAD, topics: int 
 
 
 def delivered(
-    count: int, type_: SubType, *, consumers: int = 1, keys: int = 0, holes: float = 0.0, topics: int = TOPICS
+    count: int,
+    type_: SubType,
+    *,
+    consumers: int = 1,
+    keys: int = 0,
+    holes: float = 0.0,
+    nacked: float = 0.0,
+    topics: int = TOPICS,
+    cumulative: bool = False,
+    messages: int = 1,
+    others: Sequence[SubType] = (),
 ) -> pa.Table:
-    """`count` publishes, each delivered to one of the `consumers` of the topic's subscription and acknowledged alone.
+    """`count` publishes, each delivered to one of the `consumers` of each of the topic's subscriptions, and acknowledged alone, or by a
+    `cumulative` ack.
 
-    Of the messages, the share `holes` is acknowledged 200 messages later. The clients are simulated: they acknowledge what
-    a broker really sends them, and grant permits as client libraries do.
+    Subscriptions are of `type_` and of `others`. Of the messages, the share `holes` is acknowledged 200 messages later, and the share
+    `nacked` is first asked for again. With `messages`, each publish is a SEND of a batch of so many, which a first ACK acknowledges half.
+    The clients are simulated: they acknowledge what a broker really sends them, and grant permits as client libraries do.
     """
     dice = random.Random(7)
     content = bytes(PAYLOAD)
     log, brokers = _Log(), [Broker(number, NoEntries()) for number in range(PARTITIONS)]
     received: defaultdict[tuple[int, int], int] = defaultdict(int)
     late: defaultdict[int, list[tuple[int, MessageIdData]]] = defaultdict(list)
+    types = [type_, *others]
 
     def say(number: int, now: int, command: AnyCommand | Publish) -> None:
         broker = brokers[number % PARTITIONS]
         value = log.say(number, now, command)
         broker.apply(broker.offset + 1, now, topic(number), command, value)
 
-    for number in range(topics):
-        for consumer in range(consumers):
-            subscribe = Subscribe(
-                connection=f"c{consumer}", consumer_id=number, request_id=1, subscription="s", subType=type_,
-                initialPosition="Earliest", consumer_name=f"consumer-{consumer}",
+    def ack(number: int, now: int, consumer: int, position: MessageIdData) -> None:
+        ids = [position]
+        if messages > 1:
+            left = to_words((1 << messages) - (1 << messages // 2))
+            ids = [
+                MessageIdData(ledgerId=position.ledgerId, entryId=position.entryId, ack_set=left),
+                position,
+            ]
+        kind: Literal["Individual", "Cumulative"] = "Cumulative" if cumulative else "Individual"
+        for each in ids:
+            say(
+                number, now,
+                Ack(connection=f"c{consumer}", consumer_id=number, ack_type=kind, message_id=[each]),
             )  # fmt: skip
+
+    for number in range(topics):
+        if messages > 1:
+            say(number, START, Producer(connection="p", producer_id=number, request_id=1, producer_name=f"p{number}"))  # fmt: skip
+        for each in range(len(types) * consumers):
+            subscribe = Subscribe(
+                connection=f"c{each}", consumer_id=number, request_id=1, subscription="s" * (1 + each // consumers),
+                subType=types[each // consumers], initialPosition="Earliest", consumer_name=f"consumer-{each}",
+            )  # fmt: skip
+            if types[each // consumers] == "Exclusive" and each % consumers:
+                continue
             say(number, START, subscribe)
-            say(number, START, Flow(connection=f"c{consumer}", consumer_id=number, messagePermits=PERMITS))
+            say(number, START, Flow(connection=f"c{each}", consumer_id=number, messagePermits=PERMITS))
     for n in range(count):
         number, now = n % topics, START + n
         key = f"key-{dice.randrange(keys)}" if keys else None
-        say(number, now, Publish(producer=f"p{number}", sequence_id=n, payload_bytes=content, key=key))
+        command: AnyCommand | Publish = Publish(
+            producer=f"p{number}", sequence_id=n, payload_bytes=content, key=key
+        )
+        if messages > 1:
+            metadata = MessageMetadata(
+                f"p{number}", n * messages, now, partition_key=key, num_messages_in_batch=messages
+            )
+            command = Send(
+                connection="p", producer_id=number, sequence_id=n * messages, num_messages=messages, metadata=metadata,
+                highest_sequence_id=(n + 1) * messages - 1, payload_bytes=content,
+            )  # fmt: skip
+        say(number, now, command)
         acks = late[number][:1] if len(late[number]) > 200 * holes else []
         del late[number][: len(acks)]
-        for row in brokers[number % PARTITIONS].take():
-            if isinstance(row.effect, Message):
+        broker = brokers[number % PARTITIONS]
+        while rows := broker.take():
+            for row in rows:
+                if not isinstance(row.effect, Message):
+                    continue
                 consumer = int(row.effect.connection[1:])
-                received[number, consumer] += 1
-                if received[number, consumer] % (PERMITS // 2) == 0:
-                    say(
-                        number,
-                        now,
-                        Flow(connection=f"c{consumer}", consumer_id=number, messagePermits=PERMITS // 2),
+                before = received[number, consumer]
+                received[number, consumer] = after = before + row.effect.messages
+                if after // (PERMITS // 2) > before // (PERMITS // 2):
+                    flow = Flow(connection=f"c{consumer}", consumer_id=number, messagePermits=PERMITS // 2)
+                    say(number, now, flow)
+                position = MessageIdData(ledgerId=row.effect.ledger_id, entryId=row.effect.entry_id)
+                if nacked and not row.effect.redelivery_count and dice.random() < nacked:
+                    again = RedeliverUnacknowledgedMessages(
+                        connection=f"c{consumer}", consumer_id=number, message_ids=[position]
                     )
-                ack = consumer, MessageIdData(ledgerId=row.effect.ledger_id, entryId=row.effect.entry_id)
-                (late[number] if dice.random() < holes else acks).append(ack)
-        for consumer, position in acks:
-            say(
-                number, now,
-                Ack(connection=f"c{consumer}", consumer_id=number, ack_type="Individual", message_id=[position]),
-            )  # fmt: skip
+                    say(number, now, again)
+                    continue
+                (late[number] if dice.random() < holes else acks).append((consumer, position))
+            for each, position in acks:
+                ack(number, now, each, position)
+            acks = []
+        for each, position in acks:
+            ack(number, now, each, position)
     return log.table()
 
 

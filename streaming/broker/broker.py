@@ -5,7 +5,7 @@ file and no random number; time comes with the records. After every command it h
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, NamedTuple
 from weakref import proxy
 
@@ -90,6 +90,7 @@ from streaming.broker.persistent.delivery import (
     entry_state,
     explain_delivery,
 )
+from streaming.broker.persistent.delivery_run import Deliveries, DeliveryRun, RecordsOfRun, Stretch
 from streaming.broker.persistent.publish import deduplication_snapshots, producer_purge, publishing, send_run
 from streaming.broker.persistent.publish.deduplication_snapshots import DeduplicationSnapshots
 from streaming.broker.persistent.publish.producer_purge import AbsentProducer, AbsentProducers
@@ -171,7 +172,7 @@ class Broker:
     def _start(self, state: PartitionState, entries: EntryReader) -> None:
         self._state = state
         self._topics_of: Counter[str] | None = None  # by namespace; counted where there is a limit
-        self._run: PublishRun | None = None  # one that a record interrupts
+        self._run: PublishRun | DeliveryRun | None = None  # one that a record interrupts
         ctx = self._ctx = Context(entries)
         ctx.clock, ctx.offset, ctx.ordinal = state.clock, state.offset, state.ordinal
         ctx.config, ctx.namespaces, ctx.connections = state.config, state.namespaces, state.connections
@@ -233,6 +234,24 @@ class Broker:
         self._run = PublishRun(self._ctx, self._persistent, rows, run, receipts)
         self._run.fold(step)
         self._run = None
+
+    def deliver(
+        self,
+        run: DeliveryRun,
+        records: RecordsOfRun,
+        stretch: Stretch,
+        step: Callable[[int], object],
+    ) -> None:
+        """Fold the records of a stretch, as `apply` would, but faster. `step` must `apply` a record that needs it."""
+        self._run = run
+        run.fold(records, stretch, step)
+        self._run = None
+
+    def delivery_run(
+        self, publishes: Publishes, numbers: Sequence[int], receipts: Receipts, deliveries: Deliveries
+    ) -> DeliveryRun:
+        """A run for `deliver`. See `DeliveryRun`."""
+        return DeliveryRun(self._ctx, self._persistent, publishes, numbers, receipts, deliveries)
 
     def send(self, topic: str | None, sends: Sends, start: int) -> int:
         """Fold the SENDs from number `start` on, as `apply` would, but faster. Returns the number of the first that needs `apply`."""

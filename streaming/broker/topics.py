@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from schemas.commands import Ack, Decoded, Flow, Producer, Publish, Send
+from schemas.commands import Ack, Decoded, Flow, Producer, Publish, RedeliverUnacknowledgedMessages, Send
 from schemas.metrics import TopicMetrics
 from streaming.broker import periodic_checks
 from streaming.broker.admin import partitioned_topics
@@ -41,7 +41,7 @@ from streaming.broker.transactions.coordinator import TIMER
 
 T = TypeVar("T", bound=AbstractTopic)
 
-STEADY = frozenset({Publish, Send, Ack, Flow})
+STEADY = frozenset({Publish, Send, Ack, Flow, RedeliverUnacknowledgedMessages})
 """Commands after which a topic is still steady if it was."""
 
 
@@ -225,6 +225,10 @@ class PersistentTopics(Topics[PersistentTopic]):
         if self._ctx.freed:
             self._free_ledgers()
         return taken
+
+    def steady(self, name: str | None) -> SteadyTopic | None:
+        """The topic of that name, if it is in its usual state."""
+        return self._steady.get(name)  # type: ignore[arg-type]
 
     def open(self, name: str) -> None:
         """Create or load a topic, as a command on it does. Rounds of checks run on it from now on."""

@@ -26,8 +26,9 @@ from schemas.outputs import Rows
 from sinks.rows import SpooledRows, to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.entries import no_payloads
+from streaming.broker.persistent.delivery_run import Deliveries
 from streaming.broker.persistent.publish.publish_run import Receipts
-from streaming.fold.publishes import RECEIPTS, PublishColumns
+from streaming.fold.publishes import MESSAGES, RECEIPTS, PublishColumns
 from streaming.fold.reading import read
 from streaming.fold.recent_payloads import RecentPayloads
 from streaming.fold.record_fold import RecordFold, without_gc
@@ -91,7 +92,9 @@ class PartitionFold:
         self._spool = SpooledRows()
         self._publishes: PublishColumns | None = None
         self._receipts = Receipts([], [], [])
-        self._held: list[pa.Table] = []  # receipts of the piece at hand, but for those of runs
+        self._deliveries = Deliveries()
+        # Of the piece at hand, those that are not of runs.
+        self._held: dict[str, list[pa.Table]] = {RECEIPTS: [], MESSAGES: []}
         self._topics_before = frozenset(self._records.broker.topic_names() if measured else ())
         self._quarantined: Counter[str] = Counter()
         self._records.when_full(self._convert)
@@ -146,11 +149,11 @@ class PartitionFold:
         return found
 
     def _fold(self, records: Records, aside: Mapping[int, Refused]) -> None:
-        _, commands, self._publishes = read(self._records, records, aside)
-        self._receipts = Receipts([], [], [])
-        self._records.fold(records, commands, aside, self._publishes, self._receipts)
+        _, commands, self._publishes = read(self._records, records, aside, delivers=True)
+        self._receipts, self._deliveries = Receipts([], [], []), Deliveries()
+        self._records.fold(records, commands, aside, self._publishes, self._receipts, self._deliveries)
         self._convert()
-        self._convert_receipts()
+        self._convert_runs()
         self._publishes = None
 
     def _convert(self) -> None:
@@ -163,8 +166,10 @@ class PartitionFold:
                 self._not_converted(rows, error)
         if _QUARANTINED in tables:
             self._quarantined.update(tables[_QUARANTINED]["rule"].to_pylist())
-        if self._publishes is not None and RECEIPTS in tables:
-            self._held.append(tables.pop(RECEIPTS))
+        if (publishes := self._publishes) is not None:
+            for kind in (RECEIPTS, MESSAGES) if publishes.stretches else (RECEIPTS,):
+                if kind in tables:
+                    self._held[kind].append(tables.pop(kind))
         if tables:
             self._spool.append(tables)
 
@@ -173,17 +178,22 @@ class PartitionFold:
         that. The receipts of the piece at hand are in order only at its end."""
         self._convert()
         piece = None
-        if self._publishes is not None and (self._held or self._receipts.rows):
-            piece = self._publishes.receipts(self._records.partition, self._receipts, self._held)
+        held = self._held[RECEIPTS]
+        if self._publishes is not None and (held or self._receipts.rows):
+            piece = self._publishes.receipts(self._records.partition, self._receipts, held)
         return self._recent.find(topic, ledger_id, first, last, piece)
 
-    def _convert_receipts(self) -> None:
-        """The same for the receipts of a piece, of which runs give theirs by topic."""
-        held, self._held = self._held, []
-        if self._publishes is not None and (held or self._receipts.rows):
-            self._spool.append(
-                {RECEIPTS: self._publishes.receipts(self._records.partition, self._receipts, held)}
-            )
+    def _convert_runs(self) -> None:
+        """The same for the receipts and messages of a piece, of which runs give theirs by topic."""
+        partition, publishes, held = self._records.partition, self._publishes, self._held
+        self._held = {RECEIPTS: [], MESSAGES: []}
+        tables: dict[str, pa.Table] = {}
+        if publishes is not None and (held[RECEIPTS] or self._receipts.rows):
+            tables[RECEIPTS] = publishes.receipts(partition, self._receipts, held[RECEIPTS])
+        if publishes is not None and (held[MESSAGES] or self._deliveries.rows):
+            tables[MESSAGES] = publishes.messages(partition, self._deliveries, held[MESSAGES])
+        if tables:
+            self._spool.append(tables)
 
     def _not_converted(self, rows: Sequence[Row], error: Exception) -> NoReturn:
         for row in rows:

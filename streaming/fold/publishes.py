@@ -1,5 +1,6 @@
 """Plain publishes as columns, for `Broker.publish`, and its receipts as a table."""
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import compress, islice
 from operator import attrgetter
@@ -11,20 +12,34 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.commands import Decoded, MessageMetadata, Publish, Send
-from schemas.effects import KINDS, SendReceipt
+from schemas.commands import (
+    Ack,
+    Decoded,
+    Flow,
+    MessageMetadata,
+    Publish,
+    RedeliverUnacknowledgedMessages,
+    Send,
+)
+from schemas.effects import KINDS, Message, SendReceipt
 from schemas.outputs import SCHEMAS
+from streaming.broker.persistent.delivery_run import Deliveries, Stretch, To
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, RowsOfTopic, Run
 from streaming.broker.persistent.publish.publishing import DUPLICATE
 from streaming.broker.producer.message_size import HEADER
 from streaming.fold.plain_layout import PlainPublishes
 
-RECEIPTS = KINDS[SendReceipt]
+RECEIPTS, MESSAGES = KINDS[SendReceipt], KINDS[Message]
 
 _SHORTEST = 8
 """A run of fewer records costs more to set up than it saves."""
 
-_SCHEMA = SCHEMAS[RECEIPTS]
+_SHARE = 20
+"""One in so many records of a stretch is a plain publish, and one is something else, or more are. Else nothing is gained, or publish runs are
+faster."""
+
+_SCHEMA, _MESSAGE = SCHEMAS[RECEIPTS], SCHEMAS[MESSAGES]
+_COLUMN_OF_TO = {"epoch": "consumer_epoch"}
 _OF_AN_ENTRY = {"size", "publish_time", "partition_key", "payload", "messages", "metadata"}
 _encode = msgspec.msgpack.Encoder().encode
 _HEADS = tuple(
@@ -38,21 +53,41 @@ T = TypeVar("T")
 
 
 class PublishColumns(NamedTuple):
-    """The plain publishes among some records that follow each other. `records`: which records they are. `senders`: a number for the
-    sender of each. `columns`: of their receipts, what doesn't depend on the fold."""
+    """The plain publishes among some records that follow each other, perhaps with other commands on their topics between them. `records`: which records
+    they are. `senders`: a number for the sender of each. `columns`: of their receipts, what doesn't depend on the fold. `stretches`: of these
+    records and those between them, what is worth a delivery run."""
 
     records: list[int]
     rows: Publishes
     senders: _Integers
     columns: dict[str, pa.Array]
+    stretches: list[Stretch]
 
-    def runs(self) -> Iterator[Run]:
-        """The rows, each run of records without a gap."""
-        starts, stops = _runs(np.array(self.records))
+    def runs(self) -> Iterator[Run | Stretch]:
+        """The rows in the order of their records: each run of publishes without a gap, and each stretch."""
+        following = 0
+        for each in self.stretches:
+            if each.row > following:
+                yield from self._publish_runs(following, each.row)
+            yield each
+            following = bisect_left(self.records, each.stop)
+        if following < len(self.records):
+            yield from self._publish_runs(following, len(self.records))
+
+    def _publish_runs(self, first: int, last: int) -> Iterator[Run]:
+        """The runs of the rows from `first` to before `last`."""
+        starts, stops = _runs(np.array(self.records[first:last]))
+        long = stops - starts >= _SHORTEST
+        starts, stops = starts[long], stops[long]
+        if not len(starts):
+            return
         runs = np.repeat(np.arange(len(starts)), stops - starts)
-        topics = _codes(self.columns["topic"])
-        rows = np.argsort(_small(runs * (int(topics.max()) + 1) + topics), kind="stable")
-        runs, topics, senders = runs[rows], topics[rows], self.senders[rows]
+        own = np.concatenate([np.arange(*each) for each in zip(starts, stops, strict=True)]) + first
+        starts, stops = starts + first, stops + first
+        topics = _codes(self.columns["topic"])[own]
+        order = np.argsort(_small(runs * (int(topics.max()) + 1) + topics), kind="stable")
+        rows = own[order]
+        runs, topics, senders = runs[order], topics[order], self.senders[rows]
         clocks, ids, sizes = (
             self.columns[name].to_numpy()[rows] for name in ("clock", "sequence_id", "size")
         )
@@ -72,6 +107,35 @@ class PublishColumns(NamedTuple):
         topics_of = np.bincount(runs[firsts]).tolist()
         for start, stop, count in zip(starts.tolist(), stops.tolist(), topics_of, strict=True):
             yield Run(start, stop, list(islice(by_topic, count)))
+
+    def messages(self, partition: int, deliveries: Deliveries, others: Sequence[pa.Table]) -> pa.Table:
+        """`deliveries` and `others`, which have those of other records, as one table of MESSAGE by offset and ordinal."""
+        if not (count := len(deliveries.rows)):
+            return pa.concat_tables(others)
+        rows, numbers = pa.array(deliveries.rows, pa.int64()), pa.array(deliveries.numbers, pa.int64())
+        columns: dict[str, pa.Array] = {
+            name: self.columns[name].take(rows) for name in ("offset", "clock", "topic", "size")
+        }
+        to = zip(To._fields, zip(*deliveries.to, strict=True), strict=True)
+        columns |= {
+            name: pa.array(each, _MESSAGE.field(name).type).take(numbers)
+            for name, each in ((_COLUMN_OF_TO.get(name, name), each) for name, each in to)
+        }
+        columns |= {
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+            "ordinal": pa.array(deliveries.ordinals, pa.int32()),
+            "ledger_id": pa.array(deliveries.ledgers, pa.int64()),
+            "entry_id": pa.array(deliveries.entries, pa.int64()),
+            "messages": pa.repeat(pa.scalar(1, pa.int32()), count),
+            "redelivery_count": pa.repeat(pa.scalar(0, pa.int32()), count),
+        }
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(count, field.type)
+            for field in _MESSAGE
+        ]
+        table = pa.concat_tables([pa.Table.from_arrays(arrays, schema=_MESSAGE), *others])
+        keys = table["ordinal"].to_numpy(), table["offset"].to_numpy()
+        return table.take(np.lexsort(keys))
 
     def receipts(self, partition: int, receipts: Receipts, others: Sequence[pa.Table]) -> pa.Table:
         """`receipts` and `others`, which have those of other records by offset, as one table of SEND_RECEIPT by offset."""
@@ -109,10 +173,11 @@ def publish_columns(
     topics: Sequence[str | None],
     commands: Sequence[Decoded],
     clock: int,
+    others: Sequence[int] = (),
 ) -> PublishColumns | None:
     """The plain publishes among records with rising offsets and plausible timestamps (ms), if they are worth it.
 
-    `clock` (ms): the partition's clock before them.
+    `clock` (ms): the partition's clock before them. `others`: see `within_stretches`, if such records may be folded together with them.
     """
     records = [
         row
@@ -123,7 +188,7 @@ def publish_columns(
         and each.deliver_at_time is None
         and not each.rest
     ]
-    records = _in_runs(records)
+    records, stretches = _worth_it(records, others)
     if not records:
         return None
     own: list[Any] = [commands[row] for row in records]
@@ -143,7 +208,7 @@ def publish_columns(
         producers,
     )  # fmt: skip
     columns = _columns(rows, producer_name=names, payload=payloads)
-    return PublishColumns(records, rows, _codes(names), columns)
+    return PublishColumns(records, rows, _codes(names), columns, stretches)
 
 
 def plain_columns(
@@ -152,9 +217,10 @@ def plain_columns(
     topics: Sequence[str | None],
     publishes: PlainPublishes,
     clock: int,
+    others: Sequence[int] = (),
 ) -> PublishColumns | None:
     """`publish_columns` of publishes that were read by column."""
-    records = _in_runs(publishes.rows.tolist())
+    records, stretches = _worth_it(publishes.rows.tolist(), others)
     if not records:
         return None
     _, names, producers, ids, payloads = publishes
@@ -179,7 +245,7 @@ def plain_columns(
         "partition_key": pa.nulls(len(records), pa.string()),
         "payload": payloads,
     }
-    return PublishColumns(records, rows, producers, _columns(rows, **known))
+    return PublishColumns(records, rows, producers, _columns(rows, **known), stretches)
 
 
 def _columns(rows: Publishes, **known: pa.Array) -> dict[str, pa.Array]:
@@ -202,6 +268,7 @@ def send_columns(
     topics: Sequence[str | None],
     commands: Sequence[Decoded],
     clock: int,
+    others: Sequence[int] = (),
 ) -> PublishColumns | None:
     """The plain SENDs, as `publish_columns` has the short form. Their metadata may also have the size before compression."""
     records = [
@@ -216,8 +283,10 @@ def send_columns(
         and not each.fails
     ]
     sends: Sequence[Any] = commands
-    encoded = {row: _encode(sends[row].metadata) for row in _in_runs(records)}
-    records = _in_runs([row for row, each in encoded.items() if _is_plain(sends[row].metadata, each)])
+    encoded = {row: _encode(sends[row].metadata) for row in _worth_it(records, others)[0]}
+    records, stretches = _worth_it(
+        [row for row, each in encoded.items() if _is_plain(sends[row].metadata, each)], others
+    )
     if not records:
         return None
     own = [sends[row] for row in records]
@@ -243,7 +312,7 @@ def send_columns(
         "producer_id": pa.array(producer_ids, pa.int64()),
         "metadata": pa.array([encoded[row] for row in records], pa.binary()),
     }
-    return PublishColumns(records, rows, _numbered(rows.senders), columns)
+    return PublishColumns(records, rows, _numbered(rows.senders), columns, stretches)
 
 
 def _numbered(values: Sequence[Hashable]) -> _Integers:
@@ -277,6 +346,35 @@ def _runs(records: _Integers) -> tuple[_Integers, _Integers]:
     """Where consecutive numbers start and stop."""
     breaks = np.flatnonzero(np.diff(records) != 1) + 1
     return np.append(0, breaks), np.append(breaks, len(records))
+
+
+_WITHIN = frozenset({Ack, Flow, RedeliverUnacknowledgedMessages, Publish, Send})
+"""What may be between the plain publishes of a stretch: commands that concern nothing but their topic."""
+
+
+def within_stretches(commands: Sequence[Decoded | None]) -> list[int]:
+    """The records that may be in stretches."""
+    return [row for row, each in enumerate(commands) if type(each) in _WITHIN]
+
+
+def _worth_it(records: list[int], others: Sequence[int]) -> tuple[list[int], list[Stretch]]:
+    """The publishes that follow each other and are not too few, and the stretches of them and `others`."""
+    if not records or not others:
+        return _in_runs(records), []
+    publishes = np.array(records)
+    both = np.union1d(publishes, others)
+    starts, stops = _runs(both)
+    firsts, lasts = both[starts], both[stops - 1] + 1
+    begins, ends = np.searchsorted(publishes, firsts), np.searchsorted(publishes, lasts)
+    length, own = stops - starts, ends - begins
+    is_stretch = (length >= _SHORTEST) & (np.minimum(own, length - own) * _SHARE >= length)
+    within = np.repeat(is_stretch, own)
+    within[~within] = np.isin(publishes[~within], _in_runs(publishes[~within].tolist()))
+    publishes = publishes[within]
+    firsts, lasts = firsts[is_stretch], lasts[is_stretch]
+    rows = np.searchsorted(publishes, firsts)
+    columns = (firsts.tolist(), lasts.tolist(), rows.tolist())
+    return publishes.tolist(), [Stretch(*each) for each in zip(*columns, strict=True)]
 
 
 def _in_runs(records: list[int]) -> list[int]:

@@ -14,7 +14,13 @@ import pyarrow.compute as pc
 from schemas.commands import Decoded, Refused
 from schemas.units import LATEST_TIME
 from streaming.fold.plain_layout import PlainPublishes, plain_publishes
-from streaming.fold.publishes import PublishColumns, plain_columns, publish_columns, send_columns
+from streaming.fold.publishes import (
+    PublishColumns,
+    plain_columns,
+    publish_columns,
+    send_columns,
+    within_stretches,
+)
 from streaming.fold.record_fold import RecordFold
 from streaming.fold.records import Records
 from streaming.quality.gate import passes
@@ -29,11 +35,15 @@ class ReadRecords(NamedTuple):
     columns: PublishColumns | None
 
 
-def read(fold: RecordFold, records: Records, aside: Mapping[int, Refused]) -> ReadRecords:
-    """Read records for a fold. `aside`: why some are quarantined unread, by offset. Raises `FoldError`."""
+def read(
+    fold: RecordFold, records: Records, aside: Mapping[int, Refused], *, delivers: bool = False
+) -> ReadRecords:
+    """Read records for a fold. `aside`: why some are quarantined unread, by offset. `delivers`: ACKs and FLOWs may be folded together with
+    publishes. Raises `FoldError`."""
     plain = _plain_publishes(fold, records, aside)
     commands = _commands(fold, records, plain, aside)
-    return ReadRecords(records, commands, _columns(fold, records, commands, plain, aside))
+    others = within_stretches(commands) if delivers else []
+    return ReadRecords(records, commands, _columns(fold, records, commands, plain, aside, others))
 
 
 def _plain_publishes(
@@ -65,6 +75,7 @@ def _columns(
     commands: Sequence[Decoded | None],
     plain: PlainPublishes | None,
     aside: Mapping[int, Refused],
+    others: Sequence[int],
 ) -> PublishColumns | None:
     offsets, last = records.offsets, fold.last
     if (
@@ -77,6 +88,7 @@ def _columns(
     coordinates = offsets, records.timestamps, records.topics
     clock = fold.broker.clock
     if plain is not None:
-        return plain_columns(*coordinates, plain, clock)
+        return plain_columns(*coordinates, plain, clock, others)
     decoded: Any = commands
-    return publish_columns(*coordinates, decoded, clock) or send_columns(*coordinates, decoded, clock)
+    found = publish_columns(*coordinates, decoded, clock, others)
+    return found or send_columns(*coordinates, decoded, clock, others)

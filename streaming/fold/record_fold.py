@@ -24,6 +24,7 @@ from schemas.units import LATEST_TIME
 from streaming.broker.broker import Broker, topic_set_aside
 from streaming.broker.entries import PayloadsOf
 from streaming.broker.errors import StateVersionError
+from streaming.broker.persistent.delivery_run import Deliveries, RecordsOfRun, Stretch
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.records import BrokerType, FoldError, OffsetError, Records, SetAside, StateRow, Store
 from streaming.quality.gate import Judge, judge
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 200
 _NO_TIME = 0
+_NO_RECORD = -1
 _DECODING = "decoding and checking it"
 
 
@@ -214,18 +216,35 @@ class RecordFold:
         aside: Mapping[int, Refused],
         columns: PublishColumns | None,
         receipts: Receipts,
+        deliveries: Deliveries | None = None,
     ) -> None:
-        """Folds some records: runs of plain publishes or SENDs, which are in `columns`, by `Broker.publish`, which adds to
-        `receipts`, and all others one by one."""
+        """Folds some records: runs of plain publishes or SENDs, which are in `columns`, by `Broker.publish`, and stretches with ACKs and
+        FLOWs by `Broker.deliver`, which add to `receipts` and `deliveries`, and all others one by one. `deliveries` None: there are no
+        stretches."""
         one, done = self.carry_out(records, commands, aside), 0
         if columns is not None:
+            around = RecordsOfRun(
+                records.offsets, records.timestamps, records.topics, commands, [*columns.records, _NO_RECORD]
+            )
+            delivering = None
             for run in columns.runs():
-                first = columns.records[run.start]
+                stretch = isinstance(run, Stretch)
+                first = run.start if stretch else columns.records[run.start]
                 for record in range(done, first):
                     one(record)
                 done = first + run.stop - run.start
                 try:
-                    self.broker.publish(columns.rows, run, lambda row: one(columns.records[row]), receipts)
+                    if isinstance(run, Stretch):
+                        assert deliveries is not None
+                        if delivering is None:
+                            delivering = self.broker.delivery_run(
+                                columns.rows, columns.senders.tolist(), receipts, deliveries
+                            )
+                        self.broker.deliver(delivering, around, run, one)
+                    else:
+                        self.broker.publish(
+                            columns.rows, run, lambda row: one(columns.records[row]), receipts
+                        )
                 except Exception as error:
                     self.failed("carrying out publishes", error)
                 self.last = records.offsets[done - 1]

@@ -8,6 +8,7 @@ import msgspec
 from schemas.commands import Decoded, MessageMetadata, Publish, Refused
 from schemas.effects import Effect, Expired, Quarantined, Row, SendReceipt, Tick
 from schemas.entries import EntryReader
+from streaming.broker.persistent.delivery_run import Stretch
 from streaming.broker.persistent.publish.publish_run import Run
 
 
@@ -79,6 +80,13 @@ class FakeBroker:
         state[0] += 1
         state[1] += len(payload)
         return None
+
+    def delivery_run(self, *_: object) -> None:
+        """It delivers nothing."""
+
+    def deliver(self, run: None, records: object, stretch: Stretch, step: Callable[[int], object]) -> None:
+        for record in range(stretch.start, stretch.stop):
+            step(record)
 
     def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
         for row in range(run.start, run.stop):

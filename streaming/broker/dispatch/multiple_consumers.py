@@ -208,7 +208,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             if position not in consumer.pending:  # a client may list an id twice
                 continue
             freed += self._unacked(sub, consumer, position)
-            self._release(sub, consumer, position)
+            self.release(sub, consumer, position)
             if position > mark_delete:
                 self.counts[position] = self.counts.get(position, 0) + 1
                 reads = True
@@ -233,7 +233,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         most, self.pending_read = self.pending_read, 0
         if (
             self.sends_at_once
-            and self._nothing_waits(sub)
+            and self.nothing_waits(sub)
             and goes_out_at_once(sub, position, entry)
             and self._send_at_once(sub, position, entry)
         ):
@@ -243,7 +243,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self._deal_out(sub, positions, from_replay=False)
         self.dispatch(sub)
 
-    def _nothing_waits(self, sub: SubscriptionContext) -> bool:
+    def nothing_waits(self, sub: SubscriptionContext) -> bool:
         """Whether a dispatch has nothing to do but to read new entries."""
         return not (
             self.replay.length
@@ -251,7 +251,8 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             or self.blocked
             or sub.subscription.broker_blocked
             or self.passed_from is not None
-            or self.due() >= 0
+            or self.rescheduled
+            or self.delayed.timer >= 0
         )
 
     def _send_at_once(self, sub: SubscriptionContext, position: Position, entry: Entry) -> bool:
@@ -346,7 +347,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
                 return other
         return None
 
-    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
+    def release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
         """Remove an entry from the pending acks."""
         del consumer.pending[position]
 
@@ -380,7 +381,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
             self._acknowledged_unowned()
             return None
         freed = self._unacked(sub, owner, position)
-        self._release(sub, owner, position)
+        self.release(sub, owner, position)
         stays_blocked = (
             sub.ctx.config.unblocksConsumerOneAckLate and 0 < sub.consumer_limit < 2 * owner.unacked
         )
@@ -443,7 +444,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         self._add_unacked(sub, -messages)
         if owner is None or not whole:
             return None
-        self._release(sub, owner, position)
+        self.release(sub, owner, position)
         return owner
 
     def redeliver_aborted(self, sub: SubscriptionContext, positions: list[Position]) -> None:
@@ -520,7 +521,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
                 owners.append(consumer)
             for position in gone:
                 freed = consumer.pending[position]
-                self._release(sub, consumer, position)
+                self.release(sub, consumer, position)
                 if uncounts:
                     consumer.unacked -= freed
                     self.total_unacked -= freed
@@ -742,7 +743,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         (readMoreEntries), with or without permits. Later versions: until a skip, an expiry or an eviction, see
         `mark_delete_moved`. The trimming of a reader's ledger is none.
         """
-        if self._waits_for_entries(sub):
+        if self.waits_for_entries(sub):
             return
         if self._looks_for_passed(sub) and not self._pauses(sub):
             self._forget_passed(sub)
@@ -753,7 +754,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if (due := self.due()) >= 0:
             sub.wake(due)
 
-    def _waits_for_entries(self, sub: SubscriptionContext) -> bool:
+    def waits_for_entries(self, sub: SubscriptionContext) -> bool:
         """Whether a read waits, and a dispatch would have nothing to do."""
         return (
             self.pending_read > 0

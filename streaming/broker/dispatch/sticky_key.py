@@ -24,7 +24,7 @@ The data
 
 In order
     A round (`_round`) takes from the replay set what can be sent now (`_select`). If there is nothing, it *looks ahead*:
-    it reads new entries, unless too many wait already (`_look_ahead`). `deal` gives each entry to the consumer of its
+    it reads new entries, unless too many wait already (`look_ahead`). `deal` gives each entry to the consumer of its
     hash if that has room, the hash does not drain, and no earlier entry of the hash waits. Otherwise the entry goes to
     the replay set with its hash.
 
@@ -278,7 +278,8 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
 
     # -- entries that aren't pending any more ---------------------------------------------------------------------
 
-    def _release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
+    def release(self, sub: SubscriptionContext, consumer: Consumer, position: Position) -> None:
+        """Also forget its hash, which may have drained."""
         if 0 < sub.policies.maxUnackedMessagesPerConsumer <= consumer.unacked:
             self.stuck = False
         hash_ = consumer.hashes.pop(position, None)
@@ -288,7 +289,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 self._forget_outdated()
             if self.draining.hashes and self.draining.reduce(consumer.handle, hash_):
                 self._read_soon(sub)
-        super()._release(sub, consumer, position)
+        super().release(sub, consumer, position)
 
     def _read_soon(self, sub: SubscriptionContext) -> None:
         """Schedule one dispatch a little later, however many events ask for it."""
@@ -334,7 +335,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         """Dispatch at once if hashes are due to be unblocked, else only what the acks allow. In 4.0, acks that move the mark-delete
         position schedule a dispatch, too; later versions tell the dispatcher of the broker's own moves instead."""
         tells = not sub.ctx.config.removePendingAcksOnMarkDeleteMove
-        if tells and mark_delete_moved and not self._waits_for_entries(sub):
+        if tells and mark_delete_moved and not self.waits_for_entries(sub):
             self._read_soon(sub)
         super().after_acks(sub, owners, mark_delete_moved=mark_delete_moved)
         if 0 <= self.unblocks_at <= sub.ctx.clock:
@@ -522,11 +523,11 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 yield draining_hash(consumer.name, len(drain), hash_, owner, left, waiting)
 
     def _replay_queue(self, sub: SubscriptionContext) -> tuple[bool, str]:
-        room = self._look_ahead(sub) - len(self.replay)
+        room = self.look_ahead(sub) - len(self.replay)
         text = f"{counted(len(self.replay), 'entry', 'wait')} for the consumer of the key, from {self.replay.first(1)[0]} on"
         if room <= 0:
             return True, f"{text}: so many that no new ones are read"
-        return False, f"{text}; new ones are read until {self._look_ahead(sub)} wait"
+        return False, f"{text}; new ones are read until {self.look_ahead(sub)} wait"
 
     def deals_chunks(self, config: ServiceConfiguration) -> bool:
         """See `Dispatcher`."""
@@ -588,17 +589,17 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             self.stuck = True
         if self.blocked or sub.subscription.broker_blocked or self.pending_read:
             return False  # quirk: entries that a look-ahead skipped wait for the next dispatch
-        room = self._look_ahead(sub) - self.replay.length
-        if room <= 0 or not self._anyone(sub):
+        room = self.look_ahead(sub) - self.replay.length
+        if room <= 0 or not self.anyone(sub):
             return skip
         return self._read_new(sub, min(wanted, room))
 
     def _wait(self, sub: SubscriptionContext, wanted: int) -> None:
         self.stuck = True  # there is nothing to replay
-        if self._anyone(sub):
-            super()._wait(sub, min(wanted, self._look_ahead(sub)))
+        if self.anyone(sub):
+            super()._wait(sub, min(wanted, self.look_ahead(sub)))
 
-    def _look_ahead(self, sub: SubscriptionContext) -> int:
+    def look_ahead(self, sub: SubscriptionContext) -> int:
         """How many positions to replay stop the reading of new entries (docs/rules/key-shared.md §10)."""
         config = sub.ctx.config
         of_all = config.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(sub.consumers)
@@ -614,7 +615,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         ]
         return min((limit for limit in limits if limit > 0), default=maxsize)
 
-    def _anyone(self, sub: SubscriptionContext) -> bool:
+    def anyone(self, sub: SubscriptionContext) -> bool:
         """Whether any consumer can take new entries."""
         limit = sub.consumer_limit
         for consumer in sub.consumers:  # the first one usually can
@@ -663,8 +664,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
         for consumer, run in receivers:
             self.send(sub, consumer, run)
             for position, _ in run:
-                self._note_hash(consumer, position, slots[position])
-        self._forget_outdated()
+                self.note_hash(consumer, position, slots[position])
         if len(left) < len(found):
             # filtered and partly acked entries took less room than estimated: a consumer may still have some
             if self.stuck and 0 in budgets.values():
@@ -672,7 +672,7 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
                 self.stuck = not any(
                     budgets[consumer.handle] <= 0 and budget(consumer, limit) > 0 for consumer, _ in receivers
                 )
-        elif self._look_ahead(sub) > self.replay.length and self._looks_ahead(sub):
+        elif self.look_ahead(sub) > self.replay.length and self._looks_ahead(sub):
             self.skip_replay = any(
                 budgets[consumer.handle] > 0
                 and (consumer.handle not in seen or (consumer.handle in blocked_by_hash and not from_replay))
@@ -680,13 +680,15 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             )
         return left
 
-    def _nothing_waits(self, sub: SubscriptionContext) -> bool:
+    def nothing_waits(self, sub: SubscriptionContext) -> bool:
+        """Also, no hash holds an entry back."""
         return (
-            super()._nothing_waits(sub)
+            super().nothing_waits(sub)
             and not self.held
             and not self.hashes
             and not self.draining.hashes
             and not self.skip_replay
+            and self.unblocks_at < 0
         )
 
     def _send_at_once(self, sub: SubscriptionContext, position: Position, entry: Entry) -> bool:
@@ -701,16 +703,16 @@ class StickyKeyMultipleConsumers(MultipleConsumers, tag="sticky", dict=True):
             return False
         self.stuck = True  # there is nothing to replay
         self._deliver_at_once(sub, consumer, position, entry)
-        self._note_hash(consumer, position, slot)
-        self._forget_outdated()
+        self.note_hash(consumer, position, slot)
         return True
 
-    def _note_hash(self, consumer: Consumer, position: Position, slot: int) -> None:
+    def note_hash(self, consumer: Consumer, position: Position, slot: int) -> None:
         """Note the hash of an entry that was sent, if it is pending."""
         if position in consumer.pending:
             consumer.hashes[position] = slot
             if self._index is not None:
                 self._index.add(consumer.handle, slot)
+                self._forget_outdated()
 
     def _looks_ahead(self, sub: SubscriptionContext) -> bool:
         """Whether the next round may look ahead, see `keySharedLooksAheadAtEnd`."""

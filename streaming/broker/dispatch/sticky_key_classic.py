@@ -91,7 +91,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
             return True
         self._choose(sub)
         self.__dict__.pop("_older", None)
-        reads_on = reads_on or self._anyone(sub)
+        reads_on = reads_on or self.anyone(sub)
         self.joined = [entry for entry in self.joined if entry[0] != consumer.handle]
         if len(sub.consumers) == 1:
             self.joined.clear()
@@ -107,7 +107,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     def _reads_ahead(self, sub: SubscriptionContext) -> bool:
         unread = sub.cursor.read_position <= sub.ledger.last_confirmed
-        return unread and not self.pending_read and not self.blocked and self._anyone(sub)
+        return unread and not self.pending_read and not self.blocked and self.anyone(sub)
 
     def after_seek(self, sub: SubscriptionContext) -> None:
         """Remove all consumers. The seek decides where the next one reads."""
@@ -176,9 +176,9 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
 
     # -- dispatch -------------------------------------------------------------------------------------------------
 
-    def _waits_for_entries(self, sub: SubscriptionContext) -> bool:
+    def waits_for_entries(self, sub: SubscriptionContext) -> bool:
         """As for Shared, but a round also ends being stuck."""
-        return not self.skips_replays and super()._waits_for_entries(sub)
+        return not self.skips_replays and super().waits_for_entries(sub)
 
     def _forget_passed(self, sub: SubscriptionContext) -> list[Consumer]:
         """Before 4.0, entries that the broker moved the mark-delete past stay pending."""
@@ -197,7 +197,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         if taken := self._replays(sub, wanted):
             positions = self._unacked_replays(sub, taken)
             return not positions or self._deal_out(sub, positions, from_replay=True)
-        if self.blocked or sub.subscription.broker_blocked or self.pending_read or not self._anyone(sub):
+        if self.blocked or sub.subscription.broker_blocked or self.pending_read or not self.anyone(sub):
             return False
         wanted = min(wanted, self._most_waiting(sub) - len(self.replay))
         if wanted <= 0:
@@ -237,7 +237,7 @@ class ClassicStickyKeyMultipleConsumers(StickyKeyMultipleConsumers, tag="sticky-
         """Remove entries up to and including `position` from the replay set, with their hashes."""
         self.forget(self.replay.take_to(position))
 
-    def _anyone(self, sub: SubscriptionContext) -> bool:
+    def anyone(self, sub: SubscriptionContext) -> bool:
         """Whether any consumer can take new entries: one that joined recently gets them only from the replay set."""
         if self.out_of_order or not sub.ctx.config.keySharedPassesEntriesThatWait:
             return True

@@ -20,7 +20,7 @@ The data
 
 In order
     `acknowledge` takes one entry of a command: it sets a bit, or moves the mark-delete position if the entry is the
-    next one, and then past the run of acked entries behind it (`_advance`). `collapse` comes once after the last entry
+    next one, and then past the run of acked entries behind it (`advance`). `collapse` comes once after the last entry
     of a command, since the first unacked entry may be in a later ledger. A cumulative ack is a `move`.
 
     Entries 1:0 to 1:4, all delivered, acked one by one::
@@ -246,7 +246,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
             raise CursorError(f"{position} is before the mark-delete position {self.mark_delete}")
         before = self.mark_delete
         self.consumed += self.live(ledger, before, position)
-        self._advance(ledger, position)
+        self.advance(ledger, position)
         if self.durable:
             self.forget_batches(ledger, before)
         if properties is not None:
@@ -262,7 +262,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         following = ledger.next_ledger(last.ledger)
         return here is None or position.ledger != following or self.mark_delete.entry + 1 < here.entries
 
-    def _advance(self, ledger: ManagedLedger, position: Position) -> None:
+    def advance(self, ledger: ManagedLedger, position: Position) -> None:
         """Move the mark-delete, and past acked entries that follow. The caller updates the counter and the batches."""
         acked = self.acked
         if acked.ledgers:
@@ -317,7 +317,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         """Ack an entry of the backlog. See `acknowledge`."""
         self.consumed += 1
         if position.entry == self.mark_delete.entry + 1 and position.ledger == self.mark_delete.ledger:
-            self._advance(ledger, position)
+            self.advance(ledger, position)
         else:
             self.acked.add(position)
 

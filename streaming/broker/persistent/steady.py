@@ -5,7 +5,7 @@ The problem
     fault, no limit, nothing pending, its producers and consumers known. Each of them pays for finding that out again.
 
 The idea
-    A `SteadyTopic` is what has been found out. It keeps what does not change while only publishes, acks and permits come:
+    A `SteadyTopic` is what has been found out. It keeps what does not change while only publishes, acks, permits and requests for redelivery come:
     the policies, the producers, the consumers' subscriptions, and up to where the open ledger and the deduplication
     counter may go without a rollover or a snapshot. It changes the topic's own state, so that whoever looks at the topic
     sees what `commands` would have left.
@@ -13,59 +13,85 @@ The idea
 Invariants
     * Rows and state are those of `commands` (``tests/broker/test_steady.py``). A command that may come to anything else
       is left to it: then `publish`, `send` and `acknowledge` return False and have changed nothing.
-    * `PersistentTopics` forgets a steady topic when anything but a publish, an ack or a FLOW touches it, and all of them when a
-      timer or a check runs.
+    * What dispatchers do for it is in lanes (`streaming.broker.dispatch.lanes`), if they have one.
+    * `PersistentTopics` forgets a steady topic when anything but a publish, an ack, a FLOW or a request for redelivery touches it, and
+      all of them when a timer or a check runs.
 """
 
-from schemas.commands import Ack, MessageMetadata, Publish, Send
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from schemas.commands import Ack, MessageIdData, MessageMetadata, Publish, Send
 from schemas.effects import AckResponse, SendReceipt
 from schemas.entries import Entry
 from streaming.broker.context import Context
-from streaming.broker.ledger.cursor_writes import begin_write, end_write
+from streaming.broker.dispatch.lanes import Lane, lane_of
+from streaming.broker.dispatch.types import AnyDispatcher
+from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import MEGABYTE
 from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.publish.publish_run import plain_until
+from streaming.broker.persistent.subscription import PersistentSubscription
 from streaming.broker.persistent.topic import PersistentTopic
-from streaming.broker.position import Position, from_tuple, from_wire
+from streaming.broker.position import Position, from_tuple
 from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size, varint
 from streaming.broker.producer.producer import Producer
 from streaming.broker.rates.rate import ProducerCounters
-from streaming.broker.subscription.consumer import Consumer
+from streaming.broker.subscription.consumer import Consumer, Handle
 from streaming.broker.subscription.context import SubscriptionContext
+from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 from streaming.broker.topic.publish_requests import too_many_messages
 
 KnownProducer = tuple[Producer, ProducerCounters, int]
 """A producer, its counters, and what its name adds to the size of an entry without a key (bytes)."""
 
 
+class SteadySubscription(NamedTuple):
+    """A subscription with consumers. `lane`: None, if its dispatcher must be asked about everything."""
+
+    sub: SubscriptionContext
+    subscription: PersistentSubscription
+    dispatcher: AnyDispatcher
+    lane: Lane | None
+
+    @classmethod
+    def of(cls, sub: SubscriptionContext, subscription: PersistentSubscription) -> "SteadySubscription":
+        """That of a subscription which has had a consumer."""
+        dispatcher = subscription.dispatcher
+        assert dispatcher is not None  # the first consumer created it
+        return cls(sub, subscription, dispatcher, lane_of(sub, dispatcher))
+
+
 class SteadyTopic:
     """A topic in its usual state. Ask for it with `steady_topic`."""
 
     __slots__ = (
-        "_config", "_ctx", "_enabled", "_largest", "_most_entries", "_most_size", "_policies", "_policies_epoch", "_senders", "_snapshot_at",
-        "_subscriptions", "_topic", "_until", "_waiting",
+        "_acknowledging", "_config", "_ctx", "_enabled", "_largest", "_most_entries", "_most_size", "_policies_epoch", "_senders", "_snapshot_at",
+        "rate", "topic", "until", "waiting",
     )  # fmt: skip
 
     def __init__(self, ctx: Context, topic: PersistentTopic, until: int) -> None:
         """`until`: see `plain_until`."""
         config = self._config = ctx.config
-        self._ctx, self._topic, self._until = ctx, topic, until
-        self._policies, self._policies_epoch = ctx.policies_of(topic), ctx.policies_epoch
+        self._ctx, self.topic, self.until = ctx, topic, until
+        self._policies_epoch = ctx.policies_epoch
+        self.rate = ctx.policies_of(topic).persistence.managedLedgerMaxMarkDeleteRate
         self._largest = config.maxMessageSize
         self._most_entries = config.managedLedgerMaxEntriesPerLedger - 1
         self._most_size = config.managedLedgerMaxSizePerLedgerMbytes * MEGABYTE
         self._enabled = topic.dedup.status == "Enabled"
         self._snapshot_at = config.brokerDeduplicationEntriesInterval - 1
         self._senders: dict[str, KnownProducer] = {}
-        self._subscriptions = {each.name: topic.context_of(ctx, each) for each in topic.connected}
-        self._waiting = [
-            (each.dispatcher, self._subscriptions[each.name])
+        self.waiting = [
+            SteadySubscription.of(topic.context_of(ctx, each), each)
             for each in topic.connected
             if each.dispatcher is not None
         ]
+        self._acknowledging: dict[Handle, tuple[SteadySubscription, Consumer]] = {}
 
-    def _is_as_it_was(self) -> bool:
-        ctx, topic = self._ctx, self._topic
+    def is_as_it_was(self) -> bool:
+        """Whether what was found out still holds."""
+        ctx, topic = self._ctx, self.topic
         return (
             ctx.clock < topic.rates_until
             and ctx.policies_epoch == self._policies_epoch
@@ -108,7 +134,7 @@ class SteadyTopic:
             or metadata.chunk_id is not None
         ):
             return False
-        name = self._topic.producer_handles.get(command.connection, command.producer_id)
+        name = self.topic.producer_handles.get(command.connection, command.producer_id)
         if name is None or (sender := self._senders.get(name) or self._sender(name)) is None:
             return False
         payload = command.payload_bytes or command.payload.encode()
@@ -120,7 +146,7 @@ class SteadyTopic:
         return self._store(sender, id_, highest, metadata, payload, size, command.num_messages, plain=False)
 
     def _sender(self, name: str) -> KnownProducer | None:
-        topic = self._topic
+        topic = self.topic
         producer, counters = topic.producers.get(name), topic.producer_counters.get(name)
         if producer is None or counters is None or name in topic.closing_producers:
             return None
@@ -141,7 +167,7 @@ class SteadyTopic:
         plain: bool,
     ) -> bool:
         """Store a message, confirm it, and let the reads that wait for it find it. `messages`: as the command states."""
-        ctx, topic = self._ctx, self._topic
+        ctx, topic = self._ctx, self.topic
         ledger, dedup, now = topic.ledger, topic.dedup, ctx.clock
         producer, counters, _ = sender
         name = producer.name
@@ -149,8 +175,8 @@ class SteadyTopic:
             ledger.current_entries >= self._most_entries
             or ledger.current_size + size >= self._most_size
             or len(payload) > self._largest
-            or now >= self._until
-            or not self._is_as_it_was()
+            or now >= self.until
+            or not self.is_as_it_was()
         ):
             return False
         if self._enabled:
@@ -185,8 +211,12 @@ class SteadyTopic:
                 in_entry, metadata.publish_time, metadata.partition_key, None if plain else metadata, payload, None,
             ))
         )  # fmt: skip
-        for dispatcher, sub in self._waiting:
-            if dispatcher.pending_read:
+        for sub, _, dispatcher, lane in self.waiting:
+            if dispatcher.pending_read and (
+                lane is None
+                or metadata.uuid is not None
+                or not lane.new_entry(position, metadata, in_entry if in_entry > 0 else 1, size)
+            ):
                 dispatcher.new_entry(sub, position, entry)
         return True
 
@@ -194,74 +224,145 @@ class SteadyTopic:
 
     def acknowledge(self, command: Ack) -> bool:
         """See `commands`, on ACK."""
-        connection, id_ = command.connection, command.consumer_id
-        name = self._topic.consumer_handles.get(connection, id_)
+        handle, ids = (command.connection, command.consumer_id), command.message_id
+        found = self._acknowledging.get(handle) or self.consumer(handle)
         if (
-            name is None
+            found is None
             or command.txnid_least_bits is not None
             or command.txnid_most_bits is not None
-            or self._config.closesOnAckOfNoEntry
-            or not self._is_as_it_was()
+            or not self.is_as_it_was()
         ):
             return False
-        sub = self._subscriptions[name]
-        subscription = self._topic.subscriptions[name]
-        consumer = subscription.consumer(connection, id_)
-        ids = command.message_id
-        if (
-            len(ids) == 1
-            and not ids[0].ack_set
-            and command.ack_type == "Individual"
-            and self._acknowledge_one(
-                sub, consumer, from_wire(ids[0].ledgerId, ids[0].entryId), command.request_id
-            )
-        ):
-            return True
-        former = subscription.acknowledge(sub, consumer, command)
+        waiting, consumer = found
+        if len(ids) == 1 and not ids[0].ack_set:
+            take = self._acknowledge_one if command.ack_type == "Individual" else self._acknowledge_to
+            if take(waiting, consumer, ids[0], command.request_id):
+                return True
+        former = waiting.subscription.acknowledge(waiting.sub, consumer, command)
         if former is not None:
-            free_ledgers(self._ctx, self._topic, sub.cursor, former)
+            free_ledgers(self._ctx, self.topic, waiting.sub.cursor, former)
         return True
 
+    def consumer(self, handle: Handle) -> tuple[SteadySubscription, Consumer] | None:
+        """A consumer that acknowledges, and its subscription. None: there is none, or each of its acks must be looked at."""
+        name = self.topic.consumer_handles.get(*handle)
+        if name is None or self._config.closesOnAckOfNoEntry:
+            return None
+        waiting = next((each for each in self.waiting if each.subscription.name == name), None)
+        if waiting is None:
+            return None
+        found = self._acknowledging[handle] = waiting, waiting.subscription.consumer(*handle)
+        return found
+
     def _acknowledge_one(
-        self, sub: SubscriptionContext, consumer: Consumer, position: Position, request: int | None
+        self, waiting: SteadySubscription, consumer: Consumer, id_: MessageIdData, request: int | None
     ) -> bool:
         """Acknowledge an entry of the backlog, as `PersistentSubscription.acknowledge` does. False: there is more to it."""
-        ctx, topic, cursor, ledger = self._ctx, self._topic, sub.cursor, self._topic.ledger
-        before, now = cursor.mark_delete, ctx.clock
+        sub, _, dispatcher, lane = waiting
+        cursor, ledger = sub.cursor, sub.ledger
+        position, before, holes = (
+            from_tuple(Position, (id_.ledgerId, id_.entryId)),
+            cursor.mark_delete,
+            cursor.acked,
+        )
+        of_ledger, entry = position
+        bits = holes.ledgers.get(of_ledger, 0)
+        if not self._is_usual(waiting, position) or bits >> entry & 1:
+            return False
+        backlog = 0 if self._ctx.acks is None else cursor.backlog(ledger, precise=True)
+        owner = None
+        if lane is not None and not lane.acknowledge(consumer, position):
+            lane = None
+        if lane is None:
+            owner = dispatcher.acknowledged(sub, consumer, position)
+        self._write(cursor)
+        moved = entry == before[1] + 1
+        cursor.consumed += 1
+        if not moved:
+            holes.add(position)
+        elif holes.ledgers or cursor.read_position <= position:
+            cursor.advance(ledger, position)
+        else:
+            cursor.mark_delete = position
+        if holes.ledgers:
+            cursor.collapse(ledger, before)
+            moved = cursor.mark_delete != before
+        self._acknowledged(waiting, consumer, [position], before, backlog, request)
+        if lane is not None:
+            lane.acknowledged(consumer, mark_delete_moved=moved)
+        else:
+            dispatcher.after_acks(sub, [] if owner is None else [owner], mark_delete_moved=moved)
+        return True
+
+    def _acknowledge_to(
+        self, waiting: SteadySubscription, consumer: Consumer, id_: MessageIdData, request: int | None
+    ) -> bool:
+        """The same for all entries up to one."""
+        cursor, ledger = waiting.sub.cursor, waiting.sub.ledger
+        position, before = from_tuple(Position, (id_.ledgerId, id_.entryId)), cursor.mark_delete
         if (
-            not before < position <= ledger.last_confirmed
-            or not ledger.valid(position)
-            or position in cursor.acked
-            or cursor.batches
-            or not cursor.durable
-            or ledger.terminated
+            cursor.acked.ledgers
+            or waiting.subscription.type in INDIVIDUAL_TYPES
+            or position.ledger != ledger.current
+            or not self._is_usual(waiting, position)
         ):
             return False
-        subscription = topic.subscriptions[cursor.name]
-        if subscription.pending_acks is not None:
-            return False
-        dispatcher = subscription.dispatcher
-        assert dispatcher is not None  # the first consumer created it
-        backlog = 0 if ctx.acks is None else cursor.backlog(ledger, precise=True)
-        write = begin_write(ctx, self._policies, cursor)
-        subscription.last_active = consumer.last_ack = now
-        owner = dispatcher.acknowledged(sub, consumer, position)
-        cursor.acknowledge_whole(ledger, position)
-        if cursor.acked.ledgers:
-            cursor.collapse(ledger, before)
-        former = end_write(ctx, cursor, write)
-        subscription.acked += 1
-        moved = cursor.mark_delete != before
-        if moved:
-            subscription.last_mark_delete_advanced = now
-        if ctx.acks is not None:
-            ctx.observe_ack(topic.name, cursor.name, [position], before, cursor.mark_delete, backlog)
-        if request is not None:
-            ctx.emit(AckResponse(topic.name, consumer.connection, request, consumer.consumer_id, None, None))
-        dispatcher.after_acks(sub, [] if owner is None else [owner], mark_delete_moved=moved)
-        if former is not None:
-            free_ledgers(ctx, topic, cursor, former)
+        backlog = 0 if self._ctx.acks is None else cursor.backlog(ledger, precise=True)
+        self._write(cursor)
+        cursor.consumed += position.entry - before.entry
+        cursor.advance(ledger, position)
+        cursor.properties = {}
+        consumer.acks += 1
+        self._acknowledged(waiting, consumer, (), before, backlog, request)
         return True
+
+    def _is_usual(self, waiting: SteadySubscription, position: Position) -> bool:
+        """Whether an entry follows the mark-delete position in its ledger, and nothing but the cursor's place is to be changed and written."""
+        cursor, ledger = waiting.sub.cursor, waiting.sub.ledger
+        of_ledger, entry = position
+        mark_ledger, mark_entry = cursor.mark_delete
+        last_ledger, last_entry = ledger.last_confirmed
+        persisted = cursor.persisted
+        return (
+            of_ledger == mark_ledger == last_ledger
+            and mark_entry < entry <= last_entry
+            and of_ledger in ledger.ledgers
+            and not cursor.batches
+            and cursor.durable
+            and not cursor.next_ledger
+            and (persisted is None or persisted.mark_delete[0] == of_ledger)
+            and waiting.subscription.pending_acks is None
+            and not ledger.terminated
+        )
+
+    def _write(self, cursor: ManagedCursor) -> None:
+        """Account for the write of a change that stays in the ledger, before it. See `cursor_writes`."""
+        now = self._ctx.clock
+        if (permits := cursor.permits_at(now, self.rate)) >= 1:
+            cursor.written(now, permits)
+        elif cursor.persisted is None:
+            cursor.persisted = cursor.snapshot()
+
+    def _acknowledged(
+        self,
+        waiting: SteadySubscription,
+        consumer: Consumer,
+        named: Sequence[Position],
+        before: Position,
+        backlog: int,
+        request: int | None,
+    ) -> None:
+        """Note an ack, and answer it. `before`: the mark-delete position, `backlog`: the entries unacked, before it."""
+        ctx, subscription, cursor = self._ctx, waiting.subscription, waiting.sub.cursor
+        subscription.last_active = consumer.last_ack = ctx.clock
+        subscription.acked += 1 if named else cursor.mark_delete.entry - before.entry
+        if cursor.mark_delete != before:
+            subscription.last_mark_delete_advanced = ctx.clock
+        if ctx.acks is not None:
+            ctx.observe_ack(self.topic.name, cursor.name, named, before, cursor.mark_delete, backlog)
+        if request is not None:
+            id_ = consumer.consumer_id
+            ctx.emit(AckResponse(self.topic.name, consumer.connection, request, id_, None, None))
 
 
 def steady_topic(ctx: Context, topic: PersistentTopic) -> SteadyTopic | None:

@@ -16,8 +16,8 @@ The data
     `Publishes`      the plain publishes as columns, by rising offset
     `Run`            a stretch of them without other records in between, with the rows of each topic (`RowsOfTopic`)
     `_Topic`         how far a topic is: rows before number `at` are done, rows before `to` may be taken
-    `_Open`          what a topic needs while it takes rows, and what it took
-    `_Lane`          a producer of an open topic, and its highest sequence id
+    `OpenTopic`          what a topic needs while it takes rows, and what it took
+    `ProducerLane`          a producer of an open topic, and its highest sequence id
     `PublishRun`     two heaps: the rows of the decisions to come, and the times at which open topics end
 
 Invariants
@@ -25,7 +25,7 @@ Invariants
       (``tests/broker/test_publish_run.py``).
     * Whatever reads a topic's state closes the topic first: `_close` before a record takes the scalar step there,
       `close` before something happens on other topics than the record's own.
-    * An open topic takes no row at or after `_Open.end`, and no entry at or after `_Open.stop`.
+    * An open topic takes no row at or after `OpenTopic.end`, and no entry at or after `OpenTopic.stop`.
 
 In order (`PublishRun.fold`)
     1. `_next` finds the next decision. If a check or timer is due before it, `_pass_by` lets the rounds of checks pass
@@ -160,7 +160,7 @@ class TopicsOfRun(Protocol):
         """Do what rounds that were put off would have done up to now. `happened`: when something happened there last (ms)."""
 
 
-class _Lane:
+class ProducerLane:
     """A producer of a topic in a run. `mark`: its highest sequence id, `former` the one that the topic knows."""
 
     __slots__ = ("counters", "former", "mark", "producer")
@@ -177,7 +177,7 @@ class _Lane:
         counters.last = last
 
 
-class _Open:
+class OpenTopic:
     """A topic that takes rows.
 
     What it is:
@@ -226,8 +226,45 @@ class _Open:
         self.taken: list[int] = []
         self.duplicates: list[int] = []
         self.written = self.size = self.seen = 0
-        self.lanes: dict[int, _Lane] = {}
+        self.lanes: dict[int, ProducerLane] = {}
         self.window = _WINDOW
+
+    def add_lane(self, number: int, sender: str | Connected) -> ProducerLane | None:
+        """The lane of a sender, which has a number. None: its publishes take the scalar step."""
+        topic = self.topic
+        if isinstance(sender, str):
+            producer = sender
+        else:
+            connection, producer_id, producer = sender
+            if topic.producer_handles.get(connection, producer_id) != producer:
+                return None
+        counters = topic.producer_counters.get(producer)
+        known = topic.producers.get(producer)
+        if counters is None or known is None or producer in topic.closing_producers:
+            return None
+        if isinstance(sender, str) and known.producer_id is not None:  # the receipts name its connection
+            return None
+        mark = topic.dedup.persisted.get(producer, _LOWEST) if self.enabled else _LOWEST
+        found = self.lanes[number] = ProducerLane(producer, counters, mark)
+        return found
+
+    def write(self, ctx: Context, publishes: Publishes) -> None:
+        """Write the sequence ids and the size of what it took to its state."""
+        if new := len(self.taken) - self.written:
+            topic = self.topic
+            topic.ledger.add_all(new, self.size, publishes.clocks[self.taken[-1]], ctx.config)
+            self.written, self.size = len(self.taken), 0
+            if self.enabled:
+                topic.dedup.snapshot_counter += new
+                for lane in self.lanes.values():
+                    if lane.mark > lane.former:
+                        topic.dedup.persisted[lane.producer] = lane.former = lane.mark
+
+    def hand_over(self, ctx: Context, publishes: Publishes, receipts: Receipts) -> None:
+        """Give away the entries that it took, and their receipts."""
+        if taken := self.taken:
+            ctx.entries.add_all(self.topic.name, self.ledger, self.first, publishes.entry, taken)
+            receipts.add(taken, self.ledger, range(self.first, self.first + len(taken)))
 
     def look_again(self) -> None:
         """Find out `until`."""
@@ -242,7 +279,7 @@ class _Topic:
 
     def __init__(self, own: RowsOfTopic) -> None:
         self.own, self.at, self.to = own, 0, 0
-        self.open: _Open | None = None
+        self.open: OpenTopic | None = None
 
 
 class PublishRun:
@@ -355,7 +392,7 @@ class PublishRun:
             if persistent is None or (end := plain_until(ctx, persistent)) <= clock:
                 return False
             end = min(end, self._all.next_purge(persistent))
-            found = topic.open = _Open(persistent, ctx, largest, end)
+            found = topic.open = OpenTopic(persistent, ctx, largest, end)
             self._taking.append(topic)
             self._opened.append(topic)
             heappush(self._ends, (found.end, row))
@@ -364,7 +401,7 @@ class PublishRun:
         self._decide(topic)
         return topic.to > topic.at
 
-    def _extent(self, topic: _Topic, found: _Open) -> int:
+    def _extent(self, topic: _Topic, found: OpenTopic) -> int:
         """The number of a topic's first row that it perhaps may not take, from the next one on."""
         own, at = topic.own, topic.at
         to = min(len(own.rows), at + max(0, found.stop - found.first - len(found.taken)))
@@ -380,26 +417,11 @@ class PublishRun:
                 return number
         return to
 
-    def _add_lane(self, found: _Open, own: RowsOfTopic, number: int) -> bool:
+    def _add_lane(self, found: OpenTopic, own: RowsOfTopic, number: int) -> bool:
         """The lane of the sender of a row. False: its publishes take the scalar step."""
-        topic, sender = found.topic, self._publishes.senders[own.rows[number]]
-        if isinstance(sender, str):
-            producer = sender
-        else:
-            connection, producer_id, producer = sender
-            if topic.producer_handles.get(connection, producer_id) != producer:
-                return False
-        counters = topic.producer_counters.get(producer)
-        known = topic.producers.get(producer)
-        if counters is None or known is None or producer in topic.closing_producers:
-            return False
-        if isinstance(sender, str) and known.producer_id is not None:  # the receipts name its connection
-            return False
-        mark = topic.dedup.persisted.get(producer, _LOWEST) if found.enabled else _LOWEST
-        found.lanes[own.senders[number]] = _Lane(producer, counters, mark)
-        return True
+        return found.add_lane(own.senders[number], self._publishes.senders[own.rows[number]]) is not None
 
-    def _postpone_rounds(self, found: _Open) -> bool:
+    def _postpone_rounds(self, found: OpenTopic) -> bool:
         """Leave a topic out of the rounds of checks, until its next snapshot, if that can be."""
         if (snapshot := self._all.postpone_rounds(found.topic)) < 0:
             return False
@@ -440,7 +462,7 @@ class PublishRun:
             at = stop
         topic.at, ctx.clock = at, now
 
-    def _judge(self, found: _Open, own: RowsOfTopic, at: int, to: int) -> list[int]:
+    def _judge(self, found: OpenTopic, own: RowsOfTopic, at: int, to: int) -> list[int]:
         """Judge rows from number `at` to before `to` one by one. Returns the sizes of those that become entries."""
         new = []
         columns = (
@@ -458,7 +480,7 @@ class PublishRun:
             new.append(size)
         return new
 
-    def _goes_on(self, found: _Open, last: int) -> None:
+    def _goes_on(self, found: OpenTopic, last: int) -> None:
         """An interval of a topic's rates ended, or a snapshot is due, before the row at hand. `last`: see `_take_snapshot`."""
         ctx, topic = self._ctx, found.topic
         if 0 <= found.snapshot <= ctx.clock:
@@ -467,7 +489,7 @@ class PublishRun:
             topic.update_rates(ctx)
         found.look_again()
 
-    def _take_snapshot(self, found: _Open, last: int) -> None:
+    def _take_snapshot(self, found: OpenTopic, last: int) -> None:
         """Take the snapshot that is due, unless a later one will surely replace it: entries are written from now on, up to `last` (ms)."""
         ctx, topic, due, is_new = self._ctx, found.topic, found.snapshot, len(found.taken) > found.seen
         cursor, before = topic.cursors[DEDUP_CURSOR], topic.dedup.last_snapshot
@@ -477,23 +499,11 @@ class PublishRun:
         is_first = not cursor.tokens_at or cursor.mark_delete.ledger != found.ledger
         if is_new and last >= found.snapshot and not is_first:
             return
-        self._write(found)
+        found.write(self._ctx, self._publishes)
         now, ctx.clock, topic.dedup.last_snapshot = ctx.clock, due, before
         deduplication_snapshots.check(ctx, topic)
         ctx.clock = now
         found.snapshot = self._all.next_snapshot(topic)
-
-    def _write(self, found: _Open) -> None:
-        """Write the sequence ids and the size of what a topic took to its state."""
-        if new := len(found.taken) - found.written:
-            ctx, topic = self._ctx, found.topic
-            topic.ledger.add_all(new, found.size, self._publishes.clocks[found.taken[-1]], ctx.config)
-            found.written, found.size = len(found.taken), 0
-            if found.enabled:
-                topic.dedup.snapshot_counter += new
-                for lane in found.lanes.values():
-                    if lane.mark > lane.former:
-                        topic.dedup.persisted[lane.producer] = lane.former = lane.mark
 
     def _close(self, topic: _Topic) -> None:
         """Write what a topic took up to the row at hand to its state, and leave the rows from there on to a decision."""
@@ -501,11 +511,8 @@ class PublishRun:
             return
         own, persistent, receipts = topic.own, found.topic, self._receipts
         self._take(topic, bisect_left(own.rows, self._row, topic.at, topic.to))
-        self._write(found)
-        if taken := found.taken:
-            name, first = persistent.name, found.first
-            self._ctx.entries.add_all(name, found.ledger, first, self._publishes.entry, taken)
-            receipts.add(taken, found.ledger, range(first, first + len(taken)))
+        found.write(self._ctx, self._publishes)
+        found.hand_over(self._ctx, self._publishes, receipts)
         if duplicates := found.duplicates:
             receipts.add(duplicates, -1, [-1] * len(duplicates))
             persistent.counters.duplicates += len(duplicates)

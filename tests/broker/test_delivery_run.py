@@ -1,0 +1,194 @@
+"""Delivery runs are only faster: rows and state are those of the scalar step, for any log and any cuts."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench import logs
+from schemas.commands import Ack, Flow, MessageIdData, MessageMetadata, Publish, Send, SubType, to_binary
+from sinks.rows import to_tables
+from streaming.broker.broker import Broker
+from streaming.broker.context import ROWS
+from streaming.broker.dispatch.dispatcher import Dispatcher
+from streaming.broker.persistent.delivery_run import DeliveryRun, Stretch
+from streaming.fold import publishes as publish_columns
+from streaming.fold.columns import PartitionFold
+from streaming.fold.records import Records
+from streaming.quality.gate import decode_only
+from tests.broker.kit import START, Stored, feed
+from tests.broker.random_lives import live
+from tests.broker.recorded_lives import NAMES
+from tests.broker.test_publish_run import Store, records_of
+from tests.broker.test_steady import Traffic, stepwise
+from tests.examples import examples
+
+pytestmark = pytest.mark.feature("J4")
+
+
+def scalar(records: Records, cuts: Sequence[int]) -> tuple[list[Any], list[bytes]]:
+    """The rows and the state of each micro-batch, without runs or steady steps."""
+    store, rows, states = Stored(), [], []
+    broker = stepwise(Broker(0, store))
+    with mock.patch.object(Dispatcher, "sends_at_once", False):
+        for start, stop in zip([0, *cuts], [*cuts, len(records.offsets)], strict=True):
+            for at in range(start, stop):
+                feed(broker, *(column[at] for column in records))  # type: ignore[arg-type]
+            rows.append(broker.take())
+            store.add([row.effect for row in rows[-1]])
+            states.append(broker.encode())
+            broker = stepwise(Broker.decode(states[-1], store))
+    return rows, states
+
+
+def same(records: Records, cuts: Sequence[int]) -> int:
+    """Holds a fold equal to the scalar step. Returns how many records its delivery runs took."""
+    rows, states = scalar(records, cuts)
+    store, before, steps, taken = Store(), None, 0, 0
+    fold = DeliveryRun.fold
+
+    def counted(run: DeliveryRun, around: Any, stretch: Stretch, step: Any) -> None:
+        nonlocal taken
+
+        def one(record: int) -> None:
+            nonlocal steps
+            steps += 1
+            step(record)
+
+        fold(run, around, stretch, one)
+        taken += stretch.stop - stretch.start
+
+    with mock.patch.object(DeliveryRun, "fold", counted):
+        for expected, state, start, stop in zip(
+            rows, states, [0, *cuts], [*cuts, len(records.offsets)], strict=True
+        ):
+            own = PartitionFold(0, store, before, judge=decode_only)
+            own.apply(records.piece(start, stop))
+            found = {kind: table.to_pylist() for kind, table in own.rows().items()}
+            wanted = {kind: table.to_pylist() for kind, table in to_tables(0, expected).items()}
+            assert found == wanted, (start, stop)
+            before = own.state()
+            assert before.broker == state, (start, stop)
+            store.stored.add([row.effect for row in expected])
+    return taken - steps
+
+
+class PlainTraffic(Traffic):
+    """Traffic of which much is plain: all publishes are in one form, most have nothing but a key, and most acks name one entry that was
+    delivered."""
+
+    def __init__(self, seed: int, odd: float) -> None:
+        super().__init__(seed, odd)
+        self.form = self.one.choice(["short", "SEND"])
+        self.unusual = self.one.choice([0, 0, 0.15])
+        self.strange = self.one.choice([0, 0.02])
+        self.rich = self.one.choice([1, 100])  # in permits
+
+    def flow(self, connection: str, consumer: int, permits: int) -> Flow:
+        return super().flow(connection, consumer, permits * self.rich)
+
+    def permit(self) -> tuple[str | None, Any]:
+        return self.publish() if self.rich > 1 and self.one.random() < 0.9 else super().permit()
+
+    def publish(self) -> tuple[str, Any]:
+        if self.form == "SEND" or self.one.random() < self.strange:
+            return super().publish() if self.form == "short" else self.plain_send()
+        self.id += self.one.choice([1] * 30 + [0])
+        return self.topic(), Publish(
+            producer=self.one.choice(["short", "form"]), sequence_id=self.id, payload_bytes=self.one.choice([b"x", b"x" * 50]),
+            key=self.one.choice([None, "", "ö", *map(str, range(5))]) if self.id % 2 else None,
+        )  # fmt: skip
+
+    def send(self) -> tuple[str, Any]:
+        return super().send() if self.one.random() < self.strange else self.publish()
+
+    def plain_send(self) -> tuple[str, Send]:
+        self.id += self.one.choice([1] * 30 + [0])
+        metadata = MessageMetadata(
+            "sender", self.id, self.now, partition_key=self.one.choice([None, "k", "l", "m"])
+        )
+        return self.topic(), Send(
+            connection="p", producer_id=1, sequence_id=self.id, metadata=metadata, payload_bytes=b"yyy"
+        )
+
+    def ack(self) -> tuple[str | None, Any]:
+        if not self.got or self.one.random() < self.strange:
+            return super().ack()
+        topic, connection, consumer, position = self.got.pop(
+            self.one.choice([0, 0, 0, self.one.randrange(len(self.got))])
+        )
+        kind: Any = "Cumulative" if self.one.random() < 0.1 else "Individual"
+        id_ = MessageIdData(ledgerId=position.ledger, entryId=position.entry)
+        return topic, Ack(connection=connection, consumer_id=consumer, ack_type=kind, message_id=[id_])
+
+
+def traffic(drawn: Traffic, count: int) -> Records:
+    """The log of clients that mostly publish and acknowledge. See `Traffic`."""
+    broker, log = Broker(0, store := Stored()), []
+    now = START
+    for offset, (topic, command) in enumerate(drawn.records(count)):
+        log.append((drawn.now - now, topic, command))
+        now = drawn.now
+        feed(broker, offset, now, topic, to_binary(command))
+        rows = broker.take()
+        store.add([row.effect for row in rows])
+        drawn.rows(rows)
+    return records_of(log)
+
+
+def cuts_of(seed: int, size: int) -> list[int]:
+    dice = Random(seed)
+    return sorted({dice.randrange(1, size) for _ in range(dice.choice([0, 1, 3]))})
+
+
+@given(
+    kind=st.sampled_from([PlainTraffic, PlainTraffic, PlainTraffic, Traffic]),
+    seed=st.integers(0, 2**32 - 1),
+    odd=st.sampled_from([0, 0.005, 0.02, 0.1]),
+    most=st.sampled_from([ROWS, ROWS, 1, 30]),
+    shortest=st.sampled_from([1, 8]),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_a_delivery_run_is_only_faster(
+    kind: type[Traffic], seed: int, odd: float, most: int, shortest: int
+) -> None:
+    records = traffic(kind(seed, odd), 200)
+    with (
+        mock.patch("streaming.broker.context.ROWS", most),
+        mock.patch.object(publish_columns, "_SHORTEST", shortest),
+        mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
+    ):
+        same(records, cuts_of(seed, len(records.offsets)))
+
+
+@pytest.mark.parametrize(("theme", "seed"), NAMES[1::6])
+def test_in_random_lives(theme: str, seed: int) -> None:
+    log = live(theme, seed)[0]
+    values = [(offset, now, topic, value) for offset, (now, topic, value) in enumerate(log)]
+    records = Records(*map(list, zip(*values, strict=True)))
+    with mock.patch.object(publish_columns, "_SHORTEST", 1):
+        same(records, cuts_of(seed, len(log)))
+
+
+@pytest.mark.parametrize(
+    ("type_", "more"),
+    [
+        ("Exclusive", {}),
+        ("Failover", {"cumulative": True}),
+        ("Shared", {"consumers": 8, "holes": 0.2, "nacked": 0.02}),
+        ("Key_Shared", {"consumers": 8, "keys": 50}),
+        ("Exclusive", {"consumers": 2, "keys": 9, "others": ["Failover", "Shared", "Key_Shared"]}),
+    ],
+)
+def test_most_of_the_traffic_of_simulated_clients_is_in_runs(type_: SubType, more: dict[str, Any]) -> None:
+    log = logs.delivered(3_000, type_, topics=2, **more)
+    columns = [
+        log.filter(pc.equal(log["partition"], 1))[name].to_pylist()
+        for name in ("offset", "timestamp", "topic", "value")
+    ]
+    assert same(Records(*columns), [300]) > 0.6 * len(columns[0])
