@@ -22,10 +22,11 @@ Invariants
     * A check or a timer closes all topics, and so does a record that closes a connection.
 
 What it costs
-    A record that a topic takes costs a microsecond or less. A topic that can't be opened, or does not take `_FEW` records before its next
-    decision, is left to the scalar step for a while, and longer each time.
+    A record that a topic takes costs a microsecond or less. A topic that has fewer than `_FEW` in a stretch does not open. One that
+    can't be opened, or takes fewer before its next decision, is left to the scalar step for a while, and longer each time.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -137,6 +138,7 @@ class DeliveryRun:
         self.receipts, self.deliveries = receipts, deliveries
         self._all = topics
         self._open: dict[str | None, _TopicOfRun] = {}
+        self._worth_it: set[str | None] = set()  # topics with enough records in the stretch
         self._rests: dict[
             str | None, list[int]
         ] = {}  # how long a topic's last rest was, and what is left of it
@@ -147,6 +149,7 @@ class DeliveryRun:
         ctx, opened = self.ctx, self._open
         offsets, timestamps, topics, commands, publishes = records
         start, stop, row = stretch
+        self._worth_it = {name for name, count in Counter(topics[start:stop]).items() if count >= _FEW}
         clock, due, effects = ctx.clock, self._all.next_due(), DECISION
         following = publishes[row]
         try:
@@ -202,6 +205,8 @@ class DeliveryRun:
 
     def _opened(self, name: str | None, clock: int) -> "_TopicOfRun | None":
         """Open a topic. None: it takes the scalar step."""
+        if name not in self._worth_it:
+            return None
         if (rest := self._rests.get(name)) is not None and rest[1] > 0:
             rest[1] -= 1
             return None
