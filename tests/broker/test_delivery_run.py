@@ -186,9 +186,21 @@ def test_in_random_lives(theme: str, seed: int) -> None:
     ],
 )
 def test_most_of_the_traffic_of_simulated_clients_is_in_runs(type_: SubType, more: dict[str, Any]) -> None:
-    log = logs.delivered(3_000, type_, topics=2, **more)
-    columns = [
-        log.filter(pc.equal(log["partition"], 1))[name].to_pylist()
-        for name in ("offset", "timestamp", "topic", "value")
-    ]
-    assert same(Records(*columns), [300]) > 0.6 * len(columns[0])
+    records = simulated(3_000, type_, **more)
+    assert same(records, [300]) > 0.6 * len(records.offsets)
+
+
+def simulated(count: int, type_: SubType, **more: Any) -> Records:
+    """The log of an ingress partition with one topic."""
+    log = logs.delivered(count, type_, topics=2, **more)
+    own = log.filter(pc.equal(log["partition"], 1))
+    return Records(*(own[name].to_pylist() for name in ("offset", "timestamp", "topic", "value")))
+
+
+def test_runs_leave_out_topics_with_more_subscriptions_than_are_bounded_and_topics_with_few_records() -> None:
+    records = simulated(200, "Exclusive", others=["Shared"])
+    assert same(records, []) > 0
+    with mock.patch("streaming.broker.persistent.delivery_run._MOST_SUBSCRIPTIONS", 1):
+        assert same(records, []) == 0
+    with mock.patch("streaming.broker.persistent.delivery_run._FEW", len(records.offsets) + 1):
+        assert same(records, []) == 0
