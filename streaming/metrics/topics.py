@@ -235,10 +235,14 @@ class TopicFigures:
         versions = _Families(_VERSION, "cluster", "version", "commit")
         for cluster, release in {(each.cluster, each.release) for each in self._partitions.values()}:
             versions.add((cluster, release, ""), {"pulsar_version_info": 1})
-        for each in self._partitions.values():
-            for id_, coordinator in each.coordinators.items():
-                figures = dict(zip(_COORDINATORS, msgspec.structs.astuple(coordinator), strict=True))
-                coordinators.add((each.cluster, str(id_)), figures)
+        # Where there are several ingress partitions, each has all coordinators: the one that is furthest says how they are.
+        of_all = {
+            (each.cluster, str(id_)): coordinator
+            for each in sorted(self._partitions.values(), key=lambda each: each.clock)
+            for id_, coordinator in each.coordinators.items()
+        }
+        for of, coordinator in of_all.items():
+            coordinators.add(of, dict(zip(_COORDINATORS, msgspec.structs.astuple(coordinator), strict=True)))
         shown = members = 0
         for number, (partition, topic) in enumerate(self._known.values()):
             own = self._partitions[partition]

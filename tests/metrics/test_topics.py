@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -370,6 +371,16 @@ def test_compactions_and_transactions_have_the_metrics_of_pulsar() -> None:
         "pulsar_txn_timeout_total": 1,
     }
     assert shown(run)["pulsar_txn_active_count", "standalone", "0"] == 1
+
+
+def test_a_coordinator_that_is_in_all_ingress_partitions_counts_once() -> None:
+    run = Transacting()
+    run.begin()
+    own = run.broker.metrics(everything=True)
+    figures = TopicFigures()
+    for partition in range(3):
+        figures.update(msgspec.structs.replace(own, partition=partition, topics=[]))
+    assert scraped(figures.collect(run.now))["pulsar_txn_active_count", "standalone", "0"] == 1
 
 
 def shown(run: Run) -> Values:
