@@ -79,9 +79,8 @@ class Plan(NamedTuple):
         """The traffic, columns `LOGICAL`. That of a live query is of the time (ms) at which it began, within a second: acks name the
         entries of ledgers, which roll over with time, too."""
         settings = {"managedLedgerMaxEntriesPerLedger": self.ledger} | (HURRIED if self.live else {})
-        return Traffic(self.seed, start, step=1 if self.live else self.step, settings=settings).write(
-            self.records
-        )
+        step, compacts = 1 if self.live else self.step, self.seed % 2 == 1
+        return Traffic(self.seed, start, step=step, settings=settings, compacts=compacts).write(self.records)
 
     def cut(self, start: int) -> int:
         return self.cuts[min(start, len(self.cuts)) - 1]

@@ -11,6 +11,7 @@ from schemas.effects import CloseConsumer, CloseProducer, Message
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.log.table import LOGICAL
+from streaming.protocol.codec import batch
 from tests.broker.kit import feed
 
 TOPICS = [
@@ -70,9 +71,17 @@ class Traffic:
     """Writes the log. Folds it at the same time, because acks need the ids of messages."""
 
     def __init__(
-        self, seed: int, start: int, *, step: int = 1500, settings: dict[str, Any] | None = None
+        self,
+        seed: int,
+        start: int,
+        *,
+        step: int = 1500,
+        settings: dict[str, Any] | None = None,
+        compacts: bool = False,
     ) -> None:
-        """`start`: the first timestamp (ms); `step`: the maximum ms between records; `settings` override `SETTINGS`."""
+        """`start`: the first timestamp (ms); `step`: the maximum ms between records; `settings` override `SETTINGS`; `compacts`: topics are
+        compacted, and readers get compacted data."""
+        self._compacts, self._readers = compacts, 0
         self._dice = random.Random(seed)
         self._now, self._step = start, step
         self._broker = Broker(0, NoEntries())
@@ -96,6 +105,8 @@ class Traffic:
             self._publish: 40, self._send: 10, self._ack: 26, self._again: 3, self._malformed: 2, self._redeliver: 2,
             self._seek: 2, self._fault: 3, self._lose: 1, self._check: 3, self._admin: 3, self._wait: 1,
         }  # fmt: skip
+        if self._compacts:
+            choices |= {self._compact: 6, self._read_compacted: 4}
         while len(self._records) < records:
             self._now += self._dice.randint(0, self._step)
             (action,) = self._dice.choices([*choices], [*choices.values()])
@@ -165,9 +176,28 @@ class Traffic:
         number = self._sequence[topic, "q"] = self._sequence[topic, "q"] + 3
         metadata = {"producer_name": "q", "sequence_id": number - 2, "highest_sequence_id": number,
                     "num_messages_in_batch": 3, "publish_time": self._now}  # fmt: skip
+        payload = f"three of {topic} up to {number}"
+        if self._compacts:  # which looks into batches
+            keys = [{"partition_key": f"k{self._dice.randrange(3)}"} for _ in range(3)]
+            payload = batch(keys, [b"one", b"two", b"three"]).decode("ascii")
         self.say(topic, {"command": "SEND", "connection": "p", "producer_id": TOPICS.index(topic), "metadata": metadata,
                          "sequence_id": number - 2, "highest_sequence_id": number, "num_messages": 3,
-                         "payload": f"three of {topic} up to {number}"})  # fmt: skip
+                         "payload": payload})  # fmt: skip
+
+    def _compact(self, topic: str) -> None:
+        path = f"/{topic.replace('://', '/')}/compaction"
+        self.say(topic, {"command": "ADMIN", "method": "PUT", "path": path, "connection": "admin"})
+
+    def _read_compacted(self, topic: str) -> None:
+        """A reader from the earliest message on, which leaves again."""
+        self._readers += 1
+        end = 2**64 - 1
+        of = {"connection": f"r{self._readers}", "consumer_id": 9}
+        self.say(topic, {"command": "SUBSCRIBE", **of, "subscription": f"reader-{self._readers}", "subType": "Exclusive", "request_id": 1,
+                         "durable": False, "read_compacted": True, "start_message_id": {"ledgerId": end, "entryId": end}})  # fmt: skip
+        self.say(topic, {"command": "FLOW", **of, "messagePermits": self._dice.choice([1, 5, 1000])})
+        if self._dice.random() < 0.7:
+            self.say(None, {"command": "CONNECTION_LOST", "connection": of["connection"]})
 
     def _ack(self, topic: str) -> None:
         consumer = self._dice.choice([1, 2, 3])
