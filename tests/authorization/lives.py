@@ -14,7 +14,7 @@ ROLES = ("one", "two", "three", TENANT_ADMIN)
 STEPS = 40
 _CLIENTS = 4
 """So many are connected at most."""
-_QUIET = 0.35
+QUIET = 0.35
 """Seconds without a frame, after which a broker has closed what a change of permissions closes."""
 
 Step = tuple[str, dict[str, Any]]
@@ -23,11 +23,12 @@ Step = tuple[str, dict[str, Any]]
 def plan(seed: int) -> list[Step]:
     """The steps of a seed: a kind, and what it needs."""
     dice, steps, clients = random.Random(f"permissions {seed}"), list[Step](), list[int]()
+    granted = list[tuple[str, str]]()  # by a superuser, so that it holds
     opened = requests = 0
     while len(steps) < STEPS:
         kind = dice.choices(
             ["grant", "revoke", "grant_subscription", "revoke_subscription", "mode", "admins", "open", "close", "ask", "call"],
-            [6, 4, 1.5, 0.7, 0.7, 0.7, 5, 1, 14, 6],
+            [6, 5, 1.2, 0.7, 0.5, 0.5, 4, 0.5, 16, 5],
         )[0]  # fmt: skip
         by = SUPERUSER if dice.random() < 0.7 else dice.choice(ROLES)
         on = dice.choice(["namespace", "namespace", "t", "t", "p", "p-partition-0"])
@@ -37,9 +38,14 @@ def plan(seed: int) -> list[Step]:
             step |= {
                 "on": on,
                 "role": role,
-                "actions": dice.choice([["produce"], ["consume"], ["produce", "consume"], []]),
+                "actions": dice.choice(_ACTIONS),
             }
         elif kind == "revoke":
+            if granted and dice.random() < 0.8:
+                on, role = granted.pop(dice.randrange(len(granted)))
+            role = dice.choice(ROLES[:3]) if dice.random() < 0.8 else role
+            if by == SUPERUSER:
+                granted.append((on, role))
             step |= {"on": on, "role": role}
         elif kind == "grant_subscription":
             step |= {"name": dice.choice("ab"), "roles": dice.sample(ROLES, dice.choice([0, 1, 2]))}
@@ -71,6 +77,15 @@ def plan(seed: int) -> list[Step]:
     return steps
 
 
+_ACTIONS: tuple[list[str], ...] = (
+    ["produce"],
+    ["consume"],
+    ["produce", "consume"],
+    ["produce", "consume"],
+    ["produce", "consume"],
+    [],
+)
+
 _FRAMES = ("LOOKUP", "PARTITIONED_METADATA", "PRODUCER", "PRODUCER", "PRODUCER", "SUBSCRIBE", "SUBSCRIBE", "SUBSCRIBE",
            "GET_TOPICS_OF_NAMESPACE")  # fmt: skip
 
@@ -98,8 +113,9 @@ _CALLS: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-def play(admin: Admin, address: str, tenant: str, steps: list[Step]) -> Iterator[str]:
-    """Carry out steps in a new tenant of a broker at HOST:PORT. Yields for each what it was answered, and what clients got besides."""
+def play(admin: Admin, address: str, tenant: str, steps: list[Step], quiet: float = QUIET) -> Iterator[str]:
+    """Carry out steps in a new tenant of a broker at HOST:PORT. Yields for each what it was answered, and what clients got besides until
+    none came for `quiet` seconds."""
     space = f"{tenant}/n"
     admin.must("PUT", f"/tenants/{tenant}", {"adminRoles": [TENANT_ADMIN], "allowedClusters": ["standalone"]})
     admin.must("PUT", f"/namespaces/{space}")
@@ -122,7 +138,7 @@ def play(admin: Admin, address: str, tenant: str, steps: list[Step]) -> Iterator
         besides = {
             number: [shown(each, tenant) for each in found]
             for number, client in clients.items()
-            if (found := client.rest(_QUIET if kind not in ("open", "close") else 0))
+            if (found := client.rest(quiet if kind not in ("open", "close") else 0))
         }
         for number in [number for number, found in besides.items() if "CLOSED" in found]:
             clients.pop(number).close()

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from streaming.server.authentication import TokenAuthentication
 from streaming.server.server import Security
-from tests.authorization.lives import plan, play
+from tests.authorization.lives import QUIET, plan, play
 from tests.authorization.questions import SETTINGS, SUPERUSER, Admin, token
 from tests.parity.pulsar import LocalPulsar
 from tests.server.conftest import Running, running
@@ -27,10 +27,10 @@ def there(broker: LocalPulsar, seed: int) -> list[str]:
     return [*play(admin, f"127.0.0.1:{broker.ports.broker}", f"t{uuid4().hex[:8]}", plan(seed))]
 
 
-def here(server: Running, seed: int) -> list[str]:
-    """What ours says."""
+def here(server: Running, seed: int, quiet: float = QUIET) -> list[str]:
+    """What ours says. `quiet`: see `play`."""
     admin = Admin(str(server.server.admin_url).replace("localhost", "127.0.0.1"))
-    return [*play(admin, server.service_url.partition("://")[2], f"t{uuid4().hex[:8]}", plan(seed))]
+    return [*play(admin, server.service_url.partition("://")[2], f"t{uuid4().hex[:8]}", plan(seed), quiet)]
 
 
 def first(recorded: list[str], ours: list[str]) -> str | None:

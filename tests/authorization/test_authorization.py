@@ -20,6 +20,7 @@ from streaming.server.authentication import TokenAuthentication
 from streaming.server.embedded import EmbeddedEngine
 from streaming.server.protection import check_protection
 from streaming.server.server import Security
+from tests.authorization.parity import SECURITY, first, here
 from tests.authorization.questions import (
     ROLES,
     SETTINGS,
@@ -41,7 +42,8 @@ pytestmark = pytest.mark.feature("I8")
 
 REAL = recorded()
 
-SECURITY = Security(None, TokenAuthentication.with_secret(SETTINGS["tokenSecretKey"]), settings=SETTINGS)
+LIVES: dict[str, list[str]] = json.loads(RECORDED.with_name("lives-4.0.7.json").read_text())
+"""What `tests.authorization.parity` recorded of some seeds."""
 
 NS, TOPIC = "/namespaces/{tenant}/{namespace}", "/{domain}/{tenant}/{namespace}/{topic}"
 
@@ -142,6 +144,12 @@ def test_each_frame_by_each_role(broker: Running) -> None:
 def test_revoked_permissions_and_other_principals(broker: Running) -> None:
     ours = dict(of_connections(admin_of(broker), address_of(broker)))
     assert ours == REAL["connections"]
+
+
+@pytest.mark.parametrize("seed", LIVES)
+def test_permissions_that_change_at_random(broker: Running, seed: str) -> None:
+    """As a real broker said, step by step: also that it closes what a client may not have any more."""
+    assert first(LIVES[seed], here(broker, int(seed), quiet=0.1)) is None
 
 
 def test_calls_on_subscriptions_of_others(broker: Running) -> None:
