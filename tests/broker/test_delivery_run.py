@@ -28,7 +28,7 @@ from tests.broker.test_publish_run import Store, records_of
 from tests.broker.test_steady import Traffic, stepwise
 from tests.examples import examples
 
-pytestmark = pytest.mark.feature("J4")
+pytestmark = pytest.mark.feature("J3")
 
 
 def scalar(records: Records, cuts: Sequence[int]) -> tuple[list[Any], list[bytes]]:
