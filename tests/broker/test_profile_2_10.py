@@ -766,9 +766,15 @@ def test_what_a_missing_call_is_answered(profile: Any) -> None:
         expected = 404
         if path.startswith("/namespaces/{tenant}/{namespace}/") and path.count("/") == 4:
             expected = 412 if method == "DELETE" else 405
-        elif path.endswith("/properties"):
+        elif path.endswith(("/properties", "/clusters/{cluster}/migrate")):
             expected = 405
-        names = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"}
+        names = {
+            "cluster": "c",
+            "domain": "persistent",
+            "tenant": "public",
+            "namespace": "default",
+            "topic": "t",
+        }
         path = path.format(**names, subscription="s", bundle="0x00000000_0xffffffff")
         command = Admin(method=method, path=path)  # type: ignore[arg-type]
         found = one(run.do(command, topic_of(path)), AdminResponse).fields
