@@ -42,7 +42,7 @@ pytestmark = pytest.mark.feature("I8")
 
 REAL = recorded()
 
-LIVES: dict[str, list[str]] = json.loads(RECORDED.with_name("lives-4.0.7.json").read_text())
+LIVES: dict[str, list[str]] = json.loads(Path(__file__).with_name("lives-4.0.7.json").read_text())
 """What `tests.authorization.parity` recorded of some seeds."""
 
 NS, TOPIC = "/namespaces/{tenant}/{namespace}", "/{domain}/{tenant}/{namespace}/{topic}"
