@@ -14,6 +14,7 @@ from schemas.commands import Decoded
 from schemas.entries import EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
+from streaming.broker.persistent.delivery_run import DeliveryRun, RecordsOfRun, Stretch
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.topic.abstract_topic import PendingWrite
@@ -87,6 +88,13 @@ class TrackingBroker(Broker):
         """See `Broker.publish`. Every record takes the scalar step, to be noted."""
         for row in range(run.start, run.stop):
             step(row)
+
+    def deliver(
+        self, run: DeliveryRun, records: RecordsOfRun, stretch: Stretch, step: Callable[[int], object]
+    ) -> None:
+        """See `Broker.deliver`. Every record takes the scalar step, to be noted."""
+        for record in range(stretch.start, stretch.stop):
+            step(record)
 
     def _last_of(self, name: str) -> Position:
         """The last entry of a topic, which may be a marker of a transaction."""

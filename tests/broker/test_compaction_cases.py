@@ -702,12 +702,13 @@ def test_who_keeps_no_payloads_says_so() -> None:
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_payloads_of_the_same_micro_batch_may_be_missing(refused: bool) -> None:
-    """Whether a fold without payloads says that it has none, or gives entries without them."""
+    """Whether a fold without payloads says that it has none, which those of single messages need not be, or gives entries without them."""
     entries = Entries(Stored())
-    entries.add(TOPIC, Position(1, 0), Entry(MessageMetadata("p", 0, 1), 10))
+    metadata = MessageMetadata("p", 0, 1, num_messages_in_batch=2 if refused else None)
+    entries.add(TOPIC, Position(1, 0), Entry(metadata, 10))
     if refused:
         entries.recent_payloads = no_payloads
-    with pytest.raises(NoPayloads, match="needs the payloads"):
+    with pytest.raises(NoPayloads, match="needs the payloads|has batches"):
         entries.whole(TOPIC, 1, 0, 0)
 
 

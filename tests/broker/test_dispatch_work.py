@@ -1,5 +1,7 @@
 """A message that is published, delivered and acknowledged causes no work without a result. Reads and timers are counted."""
 
+from typing import Any
+
 import pytest
 
 from schemas.commands import SubType
@@ -18,8 +20,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     read = ManagedCursor.read
 
-    def counted(cursor: ManagedCursor, ledger: ManagedLedger, n: int) -> list[Position]:
-        positions = read(cursor, ledger, n)
+    def counted(cursor: ManagedCursor, ledger: ManagedLedger, n: int, **how: Any) -> list[Position]:
+        positions = read(cursor, ledger, n, **how)
         found.append(len(positions))
         return positions
 

@@ -28,6 +28,7 @@ from streaming.cli.app import app
 from streaming.jobs.replay import load
 from streaming.log.policy_files import PolicyError
 from tests.answers.test_whatif import Record, T, flow, publish, subscribe, table
+from tests.answers.test_whatif_rules import send
 from tests.canaries.running import Running
 
 pytestmark = pytest.mark.feature("J7")
@@ -341,11 +342,18 @@ def test_that_their_files_are_gone_is_said(folder: Path, caplog: pytest.LogCaptu
 def test_what_no_canary_can_judge_is_said_at_once_and_without_a_traceback(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client's command is enough for it. Canaries are judged by it once, not three times, and begin anew behind it."""
+    """A client's command is enough for it, on a topic with batches. Canaries are judged by it once, not three times, and begin anew behind it."""
     compaction = {"command": "ADMIN", "method": "PUT", "path": topic_path(T, "/compaction")}
+    create = {
+        "command": "PRODUCER",
+        "connection": "p",
+        "producer_id": 1,
+        "request_id": 1,
+        "producer_name": "p",
+    }
     own = Beside(folder)
     own.log = load(
-        table([*(publish(number, number) for number in range(3)), (10, T, compaction), *(publish(20 + number, 3 + number) for number in range(3))]),
+        table([(0, T, create), *(send(number, number, num_messages_in_batch=2) for number in (1, 2)), (10, T, compaction), *(publish(20 + number, 3 + number) for number in range(3))]),
         partitions=1,
     ).records  # fmt: skip
     own.begin()
@@ -353,9 +361,9 @@ def test_what_no_canary_can_judge_is_said_at_once_and_without_a_traceback(
     own.look_once()
     (said,) = own.notes
     assert said.startswith(
-        f"{STOPPED}partition 0, offset 4, topic '{T}', carrying out the command: {T} is compacted, "
+        f"{STOPPED}partition 0, offset 4, topic '{T}', carrying out the command: {T} is compacted and has batches, "
     )
-    assert said.endswith("What-if, advise, check and canaries keep none, and can't judge this")
+    assert said.endswith("What-if, advise and canaries keep none, and can't judge this")
     assert [each for each in caplog.records if each.name.startswith(("streaming", "sinks"))] == []
     own.begin()
     own.fold(3)

@@ -20,6 +20,7 @@ from schemas.outputs import Rows
 from sinks.base import CommittingSink, Sink
 from sinks.storage import Storage
 from streaming.broker.broker import Broker
+from streaming.broker.persistent.delivery_run import Stretch
 from streaming.broker.persistent.publish.publish_run import Run
 from streaming.kafka.local import LocalKafka
 from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
@@ -204,6 +205,10 @@ class FaultyBroker(Broker):
     def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
         for row in range(run.start, run.stop):
             step(row)
+
+    def deliver(self, run: Any, records: Any, stretch: Stretch, step: Callable[[int], object]) -> None:
+        for record in range(stretch.start, stretch.stop):
+            step(record)
 
     def encode(self) -> bytes:
         encoded = super().encode()
