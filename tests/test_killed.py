@@ -507,7 +507,7 @@ def _writers() -> Iterator[str]:
 
 _OTHERS = {
     "sinks/delta_log.py:_uri", "streaming/broker/persistent/compaction/compactor.py:trigger",
-    "streaming/broker/persistent/compaction/compactor.py:check", "streaming/answers/whatif/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/broker/topics.py:take_steady_step", "streaming/fold/record_fold.py:fold",
+    "streaming/broker/persistent/compaction/compactor.py:check", "streaming/answers/whatif/side_by_side.py:publish", "streaming/broker/topics.py:stats", "streaming/broker/topics.py:take_steady_step", "streaming/broker/persistent/delivery_run.py:fold", "streaming/fold/record_fold.py:fold",
     "streaming/answers/whatif/clients/reactive.py:_record", "streaming/record/capture.py:_write", "streaming/runtime/signals.py:_leave", "streaming/state/spread.py:_unused",
     "streaming/answers/whatif/diff.py:_moved", "streaming/answers/whatif/folds.py:_table_bytes", "streaming/cli/errors.py:main",
 }  # fmt: skip

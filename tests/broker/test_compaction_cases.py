@@ -712,6 +712,15 @@ def test_payloads_of_the_same_micro_batch_may_be_missing(refused: bool) -> None:
         entries.whole(TOPIC, 1, 0, 0)
 
 
+def test_where_nobody_keeps_payloads_those_of_single_messages_are_empty() -> None:
+    entries = Entries(Stored())
+    entries.add(TOPIC, Position(1, 0), Entry(MessageMetadata("p", 0, 1), 10))
+    entries.recent_payloads = no_payloads
+    assert [each.payload for each in entries.whole(TOPIC, 1, 0, 0)] == [b""]
+    with pytest.raises(NoPayloads, match=TOPIC):
+        no_payloads(TOPIC, 1)
+
+
 def test_a_read_after_one_that_failed_is_short() -> None:
     """At the end of a terminated topic."""
     topic = Topic(dispatcherMaxReadBatchSize=10, dispatcherMinReadBatchSize=2)

@@ -16,9 +16,11 @@ from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.context import ROWS
 from streaming.broker.dispatch.dispatcher import Dispatcher
+from streaming.broker.persistent import delivery_run
 from streaming.broker.persistent.delivery_run import DeliveryRun, Stretch
 from streaming.fold import publishes as publish_columns
 from streaming.fold.columns import PartitionFold
+from streaming.fold.record_fold import FoldError
 from streaming.fold.records import Records
 from streaming.quality.gate import decode_only
 from tests.broker.kit import START, Stored, feed
@@ -204,3 +206,32 @@ def test_runs_leave_out_topics_with_more_subscriptions_than_are_bounded_and_topi
         assert same(records, []) == 0
     with mock.patch("streaming.broker.persistent.delivery_run._FEW", len(records.offsets) + 1):
         assert same(records, []) == 0
+
+
+def test_what_a_run_remembers_of_keys_is_bounded() -> None:
+    records = simulated(200, "Key_Shared", consumers=4, keys=50)
+    with mock.patch("streaming.broker.persistent.delivery_run._MOST_HASHES", 3):
+        assert same(records, []) > 0
+
+
+def test_a_failure_names_the_topic_at_whose_record_it_was() -> None:
+    records = simulated(200, "Exclusive")
+    fold = PartitionFold(0, Store(), None, judge=decode_only)
+    with (
+        mock.patch.object(delivery_run._TopicOfRun, "publish", side_effect=KeyError("bug")),
+        pytest.raises(FoldError, match="bug"),
+    ):
+        fold.apply(records)
+    assert fold._records.broker.at_work == records.topics[-1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_consumers_with_few_permits(seed: int) -> None:
+    """Turns pass over some, and decisions are many."""
+    drawn = PlainTraffic(seed, 0)
+    drawn.rich = 1
+    with (
+        mock.patch.object(publish_columns, "_SHORTEST", 1),
+        mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
+    ):
+        same(traffic(drawn, 200), cuts_of(seed, 200))

@@ -306,3 +306,16 @@ def test_names_of_partitions_are_taken_apart_at_one_place() -> None:
         if 'partition("-partition-")' in path.read_text() or "partition('-partition-')" in path.read_text()
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("t", "persistent://public/default/t"),
+        ("a/b/t", "persistent://a/b/t"),
+        ("non-persistent://a/b/t", "non-persistent://a/b/t"),
+        ("a/b", "a/b"),
+    ],
+)
+def test_the_full_name_of_a_topic(name: str, full: str) -> None:
+    assert names.complete(name) == full

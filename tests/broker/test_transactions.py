@@ -615,3 +615,64 @@ def test_before_4_0_a_producer_readies_a_topic_for_aborts(profile: str, markers:
     before = run.topic.ledger.entries_added
     run.end(run.begin(), "ABORT")
     assert run.topic.ledger.entries_added - before == markers
+
+
+@pytest.mark.parametrize(
+    ("owner", "by", "ends"),
+    [("a", "a", True), ("a", "b", False), ("a", "", True), ("", "b", True)],
+)
+def test_a_transaction_belongs_to_the_role_that_began_it(owner: str, by: str, ends: bool) -> None:
+    run = Transacting()
+    begun = run.ask(NewTxn(connection="client", request_id=1, txn_ttl_seconds=600_000, principal=owner))
+    least = one(begun, NewTxnResponse).fields.txnid_least_bits
+    assert isinstance(least, int)
+    end = EndTxn(connection="client", request_id=2, txnid_least_bits=least, txn_action="COMMIT", principal=by)
+    found = one(run.ask(end), EndTxnResponse)
+    assert found.error == (None if ends else "TransactionNotFound")
+
+
+def test_markers_have_the_time_of_the_broker_and_committed_acks_free_ledgers() -> None:
+    run = Transacting(
+        brokerEntryMetadataInterceptors="AppendBrokerTimestampMetadataInterceptor",
+        managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0,
+    )  # fmt: skip
+    run.subscribe("s", "Shared", permits=10)
+    for number in range(5):
+        run.publish(number, "q")
+    first = next(iter(run.topic.ledger.ledgers))
+    txn = run.begin(subscription="s")
+    run.ack_in(txn, "s", *((first + number // 2, number % 2) for number in range(4)))
+    ended = run.end(txn)
+    assert [each.ledger_id for each in of(ended, LedgerDeleted)] == [first, first + 1]
+    last = run.broker._ctx.entries.get(TOPIC, run.topic.ledger.last_confirmed)
+    run.send_in(committed := run.begin(), 9)
+    run.end(committed)
+    marker = run.broker._ctx.entries.get(TOPIC, run.topic.ledger.last_confirmed)
+    assert marker.metadata.marker_type is not None
+    assert marker.broker_timestamp == run.now
+    assert last.broker_timestamp is not None
+
+
+@pytest.mark.parametrize("position", [(1, 50), (1, 1), (0, 0), (7, 0), (-1, -1)])
+def test_a_size_that_a_client_makes_up_for_what_is_not_there_counts_by_its_words(
+    position: tuple[int, int],
+) -> None:
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    run.publish(0, "q")
+    txn = run.begin(subscription="s")
+    ids = [MessageIdData(*position, ack_set=[1], batch_size=100_000)]
+    run.do(Ack(connection="s", consumer_id=1, ack_type="Individual", message_id=ids, request_id=1,
+               txnid_least_bits=txn, txnid_most_bits=0))  # fmt: skip
+    assert one(run.end(txn, "ABORT"), EndTxnResponse).error is None
+    assert len(run.broker.encode()) < 5000
+
+
+def test_figures_of_transactions() -> None:
+    run = Transacting()
+    run.send_in(run.begin(), 0)
+    found = run.broker.metrics(everything=True)
+    (of_topic,) = (each.transactions for each in found.topics if each.name == TOPIC)
+    assert of_topic is not None
+    assert of_topic.active == 1
+    assert found.coordinators[0].active == 1

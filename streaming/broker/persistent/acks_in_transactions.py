@@ -5,7 +5,6 @@
 from schemas.commands import Ack, MessageIdData
 from schemas.commands.parts import LARGEST_BATCH
 from schemas.effects import AckResponse
-from schemas.entries import EntryNotFound
 from streaming.broker.context import Context
 from streaming.broker.errors import BrokerError, CursorError
 from streaming.broker.ledger.ack_set import from_words, to_bits
@@ -93,10 +92,9 @@ def _ack(ctx: Context, topic: PersistentTopic, message_id: MessageIdData) -> Ack
     position = from_wire(message_id.ledgerId, message_id.entryId)
     size, words = min(max(message_id.batch_size or 0, 0), LARGEST_BATCH), len(message_id.ack_set)
     if words and size > _WORD * words:
-        try:
-            size = min(size, max(ctx.entries.get(topic.name, position).messages, _WORD * words))
-        except EntryNotFound:
-            size = _WORD * words
+        is_stored = position <= topic.ledger.last_confirmed and topic.ledger.valid(position)
+        messages = ctx.entries.get(topic.name, position).messages if is_stored else 0
+        size = min(size, max(messages, _WORD * words))
     return AckInTransaction(position, left, size)
 
 
