@@ -7,7 +7,7 @@ CLASSES := $(VENV)/spark.jsa
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 PYTEST_ARGS ?=
 # The tests of the core, and the least share of its lines and branches that they must cover, in percent: also the sample of them in CI.
-CORE_TESTS := tests/broker tests/conformance tests/state tests/test_fold.py tests/quality/test_lines.py tests/quality/test_keys.py tests/log/test_positions.py tests/metrics/test_topics.py tests/answers/test_explain.py tests/server/test_admin.py tests/test_topics_aside.py tests/log/test_policy_files.py tests/record/test_policies.py tests/mirror/test_observation.py tests/answers/test_explain_stats.py
+CORE_TESTS := tests/broker tests/conformance tests/state tests/test_fold.py tests/quality/test_lines.py tests/quality/test_keys.py tests/log/test_positions.py tests/metrics/test_topics.py tests/answers/test_explain.py tests/answers/test_explain_checks.py tests/server/test_admin.py tests/test_topics_aside.py tests/log/test_policy_files.py tests/record/test_policies.py tests/mirror/test_observation.py tests/answers/test_explain_stats.py
 COVERAGE_FLOOR := 99.6
 # The least share of mutants of the core that these tests must notice, in percent.
 MUTANTS_FLOOR := 92

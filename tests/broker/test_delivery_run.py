@@ -1,6 +1,7 @@
 """Delivery runs are only faster: rows and state are those of the scalar step, for any log and any cuts."""
 
 from collections.abc import Sequence
+from itertools import chain
 from random import Random
 from typing import Any
 from unittest import mock
@@ -11,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import logs
-from schemas.commands import Ack, Flow, MessageIdData, MessageMetadata, Publish, Send, SubType, to_binary
+from schemas.commands import (
+    Ack,
+    BrokerConfig,
+    Flow,
+    MessageIdData,
+    MessageMetadata,
+    Publish,
+    Send,
+    SubType,
+    to_binary,
+)
 from sinks.rows import to_tables
 from streaming.broker.broker import Broker
 from streaming.broker.context import ROWS
@@ -20,8 +31,7 @@ from streaming.broker.persistent import delivery_run
 from streaming.broker.persistent.delivery_run import DeliveryRun, Stretch
 from streaming.fold import publishes as publish_columns
 from streaming.fold.columns import PartitionFold
-from streaming.fold.record_fold import FoldError
-from streaming.fold.records import Records
+from streaming.fold.records import FoldError, Records
 from streaming.quality.gate import decode_only
 from tests.broker.kit import START, Stored, feed
 from tests.broker.random_lives import live
@@ -129,11 +139,12 @@ class PlainTraffic(Traffic):
         return topic, Ack(connection=connection, consumer_id=consumer, ack_type=kind, message_id=[id_])
 
 
-def traffic(drawn: Traffic, count: int) -> Records:
-    """The log of clients that mostly publish and acknowledge. See `Traffic`."""
+def traffic(drawn: Traffic, count: int, **settings: Any) -> Records:
+    """The log of clients that mostly publish and acknowledge, with other `settings` of the broker. See `Traffic`."""
     broker, log = Broker(0, store := Stored()), []
     now = START
-    for offset, (topic, command) in enumerate(drawn.records(count)):
+    first = [(None, BrokerConfig(settings=settings))] if settings else []
+    for offset, (topic, command) in enumerate(chain(first, drawn.records(count))):
         log.append((drawn.now - now, topic, command))
         now = drawn.now
         feed(broker, offset, now, topic, to_binary(command))
@@ -225,13 +236,21 @@ def test_a_failure_names_the_topic_at_whose_record_it_was() -> None:
     assert fold._records.broker.at_work == records.topics[-1]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_consumers_with_few_permits(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("rich", "settings"),
+    [
+        (1, {}),
+        (100, {"maxUnackedMessagesPerConsumer": 2}),
+        (100, {"maxUnackedMessagesPerSubscription": 3}),
+    ],
+)
+def test_consumers_with_few_permits_or_a_limit(seed: int, rich: int, settings: dict[str, int]) -> None:
     """Turns pass over some, and decisions are many."""
     drawn = PlainTraffic(seed, 0)
-    drawn.rich = 1
+    drawn.rich = rich
     with (
         mock.patch.object(publish_columns, "_SHORTEST", 1),
         mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
     ):
-        same(traffic(drawn, 200), cuts_of(seed, 200))
+        same(traffic(drawn, 200, **settings), cuts_of(seed, 200))
