@@ -12,6 +12,7 @@ from schemas.commands import (
     MessageIdData,
     MessageMetadata,
     NewTxn,
+    Refused,
     Restart,
     Send,
     TcClientConnectRequest,
@@ -676,3 +677,45 @@ def test_figures_of_transactions() -> None:
     assert of_topic is not None
     assert of_topic.active == 1
     assert found.coordinators[0].active == 1
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "expected"),
+    [(100, 100_000, 100), (100, 80, 80), (3, 100_000, 64), (3, 60, 60), (1, -5, 0)],
+)
+def test_a_part_of_a_batch_counts_as_many_messages_as_there_may_be(
+    messages: int, size: int, expected: int
+) -> None:
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=10)
+    metadata = MessageMetadata("p", 0, run.now, num_messages_in_batch=messages)
+    run.do(
+        Send(connection="client", producer_id=1, sequence_id=0, num_messages=messages, metadata=metadata, payload="x" * messages)
+    )  # fmt: skip
+    txn = run.begin(subscription="s")
+    last = run.topic.ledger.last_confirmed
+    ids = [MessageIdData(last.ledger, last.entry, ack_set=[1], batch_size=size)]
+    run.do(Ack(connection="s", consumer_id=1, ack_type="Individual", message_id=ids, request_id=1,
+               txnid_least_bits=txn, txnid_most_bits=0))  # fmt: skip
+    pending = run.topic.subscriptions["s"].pending_acks
+    assert pending is not None
+    assert pending.positions[last].size == expected
+
+
+def test_what_most_dispatchers_have_none_of() -> None:
+    run = Transacting()
+    run.subscribe("s", permits=10)
+    subscription = run.topic.subscriptions["s"]
+    dispatcher, sub = subscription.dispatcher, run.topic.context_of(run.broker._ctx, subscription)
+    assert dispatcher is not None
+    assert not dispatcher.remembered()
+    assert not dispatcher.deals_chunks(run.broker._ctx.config)
+    assert not dispatcher.owners_of_chunks(sub)
+    assert not dispatcher.stuck_chunks(sub)
+
+
+def test_a_topic_is_set_aside_once() -> None:
+    run = Transacting()
+    for _ in range(2):
+        run.broker.set_aside(TOPIC, Refused("set_aside", "an operator wants it"))
+    assert len(run.broker.take()) == 1

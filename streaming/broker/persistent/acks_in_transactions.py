@@ -92,9 +92,10 @@ def _ack(ctx: Context, topic: PersistentTopic, message_id: MessageIdData) -> Ack
     position = from_wire(message_id.ledgerId, message_id.entryId)
     size, words = min(max(message_id.batch_size or 0, 0), LARGEST_BATCH), len(message_id.ack_set)
     if words and size > _WORD * words:
-        is_stored = position <= topic.ledger.last_confirmed and topic.ledger.valid(position)
-        messages = ctx.entries.get(topic.name, position).messages if is_stored else 0
-        size = min(size, max(messages, _WORD * words))
+        most = _WORD * words
+        if position <= topic.ledger.last_confirmed and topic.ledger.valid(position):
+            most = max(most, ctx.entries.get(topic.name, position).messages)
+        size = min(size, most)
     return AckInTransaction(position, left, size)
 
 
