@@ -73,7 +73,9 @@ class Query:
 
     def copy(self, folder: Path) -> "Query":
         """The same query, as it is now, in other folders."""
-        shutil.copytree(self.checkpoint, folder / "checkpoint")
+        # The last task of a query that was stopped may still rename what it wrote.
+        half_written = shutil.ignore_patterns("*.tmp")
+        shutil.copytree(self.checkpoint, folder / "checkpoint", ignore=half_written)
         shutil.copytree(self.store, folder / "store")
         return Query(self._spark, self.ingress, folder)
 
