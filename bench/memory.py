@@ -2,6 +2,7 @@
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
 
 import psutil
@@ -57,11 +58,12 @@ def used(program: int | None = None) -> Used:
     return Used(java, python)
 
 
-class Peaks:
-    """Records the peak resident size (bytes) of the JVM and of a Python worker among this process's children."""
+class _Watch(ABC):
+    """Looks at processes again and again, as long as a `with` block takes."""
 
-    def __init__(self) -> None:
-        self.java = self.worker = 0
+    def __init__(self, seconds: float) -> None:
+        """`seconds`: between two looks."""
+        self._seconds = seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -74,45 +76,48 @@ class Peaks:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.1):
-            now = resident()
-            self.java, self.worker = max(self.java, now.java), max(self.worker, now.worker)
+        while not self._stop.wait(self._seconds):
+            self._look()
+
+    @abstractmethod
+    def _look(self) -> None: ...
 
 
-class Shared:
+class Peaks(_Watch):
+    """Records the peak resident size (bytes) of the JVM and of a Python worker among this process's children."""
+
+    def __init__(self) -> None:
+        super().__init__(0.1)
+        self.java = self.worker = 0
+
+    def _look(self) -> None:
+        now = resident()
+        self.java, self.worker = max(self.java, now.java), max(self.worker, now.worker)
+
+
+class Shared(_Watch):
     """The memory of this process and its descendants, in bytes, twice a second: what they share counts once. `processor`: their seconds of
     processor time."""
 
     def __init__(self) -> None:
+        super().__init__(0.5)
         self.sizes: list[int] = []
         self._processor: dict[int, float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     @property
     def processor(self) -> float:
         return sum(self._processor.values())
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        own = psutil.Process()
-        while not self._stop.wait(0.5):
-            total = 0
-            for process in [own, *own.children(recursive=True)]:
-                try:
-                    total += process.memory_full_info().pss
-                    times = process.cpu_times()
-                except psutil.Error:
-                    continue
-                self._processor[process.pid] = times.user + times.system
-            self.sizes.append(total)
+    def _look(self) -> None:
+        own, total = psutil.Process(), 0
+        for process in [own, *own.children(recursive=True)]:
+            try:
+                total += process.memory_full_info().pss
+                times = process.cpu_times()
+            except psutil.Error:
+                continue
+            self._processor[process.pid] = times.user + times.system
+        self.sizes.append(total)
 
 
 class Cost(NamedTuple):
