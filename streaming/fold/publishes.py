@@ -23,11 +23,11 @@ from schemas.commands import (
 )
 from schemas.effects import KINDS, Message, SendReceipt
 from schemas.outputs import SCHEMAS
-from streaming.broker.persistent.delivery_run import Deliveries, Stretch, To
+from streaming.broker.persistent.delivery_run import FIRST_ACK, NO_PLACE, Acks, Deliveries, Stretch, To
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, RowsOfTopic, Run
 from streaming.broker.persistent.publish.publishing import DUPLICATE
 from streaming.broker.producer.message_size import HEADER
-from streaming.fold.plain_layout import PlainPublishes
+from streaming.fold.plain_layout import PlainAcks, PlainPublishes
 
 RECEIPTS, MESSAGES = KINDS[SendReceipt], KINDS[Message]
 
@@ -55,13 +55,21 @@ T = TypeVar("T")
 class PublishColumns(NamedTuple):
     """The plain publishes among some records that follow each other, perhaps with other commands on their topics between them. `records`: which records
     they are. `senders`: a number for the sender of each. `columns`: of their receipts, what doesn't depend on the fold. `stretches`: of these
-    records and those between them, what is worth a delivery run."""
+    records and those between them, what is worth a delivery run. `acks`: those that were read by column."""
 
     records: list[int]
     rows: Publishes
     senders: _Integers
     columns: dict[str, pa.Array]
     stretches: list[Stretch]
+    acks: Acks = Acks([], [], [], [], [])
+
+    def places(self, count: int) -> list[int]:
+        """`RecordsOfRun.places` of so many records."""
+        places = np.full(count, NO_PLACE)
+        places[self.records] = np.arange(len(self.records))
+        places[self.acks.records] = FIRST_ACK - np.arange(len(self.acks.records))
+        return places.tolist()
 
     def runs(self) -> Iterator[Run | Stretch]:
         """The rows in the order of their records: each run of publishes without a gap, and each stretch."""
@@ -171,7 +179,7 @@ def publish_columns(
     offsets: Sequence[int],
     timestamps: Sequence[int],
     topics: Sequence[str | None],
-    commands: Sequence[Decoded],
+    commands: Sequence[Decoded | None],
     clock: int,
     others: Sequence[int] = (),
 ) -> PublishColumns | None:
@@ -202,12 +210,13 @@ def publish_columns(
     elif None in times:
         times = [now if time is None else time for time, now in zip(times, clock_list, strict=True)]
     payloads, names = _payloads(own), pa.array(producers, pa.string())
-    sizes, largest = _sizes(_texts(names), ids, clocks if times is clock_list else times, keys, payloads)
+    keyed = pa.array(keys, pa.string())
+    sizes, largest = _sizes(_texts(names), ids, clocks if times is clock_list else times, keyed, payloads)
     rows = Publishes(
         _taken(offsets, records), clock_list, _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
         producers,
     )  # fmt: skip
-    columns = _columns(rows, producer_name=names, payload=payloads)
+    columns = _columns(rows, producer_name=names, partition_key=keyed, payload=payloads)
     return PublishColumns(records, rows, _codes(names), columns, stretches)
 
 
@@ -223,18 +232,18 @@ def plain_columns(
     records, stretches = _worth_it(publishes.rows.tolist(), others)
     if not records:
         return None
-    _, names, producers, ids, payloads = publishes
+    _, names, producers, ids, payloads, keys = publishes
     if len(records) < len(publishes.rows):
         taken = np.searchsorted(publishes.rows, records)
-        producers, ids, payloads = producers[taken], ids[taken], payloads.take(pa.array(taken))
+        producers, ids = producers[taken], ids[taken]
+        payloads, keys = payloads.take(pa.array(taken)), keys.take(pa.array(taken))
     clocks = _clocks(timestamps, clock)[records]
-    keys: list[str | None] = [None] * len(records)
     sizes, largest = _sizes(_texts(names)[producers], ids, clocks, keys, payloads)
     clock_list = clocks.tolist()
     senders = _taken(names.to_pylist(), producers.tolist())
     rows = Publishes(
-        _taken(offsets, records), clock_list, _taken(topics, records), senders, ids.tolist(), clock_list, keys, sizes.tolist(),
-        largest, senders,
+        _taken(offsets, records), clock_list, _taken(topics, records), senders, ids.tolist(), clock_list, keys.to_pylist(),
+        sizes.tolist(), largest, senders,
     )  # fmt: skip
     known = {
         "clock": pa.array(clocks),
@@ -242,7 +251,7 @@ def plain_columns(
         "sequence_id": pa.array(ids),
         "size": pa.array(sizes),
         "publish_time": pa.array(clocks),
-        "partition_key": pa.nulls(len(records), pa.string()),
+        "partition_key": keys,
         "payload": payloads,
     }
     return PublishColumns(records, rows, producers, _columns(rows, **known), stretches)
@@ -257,7 +266,6 @@ def _columns(rows: Publishes, **known: pa.Array) -> dict[str, pa.Array]:
         "sequence_id": (rows.sequence_ids, pa.int64()),
         "size": (rows.sizes, pa.int64()),
         "publish_time": (rows.publish_times, pa.int64()),
-        "partition_key": (rows.keys, pa.string()),
     }
     return known | {name: pa.array(*column) for name, column in columns.items() if name not in known}
 
@@ -266,7 +274,7 @@ def send_columns(
     offsets: Sequence[int],
     timestamps: Sequence[int],
     topics: Sequence[str | None],
-    commands: Sequence[Decoded],
+    commands: Sequence[Decoded | None],
     clock: int,
     others: Sequence[int] = (),
 ) -> PublishColumns | None:
@@ -282,7 +290,7 @@ def send_columns(
         and each.txnid_most_bits is None
         and not each.fails
     ]
-    sends: Sequence[Any] = commands
+    sends: Any = commands
     encoded = {row: _encode(sends[row].metadata) for row in _worth_it(records, others)[0]}
     records, stretches = _worth_it(
         [row for row, each in encoded.items() if _is_plain(sends[row].metadata, each)], others
@@ -301,13 +309,14 @@ def send_columns(
     )
     payloads = _payloads(own)
     names = pa.array(producers, pa.string())
-    sizes, largest = _sizes(_texts(names), numbers, times, keys, payloads, uncompressed)
+    keyed = pa.array(keys, pa.string())
+    sizes, largest = _sizes(_texts(names), numbers, times, keyed, payloads, uncompressed)
     rows = Publishes(
         _taken(offsets, records), clocks.tolist(), _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
         list(zip(connections, producer_ids, producers, strict=True)), metadata,
     )  # fmt: skip
     columns = {
-        **_columns(rows, producer_name=names, payload=payloads),
+        **_columns(rows, producer_name=names, partition_key=keyed, payload=payloads),
         "connection": pa.array(connections, pa.string()),
         "producer_id": pa.array(producer_ids, pa.int64()),
         "metadata": pa.array([encoded[row] for row in records], pa.binary()),
@@ -352,9 +361,19 @@ _WITHIN = frozenset({Ack, Flow, RedeliverUnacknowledgedMessages, Publish, Send})
 """What may be between the plain publishes of a stretch: commands that concern nothing but their topic."""
 
 
-def within_stretches(commands: Sequence[Decoded | None]) -> list[int]:
-    """The records that may be in stretches."""
-    return [row for row, each in enumerate(commands) if type(each) in _WITHIN]
+def within_stretches(commands: Sequence[Decoded | None], acks: PlainAcks | None) -> Sequence[int]:
+    """The records that may be in stretches. `acks`: those that were read by column."""
+    found = [row for row, each in enumerate(commands) if type(each) in _WITHIN]
+    return found if acks is None else [*found, *acks.rows.tolist()]
+
+
+def acks_of(plain: PlainAcks) -> Acks:
+    """ACKs that were read by column, for delivery runs."""
+    names = plain.names.to_pylist()
+    connections = map(names.__getitem__, plain.connections.tolist())
+    consumers = list(zip(connections, plain.consumer_ids.tolist(), strict=True))
+    columns = (plain.ledgers, plain.entries, plain.individual)
+    return Acks(plain.rows.tolist(), consumers, *(column.tolist() for column in columns))
 
 
 def _worth_it(records: list[int], others: Sequence[int]) -> tuple[list[int], list[Stretch]]:
@@ -402,7 +421,7 @@ def _sizes(
     producers: _Integers,
     ids: list[int] | _Integers,
     times: list[int] | _Integers,
-    keys: list[str | None],
+    keys: pa.Array,
     payloads: pa.Array,
     uncompressed: list[int | None] | None = None,
 ) -> tuple[_Integers, tuple[int, int]]:
@@ -410,9 +429,8 @@ def _sizes(
     lengths = pc.binary_length(payloads).to_numpy()
     sizes = HEADER + 3 + producers + _varints(np.array(ids, np.int64)) + lengths
     sizes += _varints(np.array(times, np.int64))
-    if keys.count(None) < len(keys):
-        keyed = pa.array(keys, pa.string())
-        sizes += np.where(keyed.is_valid(), 1 + _texts(keyed), 0)
+    if keys.null_count < len(keys):
+        sizes += np.where(keys.is_valid(), 1 + _texts(keys), 0)
     if uncompressed is not None and uncompressed.count(None) < len(uncompressed):
         given = pa.array(uncompressed, pa.int64())
         sizes += np.where(given.is_valid(), 1 + _varints(pc.fill_null(given, 0).to_numpy()), 0)

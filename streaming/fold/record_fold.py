@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 200
 _NO_TIME = 0
-_NO_RECORD = -1
 _DECODING = "decoding and checking it"
 
 
@@ -223,10 +222,7 @@ class RecordFold:
         stretches."""
         one, done = self.carry_out(records, commands, aside), 0
         if columns is not None:
-            around = RecordsOfRun(
-                records.offsets, records.timestamps, records.topics, commands, [*columns.records, _NO_RECORD]
-            )
-            delivering = None
+            around = delivering = None
             for run in columns.runs():
                 stretch = isinstance(run, Stretch)
                 first = run.start if stretch else columns.records[run.start]
@@ -236,7 +232,9 @@ class RecordFold:
                 try:
                     if isinstance(run, Stretch):
                         assert deliveries is not None
-                        if delivering is None:
+                        if around is None or delivering is None:
+                            places = columns.places(len(commands))
+                            around = RecordsOfRun(*records[:3], commands, places, columns.acks)
                             delivering = self.broker.delivery_run(
                                 columns.rows, columns.senders.tolist(), receipts, deliveries
                             )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from schemas.commands import Decoded, Line, Publish, Refused, decode_all
+from schemas.commands import Decoded, Line, Refused, decode_all
 from schemas.records import RECORD as RECORDS
 from streaming.quality.inputs import KINDS, RECORD, InputColumn, columns_of, to_arrays
 from streaming.quality.kernels import CompiledSuite, compile_suite
@@ -78,18 +78,13 @@ class Gate:
         slices = (self._judge(topics[at : at + SLICE], values[at : at + SLICE]) for at in starts)
         return chain.from_iterable(slices)
 
-    def passes(
-        self, topics: Iterable[str | None], producers: pa.StringArray, ids: pa.Array, sizes: pa.Array
-    ) -> bool:
-        """Whether `judge` would refuse none of these publishes, which have nothing but a producer, a sequence id and a payload of
-        so many bytes."""
+    def passes(self, topics: Iterable[str | None], kind: type[Any], *columns: Mapping[str, pa.Array]) -> bool:
+        """Whether `judge` would refuse none of some commands of a kind, which have no other fields that a rule concerns than these
+        `columns`: each time some of equal length."""
         names = [name for name in set(topics) if name is not None]
-        publish = self.kinds[Publish].suite
-        return (
-            publish.masks({"producer": producers}, len(producers)) is None
-            and publish.masks({"sequence_id": ids, "payload.size": sizes}, len(ids)) is None
-            and self.record.masks({"topic": pa.array(names, pa.string())}, len(names)) is None
-        )
+        given = [(self.kinds[kind].suite, each) for each in columns]
+        given.append((self.record, {"topic": pa.array(names, pa.string())}))
+        return all(suite.masks(each, len(next(iter(each.values())))) is None for suite, each in given)
 
     def _judge(self, topics: Sequence[str | None], values: Sequence[bytes]) -> list[Decoded]:
         judged: list[Any] = decode_all(values)

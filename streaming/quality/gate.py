@@ -6,9 +6,9 @@ with Arrow, the other one command after the other, for a test double, which does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.commands import Decoded, decode_or_refuse
 from streaming.quality.row_gate import RowGate
@@ -51,7 +51,7 @@ def decode_only(topics: Sequence[str | None], values: Sequence[bytes]) -> Iterat
 
 
 def passes(
-    by: Judge, topics: Iterable[str | None], producers: pa.StringArray, ids: pa.Array, sizes: pa.Array
+    by: Judge, topics: Iterable[str | None], kind: type[Any], *columns: Mapping[str, pa.Array]
 ) -> bool:
     """`Gate.passes`, if `by` is `judge` or `decode_only`; no other judge is known to pass anything."""
-    return by is decode_only or (by is judge and gate().passes(topics, producers, ids, sizes))
+    return by is decode_only or (by is judge and gate().passes(topics, kind, *columns))

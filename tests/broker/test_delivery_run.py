@@ -29,6 +29,7 @@ from streaming.broker.context import ROWS
 from streaming.broker.dispatch.dispatcher import Dispatcher
 from streaming.broker.persistent import delivery_run
 from streaming.broker.persistent.delivery_run import DeliveryRun, Stretch
+from streaming.fold import plain_layout
 from streaming.fold import publishes as publish_columns
 from streaming.fold.columns import PartitionFold
 from streaming.fold.records import FoldError, Records
@@ -165,13 +166,16 @@ def cuts_of(seed: int, size: int) -> list[int]:
     odd=st.sampled_from([0, 0.005, 0.02, 0.1]),
     most=st.sampled_from([ROWS, ROWS, 1, 30]),
     shortest=st.sampled_from([1, 8]),
+    others=st.sampled_from([0.2, 1]),
 )
 @settings(max_examples=examples(150), deadline=None)
 def test_a_delivery_run_is_only_faster(
-    kind: type[Traffic], seed: int, odd: float, most: int, shortest: int
+    kind: type[Traffic], seed: int, odd: float, most: int, shortest: int, others: float
 ) -> None:
     records = traffic(kind(seed, odd), 200)
     with (
+        mock.patch.object(plain_layout, "_FEWEST", 1),
+        mock.patch.object(plain_layout, "_OTHERS", others),
         mock.patch("streaming.broker.context.ROWS", most),
         mock.patch.object(publish_columns, "_SHORTEST", shortest),
         mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),

@@ -44,6 +44,9 @@ from streaming.broker.subscription.subscription import INDIVIDUAL_TYPES
 DECISION = -1
 """Instead of a number of effects: the record takes the scalar step."""
 
+NO_PLACE, FIRST_ACK = -1, -2
+"""See `RecordsOfRun.places`."""
+
 _FEW = 8
 _LONGEST_REST = 256
 _MOST_SUBSCRIPTIONS = 8
@@ -62,15 +65,27 @@ class Stretch(NamedTuple):
     row: int
 
 
+class Acks(NamedTuple):
+    """ACKs of one whole entry each, and without any other field, as columns. `records`: their numbers. `individual`: of the type Individual; the
+    others are Cumulative."""
+
+    records: list[int]
+    consumers: list[Handle]
+    ledgers: list[int]
+    entries: list[int]
+    individual: list[bool]
+
+
 class RecordsOfRun(NamedTuple):
-    """The records around a stretch, by number. `commands`: None for a publish in the short form that is not decoded. `publishes`: the
-    numbers of those that are publishes, by row, and then one that is no record."""
+    """The records around a stretch, by number. `commands`: None for one that is not decoded. `places`: the row of a publish in `Publishes`;
+    `FIRST_ACK` for the first of `acks`, and one less for each of them after it; `NO_PLACE` for all other records."""
 
     offsets: Sequence[int]
     timestamps: Sequence[int]
     topics: Sequence[str | None]
     commands: Sequence[Decoded | None]
-    publishes: Sequence[int]
+    places: Sequence[int]
+    acks: Acks
 
 
 class To(NamedTuple):
@@ -147,30 +162,27 @@ class DeliveryRun:
     def fold(self, records: RecordsOfRun, stretch: Stretch, step: Callable[[int], object]) -> None:
         """Fold the records of a stretch. `step` carries out one that takes the scalar step."""
         ctx, opened = self.ctx, self._open
-        offsets, timestamps, topics, commands, publishes = records
-        start, stop, row = stretch
+        offsets, timestamps, topics, commands, places, self.acks = records
+        start, stop, _ = stretch
         self._worth_it = {name for name, count in Counter(topics[start:stop]).items() if count >= _FEW}
         clock, due, effects = ctx.clock, self._all.next_due(), DECISION
-        following = publishes[row]
         try:
             for record in range(start, stop):
                 before = clock
                 if timestamps[record] > clock:
                     clock = timestamps[record]
-                publish = DECISION
-                if record == following:
-                    publish, row = row, row + 1
-                    following = publishes[row]
                 effects = DECISION
                 if clock >= due:
                     self.close()
                 elif (topic := opened.get(topics[record]) or self._opened(topics[record], clock)) is not None:
-                    if clock < topic.end:
-                        effects = (
-                            topic.publish(publish, clock)
-                            if publish >= 0
-                            else topic.command(commands[record], clock)
-                        )
+                    if clock >= topic.end:
+                        pass
+                    elif (place := places[record]) >= 0:
+                        effects = topic.publish(place, clock)
+                    elif place <= FIRST_ACK:
+                        effects = topic.acknowledge(FIRST_ACK - place, clock)
+                    else:
+                        effects = topic.command(commands[record], clock)
                     if effects >= 0:
                         topic.took += 1
                         continue
@@ -287,7 +299,17 @@ class _TopicOfRun:
     def command(self, command: Decoded | None, now: int) -> int:
         """Take an ACK or a FLOW."""
         if type(command) is Ack:
-            return self._acknowledge(command, now)
+            ids = command.message_id
+            if (
+                len(ids) != 1
+                or ids[0].ack_set
+                or command.request_id is not None
+                or command.txnid_least_bits is not None
+                or command.txnid_most_bits is not None
+            ):
+                return DECISION
+            handle, individual = (command.connection, command.consumer_id), command.ack_type == "Individual"
+            return self._acknowledge(handle, ids[0].ledgerId, ids[0].entryId, individual, now)
         if type(command) is not Flow:
             return DECISION
         permits, known = command.messagePermits, self._known((command.connection, command.consumer_id))
@@ -299,22 +321,19 @@ class _TopicOfRun:
         of.subscription.last_flow = consumer.last_flow = now
         return 0
 
-    def _acknowledge(self, command: Ack, now: int) -> int:
-        handle, ids = (command.connection, command.consumer_id), command.message_id
+    def acknowledge(self, number: int, now: int) -> int:
+        """Take the ACK of a number of `Acks`."""
+        _, consumers, ledgers, entries, individual = self._run.acks
+        return self._acknowledge(consumers[number], ledgers[number], entries[number], individual[number], now)
+
+    def _acknowledge(self, handle: Handle, ledger: int, entry: int, individual: bool, now: int) -> int:
         known = self._acknowledging.get(handle) or self._known(handle)
-        if (
-            known is None
-            or len(ids) != 1
-            or command.request_id is not None
-            or command.txnid_least_bits is not None
-            or command.txnid_most_bits is not None
-        ):
+        if known is None:
             return DECISION
         (of, lane, cursor, _), consumer = known
-        ledger, entry = ids[0].ledgerId, ids[0].entryId
-        if cursor is None or ledger != self.found.ledger or ids[0].ack_set or entry >= self._entry:
+        if cursor is None or ledger != self.found.ledger or entry >= self._entry:
             return DECISION
-        if command.ack_type == "Individual":
+        if individual:
             if not cursor.has(entry) or not lane.take_ack(consumer, ledger, entry):
                 return DECISION
             cursor.acknowledge(entry, now)
