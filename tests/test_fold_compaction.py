@@ -16,6 +16,7 @@ from schemas.records import RECORD
 from sinks import rows as spooled
 from sinks.ledger_store import LedgerStore
 from streaming.cli.app import app
+from streaming.fold import columns, recent_payloads
 from streaming.fold.columns import Fold
 from streaming.log.files import write_log
 from streaming.log.table import log_table
@@ -120,6 +121,54 @@ def test_cuts_of_random_lives_make_no_difference(tmp_path: Path, seed: int) -> N
     one_by_one = folded(log, tmp_path / "one", pieces("", 1))
     for most in (20, len(log)):
         assert folded(log, tmp_path / f"{most}", pieces(f"{seed}", most)) == one_by_one, most
+
+
+def looked_at(log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many rows are looked at in search of payloads, when a log is one micro-batch."""
+    looked = 0
+
+    def counted(original: Any) -> Any:
+        def look(*given: Any) -> Any:
+            nonlocal looked
+            found = original(*given)
+            table = given[0] if isinstance(given[0], pa.Table) else found
+            looked += 0 if table is None else len(table)
+            return found
+
+        return look
+
+    monkeypatch.setattr(recent_payloads, "_runs", counted(recent_payloads._runs))
+    monkeypatch.setattr(spooled.SpooledRows, "waiting", counted(spooled.SpooledRows.waiting))
+    rows, *_ = folded(log, folder, iter([len(log)]))
+    assert rows["kind"].to_pylist().count("COMPACTED_ENTRY") > 5
+    return looked
+
+
+@pytest.mark.parametrize(
+    ("others", "compactions", "between", "piece"),
+    [(2_000, 60, 8, 1 << 16), (0, 1, 3_000, 1 << 16), (0, 1, 3_000, 1_000)],
+)
+def test_compactions_look_at_the_rows_of_their_micro_batch_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int, compactions: int, between: int, piece: int
+) -> None:
+    """However many entries they read, and how many of them there are: they took a second for each ten thousand publishes that were there."""
+    log = list[tuple[int, str | None, bytes]]()
+
+    def publish(topic: str) -> None:
+        number = len(log)
+        found = {"producer": "p", "sequence_id": number, "payload": "x", "key": str(number % 7)}
+        log.append((START, topic, msgspec.json.encode(found)))
+
+    for _ in range(others):
+        publish(T + "2")
+    for _ in range(compactions):
+        for _ in range(between):
+            publish(T)
+        compaction = {"command": "ADMIN", "method": "PUT", "path": "/persistent/public/default/t/compaction"}
+        log.append((START, T, msgspec.json.encode(compaction)))
+    monkeypatch.setattr(spooled, "SPOOL_BYTES", 0)
+    monkeypatch.setattr(columns, "CHUNK_RECORDS", piece)
+    assert looked_at(log, tmp_path, monkeypatch) < 12 * len(log)
 
 
 def test_what_was_kept_can_be_read_when_the_topic_has_it_no_more(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ class PartitionFold:
         self._quarantined: Counter[str] = Counter()
         self._records.when_full(self._convert)
         self._recent = RecentPayloads(self._spool)
+        self._looked = 0, 0
+        """How many receipts of runs, and how many held tables of receipts, `_recent` knows of the piece at hand."""
         self._records.find_recent_payloads(self._recent_payloads)
 
     @property
@@ -177,11 +179,12 @@ class PartitionFold:
         """The payloads of entries that were stored since the micro-batch began. In the middle of a record, the effects so far become columns for
         that. The receipts of the piece at hand are in order only at its end."""
         self._convert()
-        piece = None
-        held = self._held[RECEIPTS]
-        if self._publishes is not None and (held or self._receipts.rows):
-            piece = self._publishes.receipts(self._records.partition, self._receipts, held)
-        return self._recent.find(topic, ledger_id, first, last, piece)
+        (runs, tables), held = self._looked, self._held[RECEIPTS]
+        new = held[tables:]
+        if self._publishes is not None and runs < len(self._receipts.rows):
+            new.append(self._publishes.stored(self._receipts, runs))
+        self._looked = len(self._receipts.rows), len(held)
+        return self._recent.find(topic, ledger_id, first, last, new)
 
     def _convert_runs(self) -> None:
         """The same for the receipts and messages of a piece, of which runs give theirs by topic."""
@@ -194,6 +197,8 @@ class PartitionFold:
             tables[MESSAGES] = publishes.messages(partition, self._deliveries, held[MESSAGES])
         if tables:
             self._spool.append(tables)
+        self._recent.end_piece()
+        self._looked = 0, 0
 
     def _not_converted(self, rows: Sequence[Row], error: Exception) -> NoReturn:
         for row in rows:

@@ -145,6 +145,18 @@ class PublishColumns(NamedTuple):
         keys = table["ordinal"].to_numpy(), table["offset"].to_numpy()
         return table.take(np.lexsort(keys))
 
+    def stored(self, receipts: Receipts, start: int) -> pa.Table:
+        """The receipts of runs from number `start` on, in any order: topic, ledger, entry and payload."""
+        rows = pa.array(receipts.rows[start:], pa.int64())
+        return pa.table(
+            {
+                "topic": self.columns["topic"].take(rows),
+                "ledger_id": pa.array(receipts.ledgers[start:], pa.int64()),
+                "entry_id": pa.array(receipts.entries[start:], pa.int64()),
+                "payload": self.columns["payload"].take(rows),
+            }
+        )
+
     def receipts(self, partition: int, receipts: Receipts, others: Sequence[pa.Table]) -> pa.Table:
         """`receipts` and `others`, which have those of other records by offset, as one table of SEND_RECEIPT by offset."""
         count = len(self.records)
