@@ -8,9 +8,26 @@ from typing import Any, get_args
 
 import pytest
 
-from schemas.commands import Admin, BrokerConfig, Publish, Restart, SubType
-from schemas.effects import AdminResponse, Effect, Expired, SendReceipt
+from schemas.commands import (
+    Ack,
+    AddPartitionToTxn,
+    AddSubscriptionToTxn,
+    Admin,
+    BrokerConfig,
+    EndTxn,
+    MessageIdData,
+    MessageMetadata,
+    NewTxn,
+    Publish,
+    Restart,
+    Send,
+    SubType,
+    TcClientConnectRequest,
+    TxnSubscription,
+)
+from schemas.effects import AdminResponse, Effect, Expired, NewTxnResponse, SendReceipt
 from streaming.broker.broker import Broker
+from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.producer.access_mode import MOST_GONE
 from tests.broker.kit import START, TOPIC, Run, Stored, of
 
@@ -331,7 +348,81 @@ def producers_closed_by_the_broker(run: Churn, name: str) -> None:
     run.create_producer("stays", 99, "stays")
 
 
+def ask(run: Churn, command: Any) -> list[Effect]:
+    command.connection, command.request_id = "stays", run.request()
+    return run.do(command, f"{COORDINATOR_ASSIGN}-partition-0")
+
+
+def begun(run: Churn, topics: list[str], subscriptions: list[str]) -> int:
+    """The number of a transaction with a message on each topic, and with an ack of a message on each subscription of the topic that stays."""
+    ask(run, TcClientConnectRequest(request_id=0, tc_id=0))
+    (begun,) = of(ask(run, NewTxn(request_id=0, txn_ttl_seconds=60_000)), NewTxnResponse)
+    least = begun.fields.txnid_least_bits
+    assert isinstance(least, int)
+    ask(run, AddPartitionToTxn(request_id=0, txnid_least_bits=least, partitions=topics))
+    parts = [TxnSubscription(TOPIC, each) for each in subscriptions]
+    ask(run, AddSubscriptionToTxn(request_id=0, txnid_least_bits=least, subscription=parts))
+    txn: dict[str, Any] = {"txnid_least_bits": least, "txnid_most_bits": 0}
+    for topic in topics:
+        metadata = MessageMetadata("stays", run.request(), run.now, **txn)
+        run.do(
+            Send(
+                connection="stays", producer_id=99, sequence_id=metadata.sequence_id, metadata=metadata, **txn
+            ),
+            topic,
+        )
+    for each in subscriptions:
+        (of_each,) = run.topic.subscriptions[each].consumers
+        ids = [MessageIdData(at.ledger, at.entry) for at in of_each.pending]
+        run.do(
+            Ack(connection=of_each.connection, consumer_id=1, ack_type="Individual", message_id=ids, **txn)
+        )
+    return least
+
+
+def ended(run: Churn, least: int, name: str) -> None:
+    """It commits, aborts, or is left alone."""
+    action: Any = ("COMMIT", "ABORT", None)[int(name[-1]) % 3]
+    if action is not None:
+        ask(run, EndTxn(request_id=0, txnid_least_bits=least, txn_action=action))
+
+
+def transaction(run: Churn, name: str) -> None:
+    run.subscribe("t", "Shared", connection="t", permits=9)
+    run.send(run.request(), name="stays", id_=99, connection="stays")
+    ended(run, begun(run, [TOPIC], ["t"]), name)
+    run.wait(600)
+    run.ack("t", *run.topic.subscriptions["t"].consumers[0].pending)
+
+
+def transaction_on_a_topic_that_goes(run: Churn, name: str) -> None:
+    topic = f"persistent://t/n/{name}"
+    run.create_producer("stays", 99, "stays", topic)
+    ended(run, begun(run, [topic], []), name)
+    run.close_producer(99, "stays", topic)
+
+
+def transaction_before_a_restart(run: Churn, name: str) -> None:
+    begun(run, [TOPIC], [])
+    run.do(Restart(), None)
+    run.create_producer("stays", 99, "stays")
+
+
+def compacted(run: Churn, name: str) -> None:
+    topic = f"persistent://t/n/{name}"
+    run.publish(0, name, topic)
+    run.admin("PUT", "/compaction", topic=topic)
+    run.admin("DELETE", "?force=true", topic=topic)
+    run.send(run.request(), name="stays", id_=99, connection="stays", partition_key="k")
+    run.admin("PUT", "/compaction")
+
+
 DEDUP = {"brokerDeduplicationEnabled": True}
+TXN = {
+    "transactionCoordinatorEnabled": True,
+    "managedLedgerMaxEntriesPerLedger": 3,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+}
 TYPES: tuple[SubType, ...] = get_args(SubType)
 
 LIVES: list[tuple[Life, int, dict[str, Any]]] = [
@@ -388,6 +479,10 @@ LIVES: list[tuple[Life, int, dict[str, Any]]] = [
     (chunks, 1, {}),
     (chunks_without_an_end, 12, {}),
     (producers_closed_by_the_broker, 1, {}),
+    (transaction, 6, TXN),
+    (transaction_on_a_topic_that_goes, 6, TXN),
+    (transaction_before_a_restart, 1, TXN),
+    (compacted, 6, {}),
 ]
 """Each life, how often a day it is lived, and the broker's settings. More than `REMEMBERED` topics go in 200 days."""
 

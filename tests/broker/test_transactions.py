@@ -1,5 +1,7 @@
 """Transactions: what the recordings of a real 4.0.7 do not show, and how the state, faults and time go with them (docs/rules/transactions.md)."""
 
+from itertools import chain
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from schemas.commands import (
     MessageIdData,
     MessageMetadata,
     NewTxn,
+    Publish,
     Refused,
     Restart,
     Send,
@@ -36,7 +39,7 @@ from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
 from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.position import Position
-from streaming.broker.transactions import coordinator, pending_acks
+from streaming.broker.transactions import coordinator, pending_acks, transaction_buffer
 from streaming.broker.transactions.transaction_buffer import TxnID
 from tests.broker.kit import TOPIC, Run, of, one, response
 
@@ -719,3 +722,94 @@ def test_a_topic_is_set_aside_once() -> None:
     for _ in range(2):
         run.broker.set_aside(TOPIC, Refused("set_aside", "an operator wants it"))
     assert len(run.broker.take()) == 1
+
+
+def test_transactions_that_never_end_are_forgotten_with_their_ledgers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client may make up as many numbers as it sends messages. What it wrote is gone, and its topic is never loaded again."""
+    monkeypatch.setattr(transaction_buffer, "MOST_WITHOUT_MESSAGES", 10)
+    run = Transacting(managedLedgerMaxEntriesPerLedger=3, managedLedgerMinLedgerRolloverTimeMinutes=0)
+    run.subscribe("s", permits=9)
+    buffer, sizes = run.topic.buffer(), list[int]()
+    for number in range(200):
+        run.send_in(1_000 + number, 2 * number)
+        run.send_in(7, 2 * number + 1)
+        run.wait(300)
+        run.admin("POST", "/subscription/s/skip_all")
+        run.wait(300)
+        assert len(buffer.ongoing) <= 10 + 3 * len(run.topic.ledger.ledgers)
+        assert sum(map(len, buffer.later.values())) <= len(run.topic.ledger.ledgers) + 1
+        sizes.append(len(run.broker.encode()))
+    assert max(sizes[100:]) - max(sizes[:100]) < 32
+    assert next(iter(buffer.ongoing)) == (0, 1_000)
+    assert str(run.topic.ledger.max_read) == "1:-1"  # the first one holds back, as in Pulsar
+    assert (0, 7) in buffer.ongoing
+
+
+def test_a_transaction_that_was_forgotten_may_go_on_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a load: what is left of it counts."""
+    monkeypatch.setattr(transaction_buffer, "MOST_WITHOUT_MESSAGES", 3)
+    run = Transacting(managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0)
+    txn = [run.begin(10**9) for _ in range(9)]
+    for number in txn[:8]:
+        run.send_in(number, number)
+        run.wait(300)
+    assert run.ongoing() == ["(0,0)", "(0,4)", "(0,5)", "(0,6)", "(0,7)"]
+    run.subscribe("s", permits=9)
+    run.send_in(txn[2], 20)
+    for number in (0, 4, 5, 6, 7):
+        assert one(run.end(txn[number], "ABORT"), EndTxnResponse).error is None
+    assert run.ongoing() == ["(0,2)"]
+    assert len(entries(run.end(txn[2]))) == 1
+    assert one(run.end(txn[3]), EndTxnResponse).error is None
+    assert run.ongoing() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_names_in_open_transactions_are_bounded(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Those of all transactions of a coordinator together, and what has ended counts no more."""
+    monkeypatch.setattr(coordinator, "MOST_NAMED", 3_000)
+    draw, run, open_, refused = Random(seed), Transacting(), list[int](), 0
+    run.do(Publish(producer="x", sequence_id=0), f"{TOPIC}-0")
+    run.admin("POST", "/terminate", topic=f"{TOPIC}-0")
+    for _ in range(120):
+        if draw.random() < 0.3:
+            open_.append(run.begin(draw.choice([1, 10**9]), topic=None))
+        if open_ and draw.random() < 0.2:
+            run.end(open_.pop(draw.randrange(len(open_))), draw.choice(["COMMIT", "ABORT"]))
+        if draw.random() < 0.1:
+            run.broker = type(run.broker).decode(run.broker.encode(), NoEntries())
+        names = [f"{TOPIC}-{draw.randrange(9)}", "x" * draw.randrange(800)]
+        command: Any = AddPartitionToTxn(connection="client", request_id=1, partitions=names)
+        if draw.random() < 0.5:
+            parts = [TxnSubscription(each, "s") for each in names]
+            command = AddSubscriptionToTxn(connection="client", request_id=1, subscription=parts)
+        if open_:
+            command.txnid_least_bits = draw.choice(open_)
+            refused += any(getattr(each, "error", None) == "NotAllowedError" for each in run.ask(command))
+        found = run.broker.coordinators[0].transactions.values()
+        named = [name for each in found for name in (*each.topics, *chain.from_iterable(each.subscriptions))]
+        assert sum(map(len, named)) <= 3_000
+        assert run.broker._coordinators._named_by(0) == sum(map(len, named))
+    assert refused
+
+
+def test_acks_of_transactions_that_never_end_do_not_block_a_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pending_acks, "MOST_POSITIONS", 10)
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=1_000)
+    for number in range(50):
+        run.send(number)
+        at = (1, number)
+        assert run.ack_in(5_000 + number, "s", at).error is None
+        run.ack("s", Position(*at))
+        pending = run.topic.subscriptions["s"].pending_acks
+        assert pending is not None
+        assert pending.held == sum(map(len, pending.of_transactions.values())) <= 10
+    for number in range(50, 61):
+        run.send(number)
+        refused = run.ack_in(9_000, "s", (1, number)).error
+        assert refused == ("NotAllowedError" if number == 60 else None)

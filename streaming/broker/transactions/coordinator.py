@@ -38,6 +38,9 @@ MOST_OPEN = 10_000
 MOST_PARTS = 1_000
 """The topics, and the subscriptions, of a transaction."""
 
+MOST_NAMED = 16 << 20
+"""The characters of the names of topics and subscriptions of a coordinator's transactions: each micro-batch reads and writes all of them."""
+
 MOST_AGAIN = 10
 """The topics on which each request tries again to end what could not end there. With more of them, a client could make each later request
 as expensive as all its transactions."""
@@ -119,6 +122,7 @@ class Coordinators:
             tuple[int, int, int]
         ] = []  # time (ms), coordinator and number, a heap; of some that have ended, too
         self._woken: int | None = None  # when the timer is due (ms)
+        self._named: dict[int, int] = {}  # see `MOST_NAMED`; of a coordinator once it is asked for
         for id_, each in coordinators.items():
             if each.connected:
                 self._load(id_, each)
@@ -225,28 +229,41 @@ class Coordinators:
         elif isinstance(command, c.EndTxn):
             if self._end(most, least, commit=command.txn_action == "COMMIT"):
                 self._answer(name, command, fields)  # quirk: none while it can't end
-        elif self._add(found, command):
+        elif (refusal := self._add(most, found, command)) is None:
             self._answer(name, command, fields)
         else:
-            cause = (
+            self._answer(name, command, fields, "NotAllowedError", refusal)
+
+    def _add(
+        self, most: int, found: OpenTransaction, command: c.AddPartitionToTxn | c.AddSubscriptionToTxn
+    ) -> str | None:
+        """Add parts to a transaction, or say why there are too many of them."""
+        topics, subscriptions = found.topics, found.subscriptions
+        if isinstance(command, c.AddPartitionToTxn):
+            topics = _with(topics, command.partitions)
+        else:
+            subscriptions = _with(
+                subscriptions, [(each.topic, each.subscription) for each in command.subscription]
+            )
+        if max(len(topics), len(subscriptions)) > MOST_PARTS:
+            return (
                 f"a transaction may have {MOST_PARTS:,} topics and as many subscriptions: begin another one"
             )
-            self._answer(name, command, fields, "NotAllowedError", cause)
+        more = _characters(topics, subscriptions) - _characters(found.topics, found.subscriptions)
+        if self._named_by(most) + more > MOST_NAMED:
+            return (
+                f"the names of what open transactions touch have more than {MOST_NAMED:,} characters: end some first, or give "
+                "them less time"
+            )
+        self._named[most] += more
+        found.topics, found.subscriptions = topics, subscriptions
+        return None
 
-    def _add(self, found: OpenTransaction, command: c.AddPartitionToTxn | c.AddSubscriptionToTxn) -> bool:
-        """Add parts to a transaction. False: there are too many of them."""
-        if isinstance(command, c.AddPartitionToTxn):
-            topics = _with(found.topics, command.partitions)
-            if len(topics) > MOST_PARTS:
-                return False
-            found.topics = topics
-            return True
-        named = [(each.topic, each.subscription) for each in command.subscription]
-        subscriptions = _with(found.subscriptions, named)
-        if len(subscriptions) > MOST_PARTS:
-            return False
-        found.subscriptions = subscriptions
-        return True
+    def _named_by(self, most: int) -> int:
+        if most not in self._named:
+            found = self._all[most].transactions.values()
+            self._named[most] = sum(_characters(each.topics, each.subscriptions) for each in found)
+        return self._named[most]
 
     def _answer(
         self,
@@ -276,6 +293,8 @@ class Coordinators:
         found.status = "COMMITTING" if commit else "ABORTING"
         mark = next(iter(coordinator.transactions)) - 1
         subscriptions, found.subscriptions = found.subscriptions, []
+        if most in self._named:
+            self._named[most] -= _characters(subscriptions=subscriptions)
         for topic, subscription in subscriptions:
             self._parts.end_on_subscription(topic, subscription, txn, mark, commit=commit)
         return self._end_on_topics(most, least, len(found.topics))
@@ -286,10 +305,14 @@ class Coordinators:
         found, txn = coordinator.transactions[least], TxnID(most, least)
         commit, mark = found.status == "COMMITTING", next(iter(coordinator.transactions)) - 1
         tried, rest = found.topics[:count], found.topics[count:]
+        before = found.topics
         found.topics = rest + [
             topic for topic in tried if not self._parts.end_on_topic(topic, txn, mark, commit=commit)
         ]
-        if found.topics and not coordinator.is_common:
+        is_left = bool(found.topics) and not coordinator.is_common
+        if most in self._named:
+            self._named[most] -= _characters(before) - _characters(found.topics if is_left else ())
+        if is_left:
             if least not in coordinator.ending:
                 coordinator.ending.append(least)
             return False
@@ -386,6 +409,10 @@ class Coordinators:
         for coordinator in self._all.values():
             coordinator.connected = False
             coordinator.created = coordinator.committed = coordinator.aborted = coordinator.timed_out = 0
+
+
+def _characters(topics: Iterable[str] = (), subscriptions: Iterable[tuple[str, str]] = ()) -> int:
+    return sum(map(len, topics)) + sum(len(topic) + len(name) for topic, name in subscriptions)
 
 
 def _with(present: list[T], more: Iterable[T]) -> list[T]:

@@ -62,6 +62,8 @@ class PendingAcks(msgspec.Struct, array_like=True):
         """Individual acks of a transaction. Raises `BrokerError` and then changes nothing."""
         for each in acks:
             self._check(cursor, txn, each)
+        if self.held + len(acks) > MOST_POSITIONS:
+            self._forget_acked(cursor)
         own = self.of_transactions.get(txn, {})
         new = {each.position for each in acks if each.position not in own}
         if self.held + len(new) > MOST_POSITIONS:
@@ -206,21 +208,26 @@ class PendingAcks(msgspec.Struct, array_like=True):
         self.low_water_marks = {}
         sizes = {position: each.size for position, each in self.positions.items()}
         self.positions = {}
-        for txn, own in list(self.of_transactions.items()):
-            for position, kept in list(own.items()):
-                if cursor.has_acked(position):
-                    del own[position]
-                    continue
+        self._forget_acked(cursor)
+        for own in self.of_transactions.values():
+            for position, kept in own.items():
                 known = self.positions.get(position)
                 if known is None or kept is None or known.left is None:
                     self.positions[position] = PendingPosition(kept, sizes.get(position, 0))
                 else:
                     known.left = to_bytes(to_bits(known.left) & to_bits(kept))
-            if not own:
-                del self.of_transactions[txn]
-        self.held = sum(map(len, self.of_transactions.values()))
         if self.cumulative is not None and self.cumulative.position <= cursor.mark_delete:
             self.cumulative = None
+
+    def _forget_acked(self, cursor: ManagedCursor) -> None:
+        """Forget acks of entries that were acknowledged meanwhile: nobody may ever end their transactions."""
+        for txn, own in list(self.of_transactions.items()):
+            left = {position: kept for position, kept in own.items() if not cursor.has_acked(position)}
+            if left:
+                self.of_transactions[txn] = left
+            else:
+                del self.of_transactions[txn]
+        self.held = sum(map(len, self.of_transactions.values()))
 
 
 def _overlap(one: int, other: int, size: int) -> bool:

@@ -6,7 +6,7 @@ since cursors ask for it.
 """
 
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +33,10 @@ def note_low_water_mark(
     marks[coordinator] = max(mark, marks.get(coordinator, mark))
     first = next(iter(ongoing), None)
     return first if first is not None and marks.get(first.most, -1) >= first.least else None
+
+
+MOST_WITHOUT_MESSAGES = 1_000
+"""A topic with so many open transactions forgets those whose messages are in deleted ledgers. Nobody may ever end them."""
 
 
 class TransactionBuffer(msgspec.Struct, array_like=True):
@@ -72,6 +76,7 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
         self.ready = True
         if txn not in self.ongoing and txn not in self.aborted:
             self.ongoing[txn] = position
+            self._bound(ledger)
             self._hold_back(ledger)
         elif txn in self.ongoing and position.ledger > self._last(txn).ledger:
             kept = [each for each in self.later.get(txn, ()) if each.ledger in ledger.ledgers]
@@ -110,6 +115,19 @@ class TransactionBuffer(msgspec.Struct, array_like=True):
             self._hold_back(ledger)
         else:
             ledger.max_read = ledger.last_confirmed
+
+    def _bound(self, ledger: ManagedLedger) -> None:
+        """Forget what a load would forget, too, but for the first transaction, which holds consumers back."""
+        last_of_most = next(islice(self.ongoing.values(), MOST_WITHOUT_MESSAGES, None), None)
+        if last_of_most is None or last_of_most.ledger in ledger.ledgers:
+            return
+        first, position = next(iter(self.ongoing.items()))
+        later = self.later.get(first)
+        self._forget_deleted(ledger)
+        self.ongoing.pop(first, None)
+        self.ongoing = {first: position, **self.ongoing}
+        if later is not None:
+            self.later[first] = later
 
     def _hold_back(self, ledger: ManagedLedger) -> None:
         ledger.max_read = ledger.previous(next(iter(self.ongoing.values())))
