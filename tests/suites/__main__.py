@@ -32,7 +32,7 @@ SUITES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("suites.toml").r
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 _ADMIN, _ADMIN_TLS = 8080, 8443
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 _TEST_SECONDS = 120
 
 
