@@ -31,10 +31,10 @@ PUBLISHES = st.builds(
     NAMES, NUMBERS, PAYLOADS, st.none() | NAMES,
 )  # fmt: skip
 ACKS = st.builds(
-    lambda name, consumer, kind, ledger, entry: to_binary(
-        Ack(connection=name, consumer_id=consumer, ack_type=kind, message_id=[MessageIdData(ledgerId=ledger, entryId=entry)])
+    lambda name, consumer, kind, ledger, entry, words: to_binary(
+        Ack(connection=name, consumer_id=consumer, ack_type=kind, message_id=[MessageIdData(ledgerId=ledger, entryId=entry, ack_set=words)])
     ),
-    NAMES.filter(bool), NUMBERS, st.sampled_from(["Individual", "Cumulative"]), NUMBERS, NUMBERS,
+    NAMES.filter(bool), NUMBERS, st.sampled_from(["Individual", "Cumulative"]), NUMBERS, NUMBERS, st.lists(NUMBERS | st.just(0), max_size=4),
 )  # fmt: skip
 OTHERS = st.one_of(
     st.binary(max_size=60),
@@ -86,10 +86,10 @@ def found_in(values: list[bytes]) -> dict[int, Publish | Ack]:
     if acks is not None:
         names = acks.names.to_pylist()
         columns = (each.tolist() for each in (acks.rows, *acks[2:]))
-        for row, connection, consumer, ledger, entry, individual in zip(*columns, strict=True):
+        for row, connection, consumer, ledger, entry, individual, part in zip(*columns, strict=True):
             found[row] = Ack(
                 connection=names[connection], consumer_id=consumer, ack_type="Individual" if individual else "Cumulative",
-                message_id=[MessageIdData(ledgerId=ledger, entryId=entry)],
+                message_id=[MessageIdData(ledgerId=ledger, entryId=entry, ack_set=[1] if part else [])],
             )  # fmt: skip
     return found
 
@@ -111,6 +111,10 @@ ODD_ACK = to_binary(Ack(connection="c", consumer_id=1, ack_type="Individual"))
 def test_what_is_found_is_what_decoding_gives(values: list[bytes]) -> None:
     found = found_in(values)
     decoded = [decode_or_refuse(value) for value in values]
+    for each in decoded:
+        if isinstance(each, Ack):
+            for id_ in each.message_id:
+                id_.ack_set = [1] if any(id_.ack_set) else []
     assert [decoded[row] for row in found] == list(found.values())
 
 

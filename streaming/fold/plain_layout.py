@@ -1,6 +1,6 @@
 """Plain publishes and ACKs in MessagePack, read by column.
 
-Most records of most logs are publishes with a producer, a sequence id, a payload in bytes and perhaps a key, and ACKs of one whole entry.
+Most records of most logs are publishes with a producer, a sequence id, a payload in bytes and perhaps a key, and ACKs of one entry or a part of it.
 `schemas.commands.to_binary` gives each of them one layout: a map of these fields in one order. So NumPy finds the fields of thousands of values at
 once. To decode each value, check it, and gather the fields of all commands takes four times as long.
 """
@@ -24,9 +24,11 @@ _ACK = b"\xa7command\xa3ACK"
 _CONSUMER_ID = b"\xabconsumer_id"
 _ACK_TYPE = b"\xa8ack_type"
 _INDIVIDUAL, _CUMULATIVE = b"\xaaIndividual", b"\xaaCumulative"
-_MESSAGE_ID = b"\xaamessage_id\x91\x82"
+_MESSAGE_ID = b"\xaamessage_id\x91"
+_FIELDS_OF_ID, _FIELDS_OF_PART = 0x82, 0x83
 _LEDGER_ID = b"\xa8ledgerId"
 _ENTRY_ID = b"\xa7entryId"
+_ACK_SET = b"\xa7ack_set"
 _CONNECTION = b"\xaaconnection"
 _FIELDS_OF_ACK = 0x85
 
@@ -55,7 +57,7 @@ class PlainPublishes(NamedTuple):
 
 class PlainAcks(NamedTuple):
     """The plain ACKs among some values. `rows`: which values they are. `connections`: indices into `names`. `individual`: of the type
-    Individual; the others are Cumulative."""
+    Individual; the others are Cumulative. `parts`: of a part of a batch."""
 
     rows: _Integers
     names: pa.StringArray
@@ -64,6 +66,7 @@ class PlainAcks(NamedTuple):
     ledgers: _Integers
     entries: _Integers
     individual: npt.NDArray[np.bool_]
+    parts: npt.NDArray[np.bool_]
 
 
 class PlainValues(NamedTuple):
@@ -81,7 +84,7 @@ class _Number(NamedTuple):
     bits: int
 
     @classmethod
-    def of(cls, inline: range, bits: int, sizes: dict[int, int]) -> "_Number":
+    def of(cls, inline: Sequence[int], bits: int, sizes: dict[int, int]) -> "_Number":
         size = np.full(256, -1)
         size[list(inline)] = 0
         size[list(sizes)] = list(sizes.values())
@@ -91,6 +94,14 @@ class _Number(NamedTuple):
 _TEXT = _Number.of(range(0xA0, 0xC0), 0x1F, {0xD9: 1, 0xDA: 2, 0xDB: 4})
 _UNSIGNED = _Number.of(range(0x80), 0x7F, {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8})
 _BINARY = _Number.of(range(0), 0, {0xC4: 1, 0xC5: 2, 0xC6: 4})
+_FEW_ITEMS = _Number.of(range(0x90, 0xA0), 0x0F, {})
+_WORDS = _Number.of(
+    [*range(0x80), *range(0xE0, 0x100)],
+    0xFF,
+    {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8},
+)
+"""Of which only matters whether they are 0."""
+_INT64 = 0xD3
 
 
 def plain_values(values: Sequence[bytes], *, with_acks: bool) -> PlainValues:
@@ -154,10 +165,16 @@ def _plain_acks(candidates: _Integers, found: "_Finder", data: bytes) -> PlainAc
     found.constant(_ACK_TYPE)
     individual = found.one_of(_INDIVIDUAL, _CUMULATIVE)
     found.constant(_MESSAGE_ID)
+    sets = found.head(_FIELDS_OF_ID, _FIELDS_OF_PART)
     found.constant(_LEDGER_ID)
     ledgers = found.number(_UNSIGNED)
     found.constant(_ENTRY_ID)
     entries = found.number(_UNSIGNED)
+    parts = np.zeros(len(sets), bool)
+    if len(with_set := np.flatnonzero(sets)):
+        rest = found.of(with_set)
+        parts[with_set] = _ack_sets(rest)
+        found.put_back(with_set, rest)
     found.constant(_CONNECTION)
     connections = found.content(found.number(_TEXT))
     found.end()
@@ -178,7 +195,21 @@ def _plain_acks(candidates: _Integers, found: "_Finder", data: bytes) -> PlainAc
         numbers[1],
         numbers[2],
         individual[own],
+        parts[own],
     )
+
+
+def _ack_sets(found: "_Finder") -> npt.NDArray[np.bool_]:
+    """Each has an ack set here. Returns which of them have any bit, as `from_words` would find."""
+    found.constant(_ACK_SET)
+    left = found.number(_FEW_ITEMS)
+    parts = np.zeros(len(left), bool)
+    while len(more := np.flatnonzero(found.fits & (left > 0))):
+        rest = found.of(more)
+        parts[more] |= rest.number(_WORDS) != 0
+        found.put_back(more, rest)
+        left[more] -= np.uint64(1)
+    return parts
 
 
 def _worth_it(found: "_Finder") -> _Integers | None:
@@ -261,13 +292,13 @@ class _Finder:
         return found
 
     def number(self, kind: _Number) -> npt.NDArray[np.uint64]:
-        """Each has a number, below 2^63, here."""
+        """Each has a number, from −2^63 to below 2^63, here."""
         tag = self._bytes[self._at]
         size = kind.size[tag]
         bits = (_WORD * (_WORD - size)).astype(np.uint64)
         numbers: npt.NDArray[np.uint64] = self._numbers[self._at + 1] >> bits
         numbers = np.where(size > 0, numbers, tag & np.uint8(kind.bits))
-        self.fits &= (size >= 0) & (numbers < 1 << 63)
+        self.fits &= (size >= 0) & ((numbers < 1 << 63) | (tag == _INT64))
         self._go(1 + np.maximum(size, 0))
         return numbers
 

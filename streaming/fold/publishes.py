@@ -1,7 +1,7 @@
 """Plain publishes as columns, for `Broker.publish`, and its receipts as a table."""
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from itertools import compress, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
@@ -24,9 +24,9 @@ from schemas.commands import (
 from schemas.effects import KINDS, Message, SendReceipt
 from schemas.outputs import SCHEMAS
 from streaming.broker.persistent.delivery_run import FIRST_ACK, NO_PLACE, Acks, Deliveries, Stretch, To
-from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, RowsOfTopic, Run
+from streaming.broker.persistent.publish.publish_run import Largest, Publishes, Receipts, RowsOfTopic, Run
 from streaming.broker.persistent.publish.publishing import DUPLICATE
-from streaming.broker.producer.message_size import HEADER
+from streaming.broker.producer.message_size import HEADER, metadata_size, plain_metadata_size
 from streaming.fold.plain_layout import PlainAcks, PlainPublishes
 
 RECEIPTS, MESSAGES = KINDS[SendReceipt], KINDS[Message]
@@ -47,6 +47,10 @@ _HEADS = tuple(
     for key, size in ((None, None), ("", None), ("", 0))
 )
 """How a plain metadata with none, one or both of these begins in MessagePack: with the number of its fields."""
+_INTEGERS = (("uncompressed_size", 1), ("num_messages_in_batch", 1), ("highest_sequence_id", 2))
+"""Fields of metadata that many SENDs have, and the bytes of their tags."""
+_HEAD_OF = {3 + count: _HEADS[0][:-1] + bytes([_HEADS[0][-1] + count]) for count in range(2 + len(_INTEGERS))}
+"""How metadata with so many fields begins."""
 _VARINT_BYTES = np.array([1 << bits for bits in range(7, 64, 7)], np.uint64)
 _Integers = npt.NDArray[np.int64]
 T = TypeVar("T")
@@ -62,7 +66,7 @@ class PublishColumns(NamedTuple):
     senders: _Integers
     columns: dict[str, pa.Array]
     stretches: list[Stretch]
-    acks: Acks = Acks([], [], [], [], [])
+    acks: Acks = Acks([], [], [], [], [], [])
 
     def places(self, count: int) -> list[int]:
         """`RecordsOfRun.places` of so many records."""
@@ -122,7 +126,7 @@ class PublishColumns(NamedTuple):
             return pa.concat_tables(others)
         rows, numbers = pa.array(deliveries.rows, pa.int64()), pa.array(deliveries.numbers, pa.int64())
         columns: dict[str, pa.Array] = {
-            name: self.columns[name].take(rows) for name in ("offset", "clock", "topic", "size")
+            name: self.columns[name].take(rows) for name in ("offset", "clock", "topic", "size", "messages")
         }
         to = zip(To._fields, zip(*deliveries.to, strict=True), strict=True)
         columns |= {
@@ -134,7 +138,6 @@ class PublishColumns(NamedTuple):
             "ordinal": pa.array(deliveries.ordinals, pa.int32()),
             "ledger_id": pa.array(deliveries.ledgers, pa.int64()),
             "entry_id": pa.array(deliveries.entries, pa.int64()),
-            "messages": pa.repeat(pa.scalar(1, pa.int32()), count),
             "redelivery_count": pa.repeat(pa.scalar(0, pa.int32()), count),
         }
         arrays = [
@@ -166,7 +169,6 @@ class PublishColumns(NamedTuple):
         columns: dict[str, Any] = self.columns | {
             "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
             "ordinal": pa.repeat(pa.scalar(0, pa.int32()), count),
-            "messages": pa.repeat(pa.scalar(1, pa.int32()), count),
             "ledger_id": pa.array(ledgers),
             "entry_id": pa.array(entries),
         }
@@ -226,7 +228,7 @@ def publish_columns(
     sizes, largest = _sizes(_texts(names), ids, clocks if times is clock_list else times, keyed, payloads)
     rows = Publishes(
         _taken(offsets, records), clock_list, _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
-        producers,
+        producers, ids, [1] * len(records),
     )  # fmt: skip
     columns = _columns(rows, producer_name=names, partition_key=keyed, payload=payloads)
     return PublishColumns(records, rows, _codes(names), columns, stretches)
@@ -251,11 +253,11 @@ def plain_columns(
         payloads, keys = payloads.take(pa.array(taken)), keys.take(pa.array(taken))
     clocks = _clocks(timestamps, clock)[records]
     sizes, largest = _sizes(_texts(names)[producers], ids, clocks, keys, payloads)
-    clock_list = clocks.tolist()
+    clock_list, id_list = clocks.tolist(), ids.tolist()
     senders = _taken(names.to_pylist(), producers.tolist())
     rows = Publishes(
-        _taken(offsets, records), clock_list, _taken(topics, records), senders, ids.tolist(), clock_list, keys.to_pylist(),
-        sizes.tolist(), largest, senders,
+        _taken(offsets, records), clock_list, _taken(topics, records), senders, id_list, clock_list, keys.to_pylist(),
+        sizes.tolist(), largest, senders, id_list, [1] * len(records),
     )  # fmt: skip
     known = {
         "clock": pa.array(clocks),
@@ -278,6 +280,7 @@ def _columns(rows: Publishes, **known: pa.Array) -> dict[str, pa.Array]:
         "sequence_id": (rows.sequence_ids, pa.int64()),
         "size": (rows.sizes, pa.int64()),
         "publish_time": (rows.publish_times, pa.int64()),
+        "messages": (rows.messages, pa.int32()),
     }
     return known | {name: pa.array(*column) for name, column in columns.items() if name not in known}
 
@@ -290,47 +293,45 @@ def send_columns(
     clock: int,
     others: Sequence[int] = (),
 ) -> PublishColumns | None:
-    """The plain SENDs, as `publish_columns` has the short form. Their metadata may also have the size before compression."""
-    records = [
-        row
-        for row, each in enumerate(commands)
-        if type(each) is Send
-        and each.num_messages == 1
-        and each.highest_sequence_id is None
-        and each.message_id is None
-        and each.txnid_least_bits is None
-        and each.txnid_most_bits is None
-        and not each.fails
-    ]
+    """The plain SENDs, as `publish_columns` has the short form. Their metadata may also have the size before compression. Stretches have
+    batches and other metadata, too."""
+    records = [row for row, each in enumerate(commands) if type(each) is Send and _is_usual(each)]
     sends: Any = commands
     encoded = {row: _encode(sends[row].metadata) for row in _worth_it(records, others)[0]}
     records, stretches = _worth_it(
-        [row for row, each in encoded.items() if _is_plain(sends[row].metadata, each)], others
+        list(encoded), others, {row for row, each in encoded.items() if not _is_plain(sends[row], each)}
     )
     if not records:
         return None
     own = [sends[row] for row in records]
     metadata = [each.metadata for each in own]
     clocks = _clocks(timestamps, clock)[records]
-    producers, numbers, keys, times, uncompressed = (
+    producers, numbers, keys, times = (
         list(map(attrgetter(name), metadata))
-        for name in ("producer_name", "sequence_id", "partition_key", "publish_time", "uncompressed_size")
+        for name in ("producer_name", "sequence_id", "partition_key", "publish_time")
     )
-    connections, producer_ids, ids = (
-        list(map(attrgetter(name), own)) for name in ("connection", "producer_id", "sequence_id")
+    connections, producer_ids, ids, counts, highest = (
+        list(map(attrgetter(name), own))
+        for name in ("connection", "producer_id", "sequence_id", "num_messages", "highest_sequence_id")
     )
+    marks = ids
+    if highest.count(None) < len(highest):
+        highest = [None if h is None or h < id_ else h for h, id_ in zip(highest, ids, strict=True)]
+        marks = [id_ if h is None else h for h, id_ in zip(highest, ids, strict=True)]
     payloads = _payloads(own)
     names = pa.array(producers, pa.string())
     keyed = pa.array(keys, pa.string())
-    sizes, largest = _sizes(_texts(names), numbers, times, keyed, payloads, uncompressed)
+    sizes, largest = _sizes(_texts(names), numbers, times, keyed, payloads, _more(records, metadata, encoded))
+    largest = largest._replace(messages=max(counts))
     rows = Publishes(
         _taken(offsets, records), clocks.tolist(), _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
-        list(zip(connections, producer_ids, producers, strict=True)), metadata,
+        list(zip(connections, producer_ids, producers, strict=True)), marks, counts, metadata,
     )  # fmt: skip
     columns = {
         **_columns(rows, producer_name=names, partition_key=keyed, payload=payloads),
         "connection": pa.array(connections, pa.string()),
         "producer_id": pa.array(producer_ids, pa.int64()),
+        "highest_sequence_id": pa.array(highest, pa.int64()),
         "metadata": pa.array([encoded[row] for row in records], pa.binary()),
     }
     return PublishColumns(records, rows, _numbered(rows.senders), columns, stretches)
@@ -357,10 +358,54 @@ def _taken(column: Sequence[T], records: list[int]) -> list[T]:
     return [column[row] for row in records]
 
 
-def _is_plain(metadata: MessageMetadata, encoded: bytes) -> bool:
-    """Does it have nothing but a key and the size before compression? `encoded`: the same, in MessagePack."""
+def _is_usual(send: Send) -> bool:
+    """Whether nothing but its producer, its size, its key and its ids decides what becomes of it."""
+    metadata = send.metadata
+    messages = metadata.num_messages_in_batch
+    if messages is not None:
+        payload = send.payload_bytes or send.payload.encode()
+        size = metadata.uncompressed_size if metadata.compression not in (None, "NONE") else len(payload)
+        if messages < 1 or (payload and size is not None and size < messages):  # see `too_many_messages`
+            return False
+    return (
+        send.num_messages == (messages or 1)
+        and send.message_id is None
+        and send.txnid_least_bits is None
+        and send.txnid_most_bits is None
+        and not send.fails
+        and metadata.deliver_at_time is None
+        and metadata.marker_type is None
+        and metadata.chunk_id is None
+        and metadata.uuid is None
+    )
+
+
+def _is_plain(send: Send, encoded: bytes) -> bool:
+    """Does its metadata have nothing but a key and the size before compression? `encoded`: that, in MessagePack."""
+    metadata = send.metadata
     more = (metadata.partition_key is not None) + (metadata.uncompressed_size is not None)
-    return encoded.startswith(_HEADS[more])
+    return send.highest_sequence_id is None and encoded.startswith(_HEADS[more])
+
+
+def _more(records: list[int], metadata: Sequence[MessageMetadata], encoded: dict[int, bytes]) -> _Integers:
+    """The bytes of what each metadata has besides a key. `encoded`: see `_is_plain`."""
+    found = np.zeros(len(records), np.int64)
+    fields = np.full(len(records), 3)  # those that are accounted for, with the key
+    fields += np.fromiter((each.partition_key is not None for each in metadata), bool, len(records))
+    for name, tag in _INTEGERS:
+        values = list(map(attrgetter(name), metadata))
+        if values.count(None) < len(values):
+            given = pa.array(values, pa.int64())
+            found += np.where(given.is_valid(), tag + _varints(pc.fill_null(given, 0).to_numpy()), 0)
+            fields += given.is_valid().to_numpy(zero_copy_only=False)
+    for row, (record, count) in enumerate(zip(records, fields.tolist(), strict=True)):
+        if not encoded[record].startswith(_HEAD_OF[count]):
+            each = metadata[row]
+            plain = plain_metadata_size(
+                each.producer_name, each.sequence_id, each.publish_time, each.partition_key
+            )
+            found[row] = metadata_size(each) - plain
+    return found
 
 
 def _runs(records: _Integers) -> tuple[_Integers, _Integers]:
@@ -384,28 +429,40 @@ def acks_of(plain: PlainAcks) -> Acks:
     names = plain.names.to_pylist()
     connections = map(names.__getitem__, plain.connections.tolist())
     consumers = list(zip(connections, plain.consumer_ids.tolist(), strict=True))
-    columns = (plain.ledgers, plain.entries, plain.individual)
+    columns = (plain.ledgers, plain.entries, plain.individual, plain.parts)
     return Acks(plain.rows.tolist(), consumers, *(column.tolist() for column in columns))
 
 
-def _worth_it(records: list[int], others: Sequence[int]) -> tuple[list[int], list[Stretch]]:
-    """The publishes that follow each other and are not too few, and the stretches of them and `others`."""
+def _worth_it(
+    records: list[int], others: Sequence[int], in_stretches: Set[int] = frozenset()
+) -> tuple[list[int], list[Stretch]]:
+    """The publishes that follow each other and are not too few, and the stretches of them and `others`. `in_stretches`: those that may only be in
+    these."""
     if not records or not others:
-        return _in_runs(records), []
+        return _in_runs([each for each in records if each not in in_stretches]), []
     publishes = np.array(records)
-    both = np.union1d(publishes, others)
+    both = np.flatnonzero(_mask(1 + max(records[-1], max(others)), records, others))
     starts, stops = _runs(both)
     firsts, lasts = both[starts], both[stops - 1] + 1
     begins, ends = np.searchsorted(publishes, firsts), np.searchsorted(publishes, lasts)
     length, own = stops - starts, ends - begins
     is_stretch = (length >= _SHORTEST) & (np.minimum(own, length - own) * _SHARE >= length)
     within = np.repeat(is_stretch, own)
-    within[~within] = np.isin(publishes[~within], _in_runs(publishes[~within].tolist()))
+    alone = _in_runs([each for each in publishes[~within].tolist() if each not in in_stretches])
+    within |= _mask(1 + records[-1], alone)[publishes]
     publishes = publishes[within]
     firsts, lasts = firsts[is_stretch], lasts[is_stretch]
     rows = np.searchsorted(publishes, firsts)
     columns = (firsts.tolist(), lasts.tolist(), rows.tolist())
     return publishes.tolist(), [Stretch(*each) for each in zip(*columns, strict=True)]
+
+
+def _mask(count: int, *numbers: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Which of so many numbers are among these."""
+    mask = np.zeros(count, bool)
+    for each in numbers:
+        mask[np.array(each, np.int64)] = True
+    return mask
 
 
 def _in_runs(records: list[int]) -> list[int]:
@@ -435,18 +492,17 @@ def _sizes(
     times: list[int] | _Integers,
     keys: pa.Array,
     payloads: pa.Array,
-    uncompressed: list[int | None] | None = None,
-) -> tuple[_Integers, tuple[int, int]]:
-    """The stored sizes of entries in bytes, and the largest of them and of their payloads. `producers`: `_texts` of them."""
+    more: _Integers | int = 0,
+) -> tuple[_Integers, Largest]:
+    """The stored sizes of entries in bytes, and the largest of them and of their payloads. `producers`: `_texts` of them. `more`: the bytes of
+    other metadata."""
     lengths = pc.binary_length(payloads).to_numpy()
     sizes = HEADER + 3 + producers + _varints(np.array(ids, np.int64)) + lengths
     sizes += _varints(np.array(times, np.int64))
     if keys.null_count < len(keys):
         sizes += np.where(keys.is_valid(), 1 + _texts(keys), 0)
-    if uncompressed is not None and uncompressed.count(None) < len(uncompressed):
-        given = pa.array(uncompressed, pa.int64())
-        sizes += np.where(given.is_valid(), 1 + _varints(pc.fill_null(given, 0).to_numpy()), 0)
-    return sizes, (int(sizes.max()), int(lengths.max()))
+    sizes += more
+    return sizes, Largest(int(sizes.max()), int(lengths.max()))
 
 
 def _varints(values: _Integers) -> _Integers:

@@ -16,10 +16,13 @@ from schemas.commands import (
     Ack,
     BrokerConfig,
     Flow,
+    KeyValue,
     MessageIdData,
     MessageMetadata,
+    Producer,
     Publish,
     Send,
+    Subscribe,
     SubType,
     to_binary,
 )
@@ -34,7 +37,7 @@ from streaming.fold import publishes as publish_columns
 from streaming.fold.columns import PartitionFold
 from streaming.fold.records import FoldError, Records
 from streaming.quality.gate import decode_only
-from tests.broker.kit import START, Stored, feed
+from tests.broker.kit import START, TOPIC, Stored, feed
 from tests.broker.random_lives import live
 from tests.broker.recorded_lives import NAMES
 from tests.broker.test_publish_run import Store, records_of
@@ -101,6 +104,8 @@ class PlainTraffic(Traffic):
         self.unusual = self.one.choice([0, 0, 0.15])
         self.strange = self.one.choice([0, 0.02])
         self.rich = self.one.choice([1, 100])  # in permits
+        self.batches = self.one.choice([0, 0.5])
+        self.lists = self.one.choice([0, 0.3])
 
     def flow(self, connection: str, consumer: int, permits: int) -> Flow:
         return super().flow(connection, consumer, permits * self.rich)
@@ -125,9 +130,28 @@ class PlainTraffic(Traffic):
         metadata = MessageMetadata(
             "sender", self.id, self.now, partition_key=self.one.choice([None, "k", "l", "m"])
         )
-        return self.topic(), Send(
+        send = Send(
             connection="p", producer_id=1, sequence_id=self.id, metadata=metadata, payload_bytes=b"yyy"
         )
+        if self.one.random() < self.batches:
+            send.num_messages = metadata.num_messages_in_batch = self.one.choice([1, 2, 3])
+            send.highest_sequence_id = self.one.choice([None, self.id + send.num_messages - 1, self.id - 1])
+            metadata.highest_sequence_id = send.highest_sequence_id
+            self.id += send.num_messages - 1
+            match self.one.randrange(6):
+                case 0:
+                    metadata.ordering_key = self.one.choice([b"k", b"o"])
+                case 1:
+                    metadata.partition_key_b64_encoded = True
+                case 2:
+                    metadata.properties, metadata.event_time = [KeyValue("ö", "1")], 7
+                case 3:
+                    metadata.compression, metadata.uncompressed_size = self.one.choice(["LZ4", "NONE"]), 2
+                case 4:
+                    metadata.uncompressed_size = self.one.choice([3, 300])
+                case 5:
+                    send.num_messages += self.one.choice([0, 0, 0, 1])
+        return self.topic(), send
 
     def ack(self) -> tuple[str | None, Any]:
         if not self.got or self.one.random() < self.strange:
@@ -136,8 +160,20 @@ class PlainTraffic(Traffic):
             self.one.choice([0, 0, 0, self.one.randrange(len(self.got))])
         )
         kind: Any = "Cumulative" if self.one.random() < 0.1 else "Individual"
-        id_ = MessageIdData(ledgerId=position.ledger, entryId=position.entry)
-        return topic, Ack(connection=connection, consumer_id=consumer, ack_type=kind, message_id=[id_])
+        ids = [MessageIdData(ledgerId=position.ledger, entryId=position.entry)]
+        if self.one.random() < self.lists:
+            ids[0].ack_set = self.one.choice([[], [0], [0, 2], [1], [5], [-1]])
+            if ids[0].ack_set:  # the rest of it follows, mostly
+                self.got.append((topic, connection, consumer, position))
+            known = 3 if self.one.random() < 0.9 else 1
+            same = [each for each in self.got if each[:known] == (topic, connection, consumer)[:known]]
+            for each in same[: self.one.randrange(3)]:
+                ids.append(MessageIdData(ledgerId=each[3].ledger, entryId=each[3].entry))
+                ids[-1].ack_set = self.one.choice([[], [], [3]])
+                if not ids[-1].ack_set:
+                    self.got.remove(each)
+            self.one.shuffle(ids)
+        return topic, Ack(connection=connection, consumer_id=consumer, ack_type=kind, message_id=ids)
 
 
 def traffic(drawn: Traffic, count: int, **settings: Any) -> Records:
@@ -199,6 +235,7 @@ def test_in_random_lives(theme: str, seed: int) -> None:
         ("Failover", {"cumulative": True}),
         ("Shared", {"consumers": 8, "holes": 0.2, "nacked": 0.02}),
         ("Key_Shared", {"consumers": 8, "keys": 50}),
+        ("Shared", {"consumers": 8, "messages": 100}),
         ("Exclusive", {"consumers": 2, "keys": 9, "others": ["Failover", "Shared", "Key_Shared"]}),
     ],
 )
@@ -247,6 +284,8 @@ def test_a_failure_names_the_topic_at_whose_record_it_was() -> None:
         (1, {}),
         (100, {"maxUnackedMessagesPerConsumer": 2}),
         (100, {"maxUnackedMessagesPerSubscription": 3}),
+        (100, {"acknowledgmentAtBatchIndexLevelEnabled": True}),
+        (100, {"maxMessagesPerBatch": 2}),
     ],
 )
 def test_consumers_with_few_permits_or_a_limit(seed: int, rich: int, settings: dict[str, int]) -> None:
@@ -258,3 +297,46 @@ def test_consumers_with_few_permits_or_a_limit(seed: int, rich: int, settings: d
         mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
     ):
         same(traffic(drawn, 200, **settings), cuts_of(seed, 200))
+
+
+def batches(*acks: tuple[int, list[tuple[int, list[int]]]]) -> Records:
+    """The log of a Shared subscription with two consumers, who get five entries each in turns, and then send ACKs: each a time (ms after the one before)
+    and ids, as entry and ack set, of the first consumer."""
+    log: list[tuple[int, str | None, Any]] = [
+        (0, TOPIC, Producer(connection="p", producer_id=1, request_id=1, producer_name="sender"))
+    ]
+    for consumer in (1, 2):
+        log.append((0, TOPIC, Subscribe(connection="c", consumer_id=consumer, request_id=1, subscription="s", subType="Shared")))  # fmt: skip
+        log.append((0, TOPIC, Flow(connection="c", consumer_id=consumer, messagePermits=100)))
+    for id_ in range(0, 30, 3):
+        metadata = MessageMetadata("sender", id_, START, num_messages_in_batch=3)
+        log.append((1, TOPIC, Send(connection="p", producer_id=1, sequence_id=id_, num_messages=3, metadata=metadata, payload_bytes=b"yyy")))  # fmt: skip
+    for time, ids in acks:
+        named = [MessageIdData(ledgerId=1, entryId=entry, ack_set=left) for entry, left in ids]
+        log.append((time, TOPIC, Ack(connection="c", consumer_id=1, ack_type="Individual", message_id=named)))
+    return records_of(log)
+
+
+@pytest.mark.parametrize(
+    ("acks", "scalar_steps"),
+    [
+        ([(1, [(0, [])]), (1, [(2, []), (4, [])])], 0),
+        ([(1, [(4, [])]), (2_000, [(0, [1])]), (1, [(2, [1]), (8, [])])], 0),
+        ([(1, [(0, [1])]), (1, [(0, [1])]), (1, [(0, [0])])], 0),
+        ([(1, [(2, []), (2, [])])], 1),
+        ([(1, [(2, []), (1, [])])], 1),
+        ([(1, [(2, []), (30, [])])], 1),
+        ([(1, []), (1, [(2, [])])], 1),
+    ],
+)
+def test_acks_of_several_entries_and_of_parts(acks: Any, scalar_steps: int) -> None:
+    records = batches(*acks)
+    with (
+        mock.patch.object(publish_columns, "_SHORTEST", 1),
+        mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
+        mock.patch.object(plain_layout, "_FEWEST", 1),
+    ):
+        alone = same(batches(), [])
+        assert same(records, []) == alone + len(acks) - scalar_steps
+        for cut in range(len(records.offsets) - len(acks), len(records.offsets)):
+            same(records, [cut])

@@ -18,6 +18,7 @@ Invariants
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from schemas.commands import MessageMetadata
 from schemas.effects import Message
@@ -31,6 +32,18 @@ from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
 from streaming.broker.position import Position, from_tuple
 from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
+
+
+class Rows(Protocol):
+    """What a lane asks of the publishes of a run, by row: `streaming.broker.persistent.publish.publish_run.Publishes`."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of the entries, in bytes."""
+
+    @property
+    def messages(self) -> Sequence[int]:
+        """How many each has."""
 
 
 class Lane(ABC):
@@ -95,11 +108,11 @@ class Lane(ABC):
         """Whether nothing but the consumers decides who gets the next entries."""
 
     @abstractmethod
-    def pick(self, row: int) -> Consumer | None:
-        """Who gets the next entry, of one message, which is that of a row. None: more may come of it. Changes nothing."""
+    def pick(self, row: int, messages: int) -> Consumer | None:
+        """Who gets the next entry, of so many messages, which is that of a row. None: more may come of it. Changes nothing."""
 
     @abstractmethod
-    def take(self, consumer: Consumer, row: int, entry: int, size: int, now: int) -> None:
+    def take(self, consumer: Consumer, row: int, entry: int, messages: int, size: int, now: int) -> None:
         """Send the next entry, of `size` bytes, to a consumer that was picked. `row`: its record."""
 
     @abstractmethod
@@ -107,16 +120,25 @@ class Lane(ABC):
         """Whether a consumer's ack of an entry that the cursor takes is only noted. It is then. False: nothing has changed."""
 
     @abstractmethod
+    def sent(self, consumer: Consumer, ledger: int, entries: Sequence[int]) -> bool:
+        """Whether a consumer was sent all of these entries of the backlog, so that `take_ack` takes all of them, if it takes the first."""
+
+    @abstractmethod
+    def take_part(self, ledger: int, entry: int) -> bool:
+        """Whether an ack of a part of an entry, which the cursor does not note, only makes its redeliveries forgotten. It has then. False:
+        nothing has changed. After `take_ack` of the same command, it is True."""
+
+    @abstractmethod
     def flow(self, consumer: Consumer, permits: int) -> bool:
         """Whether permits, of which there are not too many, are only added. They are then. False: nothing has changed."""
 
-    def end(self, ledger: int, sizes: Sequence[int]) -> None:
-        """Leave the subscription as the entries of a ledger have made it that were taken. `sizes` in bytes, by row."""
-        if rows := self.rows:
-            subscription, total = self._subscription, sum(map(sizes.__getitem__, rows))
-            subscription.messages_out += len(rows)
-            subscription.bytes_out += total
-            subscription.dispatched += len(rows)
+    def end(self, ledger: int, rows: Rows) -> None:
+        """Leave the subscription as the entries of a ledger have made it that were taken."""
+        if taken := self.rows:
+            subscription = self._subscription
+            subscription.messages_out += sum(map(rows.messages.__getitem__, taken))
+            subscription.bytes_out += sum(map(rows.sizes.__getitem__, taken))
+            subscription.dispatched += len(taken)
             self._cursor.read_position = Position(ledger, self.read)
         self.settle()
 
@@ -124,15 +146,15 @@ class Lane(ABC):
     def settle(self) -> None:
         """Leave a read waiting that asks for as many entries as after the last one that was sent."""
 
-    def _note(self, consumer: Consumer, row: int, entry: int, size: int, now: int) -> None:
-        """Count a message that is sent to a consumer."""
-        consumer.permits -= 1
-        consumer.messages_out += 1
+    def _note(self, consumer: Consumer, row: int, entry: int, messages: int, size: int, now: int) -> None:
+        """Count an entry that is sent to a consumer."""
+        consumer.permits -= messages
+        consumer.messages_out += messages
         consumer.bytes_out += size
         consumer.last_sent = now
         average = consumer.average
-        if average != 1:
-            consumer.average = 1.0 if average < 1 else average * 0.9 + (1 - 0.9)
+        if average != 1 or messages != 1:
+            consumer.average = float(messages) if average < 1 else average * 0.9 + (1 - 0.9) * messages
         self.rows.append(row)
         self.entries.append(entry)
         self.owners.append(consumer)
@@ -205,13 +227,13 @@ class SingleLane(Lane):
         active = self._active
         return active is not None and active.permits > 0 and not active.hash_ranges
 
-    def pick(self, row: int) -> Consumer | None:
+    def pick(self, row: int, messages: int) -> Consumer | None:
         """See `Lane`."""
         return self._active
 
-    def take(self, consumer: Consumer, row: int, entry: int, size: int, now: int) -> None:
+    def take(self, consumer: Consumer, row: int, entry: int, messages: int, size: int, now: int) -> None:
         """See `Lane`."""
-        self._note(consumer, row, entry, size, now)
+        self._note(consumer, row, entry, messages, size, now)
         self._sends = True
         self.flowing = consumer.permits > 0
 
@@ -220,6 +242,14 @@ class SingleLane(Lane):
         if entry >= self.read:
             return False
         consumer.acks += 1
+        return True
+
+    def sent(self, consumer: Consumer, ledger: int, entries: Sequence[int]) -> bool:
+        """See `Lane`."""
+        return all(entry < self.read for entry in entries)
+
+    def take_part(self, ledger: int, entry: int) -> bool:
+        """See `Lane`."""
         return True
 
     def flow(self, consumer: Consumer, permits: int) -> bool:
@@ -329,10 +359,10 @@ class SharedLane(Lane):
     def _goes_on(self) -> bool:
         return self._dispatcher.nothing_waits(self._sub)
 
-    def pick(self, row: int) -> Consumer | None:
+    def pick(self, row: int, messages: int) -> Consumer | None:
         """See `Lane`."""
         dispatcher, consumers = self._dispatcher, self._consumers
-        if 0 < self._limit_of_all <= dispatcher.total_unacked + 1:
+        if 0 < self._limit_of_all <= dispatcher.total_unacked + messages:
             return None
         turn = dispatcher.round_robin if dispatcher.round_robin < len(consumers) else 0
         consumer = consumers[turn]
@@ -344,17 +374,17 @@ class SharedLane(Lane):
         self._turn = turn + 1
         return consumer
 
-    def take(self, consumer: Consumer, row: int, entry: int, size: int, now: int) -> None:
+    def take(self, consumer: Consumer, row: int, entry: int, messages: int, size: int, now: int) -> None:
         """See `Lane`."""
         dispatcher = self._dispatcher
         dispatcher.round_robin = self._turn
-        self._note(consumer, row, entry, size, now)
-        consumer.pending[from_tuple(Position, (self._ledger, entry))] = 1
-        unacked = consumer.unacked = consumer.unacked + 1
+        self._note(consumer, row, entry, messages, size, now)
+        consumer.pending[from_tuple(Position, (self._ledger, entry))] = messages
+        unacked = consumer.unacked = consumer.unacked + messages
         if 0 < self._limit <= unacked:
             consumer.blocked = True
-        dispatcher.total_permits -= 1
-        dispatcher.total_unacked += 1
+        dispatcher.total_permits -= messages
+        dispatcher.total_unacked += messages
         self._sends = True
         if consumer.permits <= 0 or consumer.blocked:
             self.flowing = any(each.permits > 0 and not each.blocked for each in self._consumers)
@@ -362,6 +392,19 @@ class SharedLane(Lane):
     def take_ack(self, consumer: Consumer, ledger: int, entry: int) -> bool:
         """See `Lane`."""
         return self.acknowledge(consumer, from_tuple(Position, (ledger, entry)))
+
+    def sent(self, consumer: Consumer, ledger: int, entries: Sequence[int]) -> bool:
+        """See `Lane`."""
+        return all((ledger, entry) in consumer.pending for entry in entries)
+
+    def take_part(self, ledger: int, entry: int) -> bool:
+        """See `Lane`."""
+        dispatcher = self._dispatcher
+        if dispatcher.blocked or 0 < self._limit_of_all <= dispatcher.total_unacked:
+            return False
+        if dispatcher.counts:
+            dispatcher.counts.pop(Position(ledger, entry), None)
+        return True
 
     def flow(self, consumer: Consumer, permits: int) -> bool:
         """See `Lane`."""
@@ -428,10 +471,10 @@ class KeySharedLane(SharedLane):
         dispatcher.note_hash(consumer, position, slot)
         return True
 
-    def pick(self, row: int) -> Consumer | None:
+    def pick(self, row: int, messages: int) -> Consumer | None:
         """See `Lane`."""
         dispatcher = self._sticky
-        if 0 < self._limit_of_all <= dispatcher.total_unacked + 1:
+        if 0 < self._limit_of_all <= dispatcher.total_unacked + messages:
             return None
         slot = self._slot = dispatcher.selector.slot(self._hash_of(row))
         if slot not in self._owners:
@@ -443,9 +486,9 @@ class KeySharedLane(SharedLane):
         self._turn = dispatcher.round_robin
         return consumer
 
-    def take(self, consumer: Consumer, row: int, entry: int, size: int, now: int) -> None:
+    def take(self, consumer: Consumer, row: int, entry: int, messages: int, size: int, now: int) -> None:
         """See `Lane`."""
-        super().take(consumer, row, entry, size, now)
+        super().take(consumer, row, entry, messages, size, now)
         self._sticky.note_hash(consumer, from_tuple(Position, (self._ledger, entry)), self._slot)
 
     def take_ack(self, consumer: Consumer, ledger: int, entry: int) -> bool:
@@ -454,6 +497,10 @@ class KeySharedLane(SharedLane):
         if (self._tells and not self.flowing) or dispatcher.draining.hashes or dispatcher.unblocks_at >= 0:
             return False
         return super().take_ack(consumer, ledger, entry)
+
+    def take_part(self, ledger: int, entry: int) -> bool:
+        """See `Lane`."""
+        return self._sticky.unblocks_at < 0 and super().take_part(ledger, entry)
 
     def flow(self, consumer: Consumer, permits: int) -> bool:
         """See `Lane`."""

@@ -3,6 +3,8 @@
 `ManagedCursor` and `cursor_writes` are the definition; a property test holds the states equal (``tests/broker/test_delivery_run.py``).
 """
 
+from collections.abc import Sequence
+
 from streaming.broker.ledger.ack_holes import AckHoles
 from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.ledger.managed_ledger import ManagedLedger
@@ -45,6 +47,20 @@ class CursorRun:
         self.mark += run
         self._ahead = ahead >> run
         self.moved = now
+
+    def acknowledge_all(self, entries: Sequence[int], now: int) -> None:
+        """Ack several, or none, as one command does: it is written, if anything is acked behind the mark-delete position."""
+        if (entries or self._ahead) and now >= self._waits:
+            self._write(now)
+        self.acks += len(entries)
+        ahead = self._ahead
+        for entry in entries:
+            ahead |= 1 << entry - self.mark - 1
+        if ahead & 1:
+            run = (~ahead & (ahead + 1)).bit_length() - 1
+            self.mark, self.moved = self.mark + run, now
+            ahead >>= run
+        self._ahead = ahead
 
     def acknowledge_to(self, entry: int, now: int) -> bool:
         """Ack all entries up to one. False: more may come of that, and nothing has changed."""
@@ -96,6 +112,7 @@ def cursor_run(cursor: ManagedCursor, ledger: ManagedLedger, rate: float) -> Cur
         or read.ledger != here
         or read <= cursor.mark_delete
         or cursor.acked.ledgers.get(here, 0) >> read.entry
+        or cursor.acked.ledgers.get(here, 0) >> cursor.mark_delete.entry + 1 & 1
     ):
         return None
     return CursorRun(cursor, rate)

@@ -66,14 +66,15 @@ class Stretch(NamedTuple):
 
 
 class Acks(NamedTuple):
-    """ACKs of one whole entry each, and without any other field, as columns. `records`: their numbers. `individual`: of the type Individual; the
-    others are Cumulative."""
+    """ACKs of one entry each, and without any other field, as columns. `records`: their numbers. `individual`: of the type Individual; the
+    others are Cumulative. `parts`: of a part of a batch."""
 
     records: list[int]
     consumers: list[Handle]
     ledgers: list[int]
     entries: list[int]
     individual: list[bool]
+    parts: list[bool]
 
 
 class RecordsOfRun(NamedTuple):
@@ -204,11 +205,16 @@ class DeliveryRun:
 
     def hash_of(self, row: int) -> int:
         """The hash of the key of a publish, as `sticky_key_hash`."""
-        key = self.publishes.keys[row]
+        publishes = self.publishes
+        key = publishes.keys[row]
+        if key is not None and publishes.metadata is not None:
+            metadata = publishes.metadata[row]
+            if metadata.ordering_key is not None or metadata.partition_key_b64_encoded:
+                key = None  # it is not what counts
         found = None if key is None else self._hashes.get(key)
         if found is None:
             spreads = self.ctx.config.keySharedSpreadsKeyless
-            found = sticky_key_hash(self.publishes.entry(row).metadata, spreads_keyless=spreads)
+            found = sticky_key_hash(publishes.entry(row).metadata, spreads_keyless=spreads)
             if key is not None:
                 if len(self._hashes) >= _MOST_HASHES:
                     self._hashes.clear()
@@ -275,21 +281,22 @@ class _TopicOfRun:
             or (found.enabled and publishes.sequence_ids[row] <= producer.mark)
         ):
             return DECISION
+        messages = publishes.messages[row]
         chosen: list[tuple[_Follower, Consumer]] = []
         for each in self._followers:
             if each.lane.flowing:
-                if (consumer := each.lane.pick(row)) is None:
+                if (consumer := each.lane.pick(row, messages)) is None:
                     return DECISION
                 chosen.append((each, consumer))
         size, effects = publishes.sizes[row], 1
         for (_, lane, _, ordinals), consumer in chosen:
-            lane.take(consumer, row, entry, size, now)
+            lane.take(consumer, row, entry, messages, size, now)
             ordinals.append(effects)
             effects += 1
         if found.enabled:
-            producer.mark = publishes.sequence_ids[row]
+            producer.mark = publishes.marks[row]
         counters = producer.counters
-        counters.messages_in += 1
+        counters.messages_in += messages
         counters.bytes_in += size
         counters.last = now
         found.taken.append(row)
@@ -299,17 +306,21 @@ class _TopicOfRun:
     def command(self, command: Decoded | None, now: int) -> int:
         """Take an ACK or a FLOW."""
         if type(command) is Ack:
-            ids = command.message_id
+            ids, handle = command.message_id, (command.connection, command.consumer_id)
             if (
-                len(ids) != 1
-                or ids[0].ack_set
-                or command.request_id is not None
+                command.request_id is not None
                 or command.txnid_least_bits is not None
                 or command.txnid_most_bits is not None
             ):
                 return DECISION
-            handle, individual = (command.connection, command.consumer_id), command.ack_type == "Individual"
-            return self._acknowledge(handle, ids[0].ledgerId, ids[0].entryId, individual, now)
+            individual, ledger = command.ack_type == "Individual", self.found.ledger
+            if len(ids) == 1 and not ids[0].ack_set:
+                return self._acknowledge(handle, ids[0].ledgerId, ids[0].entryId, individual, now)
+            if not individual or not ids or any(each.ledgerId != ledger for each in ids):
+                return DECISION
+            whole = [each.entryId for each in ids if not any(each.ack_set)]
+            parts = [each.entryId for each in ids if any(each.ack_set)]
+            return self._acknowledge_all(handle, whole, parts, now)
         if type(command) is not Flow:
             return DECISION
         permits, known = command.messagePermits, self._known((command.connection, command.consumer_id))
@@ -323,8 +334,13 @@ class _TopicOfRun:
 
     def acknowledge(self, number: int, now: int) -> int:
         """Take the ACK of a number of `Acks`."""
-        _, consumers, ledgers, entries, individual = self._run.acks
-        return self._acknowledge(consumers[number], ledgers[number], entries[number], individual[number], now)
+        _, consumers, ledgers, entries, individual, parts = self._run.acks
+        handle, ledger, entry = consumers[number], ledgers[number], entries[number]
+        if parts[number]:
+            if ledger != self.found.ledger or not individual[number]:
+                return DECISION
+            return self._acknowledge_all(handle, (), (entry,), now)
+        return self._acknowledge(handle, ledger, entry, individual[number], now)
 
     def _acknowledge(self, handle: Handle, ledger: int, entry: int, individual: bool, now: int) -> int:
         known = self._acknowledging.get(handle) or self._known(handle)
@@ -348,6 +364,36 @@ class _TopicOfRun:
         of.subscription.last_active = consumer.last_ack = now
         return 0
 
+    def _acknowledge_all(self, handle: Handle, whole: Sequence[int], parts: Sequence[int], now: int) -> int:
+        """Individual acks of entries, and of parts of them, which mean nothing where the cursor does not note them."""
+        known, ledger, end = (
+            self._acknowledging.get(handle) or self._known(handle),
+            self.found.ledger,
+            self._entry,
+        )
+        if known is None:
+            return DECISION
+        (of, lane, cursor, _), consumer = known
+        if cursor is None or (parts and self._run.ctx.config.acknowledgmentAtBatchIndexLevelEnabled):
+            return DECISION
+        if whole and not (
+            max(whole) < end
+            and len(set(whole)) == len(whole)
+            and all(map(cursor.has, whole))
+            and lane.sent(consumer, ledger, whole)
+        ):
+            return DECISION
+        # What lets the first of them be taken lets all of them.
+        for entry in whole:
+            if not lane.take_ack(consumer, ledger, entry):
+                return DECISION
+        for entry in parts:
+            if not lane.take_part(ledger, entry):
+                return DECISION
+        cursor.acknowledge_all(whole, now)
+        of.subscription.last_active = consumer.last_ack = now
+        return 0
+
     def _known(self, handle: Handle) -> tuple[_Follower, Consumer] | None:
         if (found := self._steady.consumer(handle)) is None:
             return None
@@ -361,7 +407,7 @@ class _TopicOfRun:
         publishes, topic = run.publishes, found.topic
         if taken := found.taken:
             found.size = topic.ledger.entry_sizes.add_all([publishes.sizes[row] for row in taken])
-            topic.counters.messages_in += len(taken)
+            topic.counters.messages_in += sum(map(publishes.messages.__getitem__, taken))
             topic.counters.bytes_in += found.size
             found.write(run.ctx, publishes)
             found.hand_over(run.ctx, publishes, run.receipts)
@@ -371,18 +417,19 @@ class _TopicOfRun:
                 if cursor.moved >= 0:
                     subscription.last_mark_delete_advanced = cursor.moved
                 cursor.end()
-            lane.end(found.ledger, publishes.sizes)
+            lane.end(found.ledger, publishes)
             if lane.rows:
                 epochs = subscription.type not in INDIVIDUAL_TYPES
                 run.deliveries.add(lane, found.ledger, subscription.name, ordinals, epochs=epochs)
 
 
 def _open(run: DeliveryRun, steady: SteadyTopic) -> _TopicOfRun | None:
-    ctx, topic, (largest, payload) = run.ctx, steady.topic, run.publishes.largest
+    ctx, topic, largest = run.ctx, steady.topic, run.publishes.largest
     ledger = topic.ledger
     if (
         ctx.acks is not None
-        or payload > ctx.config.maxMessageSize
+        or largest.payload > ctx.config.maxMessageSize
+        or largest.messages > ctx.config.maxMessagesPerBatch
         or len(steady.waiting) > _MOST_SUBSCRIPTIONS
         or not steady.is_as_it_was()
     ):
@@ -393,4 +440,4 @@ def _open(run: DeliveryRun, steady: SteadyTopic) -> _TopicOfRun | None:
         if lane is None or not lane.begin(following, run.hash_of):
             return None
         followers.append(_Follower(known, lane, cursor_run(known.sub.cursor, ledger, steady.rate), []))
-    return _TopicOfRun(run, steady, OpenTopic(topic, ctx, largest, steady.until), followers)
+    return _TopicOfRun(run, steady, OpenTopic(topic, ctx, largest.entry, steady.until), followers)

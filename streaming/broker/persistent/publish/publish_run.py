@@ -72,12 +72,21 @@ Connected = tuple[str, int, str]
 """A producer as a SEND names it: its connection, its number there, and its name."""
 
 
+class Largest(NamedTuple):
+    """The bytes of the largest entry and of the largest payload, and the most messages of an entry."""
+
+    entry: int
+    payload: int
+    messages: int = 1
+
+
 class Publishes(NamedTuple):
-    """Publishes with nothing but a key and a publish time, as columns, by rising offset: all in the short form, or all SENDs.
+    """Publishes as columns, by rising offset: all in the short form, or all SENDs. Those of publish runs have nothing but a key and a publish
+    time, and one message.
 
     `clocks` (ms): the partition's clock at each record. `publish_times` (ms) are those of the metadata, `sizes` the stored
-    sizes in bytes. `largest`: the bytes of the largest entry and of the largest payload. `senders`: in the short form, the
-    producers. `metadata`: that of SENDs. `payloads`: None, where entries need not have them (`Entries.recent_payloads`).
+    sizes in bytes. `senders`: in the short form, the producers. `marks`: the highest sequence id of each. `messages`: how many each has.
+    `metadata`: that of SENDs. `payloads`: None, where entries need not have them (`Entries.recent_payloads`).
     """
 
     offsets: list[int]
@@ -88,8 +97,10 @@ class Publishes(NamedTuple):
     publish_times: list[int]
     keys: list[str | None]
     sizes: list[int]
-    largest: tuple[int, int]
+    largest: Largest
     senders: Sequence[str | Connected]
+    marks: list[int]
+    messages: list[int]
     metadata: Sequence[MessageMetadata] | None = None
     payloads: Sequence[bytes] | None = None
 
@@ -385,14 +396,13 @@ class PublishRun:
         clock = ctx.clock = rows.clocks[row]
         self._take(topic, topic.to)
         if (found := topic.open) is None:
-            largest, payload = rows.largest
-            if payload > ctx.config.maxMessageSize:
+            if rows.largest.payload > ctx.config.maxMessageSize:
                 return False
             persistent = self._all.touch_without_effects(rows.topics[row])
             if persistent is None or (end := plain_until(ctx, persistent)) <= clock:
                 return False
             end = min(end, self._all.next_purge(persistent))
-            found = topic.open = OpenTopic(persistent, ctx, largest, end)
+            found = topic.open = OpenTopic(persistent, ctx, rows.largest.entry, end)
             self._taking.append(topic)
             self._opened.append(topic)
             heappush(self._ends, (found.end, row))
