@@ -17,6 +17,7 @@ from streaming.broker.names import complete, partition_index
 from streaming.protocol.codec import Frame, FrameError, singles
 from streaming.protocol.frames import NotUncompressed, matching, uncompressed
 from streaming.server.websocket.client import FIRST_RETRY, LAST_RETRY, Alarm, Client, NotGranted
+from streaming.server.websocket.known import KnownMessages
 from streaming.server.websocket.messages import (
     ClientMessageId,
     NoText,
@@ -90,9 +91,10 @@ class Came:
 
 
 class _Batch:
-    """The messages of a batch that the client has and has not acknowledged. `is_whole`: all of them are taken out."""
+    """The messages of a batch of `size` that the client has and has not acknowledged. `is_whole`: all of them are taken out."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.given: set[int] = set()
         self.is_whole = False
 
@@ -126,6 +128,8 @@ class TopicConsumer:
         """Messages of which more chunks are to come, by the id that their producer gave them."""
         self._others: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
         """The ledgers and entries of the chunks of a message before its last one, by that of the last one."""
+        self._known = 0
+        """The messages of `_batches`, and the chunks of `_others`."""
         self._read: ClientMessageId | None = None
         self.reached_end = False
         self._partition = partition_index(topic)
@@ -182,8 +186,7 @@ class TopicConsumer:
         elif frame.cmd == "CLOSE_CONSUMER":
             self._open = False
             self._owner.forget(self)
-            self._batches.clear()
-            self._others.clear()
+            self.forget_known(0)
             if self._read is not None and self._start is not None:
                 self._start = self._read
             self._client.begin(self._client.again(self.open))
@@ -226,9 +229,12 @@ class TopicConsumer:
             if not self._is_before_start(came.id):  # quirk: its permit is lost
                 yield Received(self, came.id, payload, metadata, came.redelivery_count, 0)
             return
-        batch = self._batches[came.id.ledger, came.id.entry] = _Batch()
-        while len(self._batches) > MOST_KNOWN:
-            self._batches.popitem(last=False)
+        batch, key = _Batch(count), (came.id.ledger, came.id.entry)
+        if not self._owner.is_reader:  # which acknowledges no single ones
+            self._forget_batch(key)
+            self._batches[key] = batch
+            self._know(count)
+            self.forget_known(max(MOST_KNOWN, count))
         try:
             for index, (single, data) in enumerate(singles(payload, count)):
                 came.left -= 1
@@ -267,14 +273,39 @@ class TopicConsumer:
             return None
         self._drop_chunks(name)
         *others, last = found.entries
-        self._others[last] = others
-        while len(self._others) > MOST_KNOWN:
-            self._others.popitem(last=False)
+        if not self._owner.is_reader:
+            self._forget_others(last)
+            self._others[last] = others
+            self._know(len(others))
+            self.forget_known(max(MOST_KNOWN, len(others)))
         return position._replace(first_chunk=found.entries[0]), b"".join(found.parts)
 
     def _drop_chunks(self, name: str) -> None:
         if (found := self._chunks.pop(name, None)) is not None:
             self._owner.keep(-found.size)
+
+    def _know(self, more: int) -> None:
+        self._known += more
+        self._owner.know(more)
+
+    def _forget_batch(self, key: tuple[int, int]) -> None:
+        if (batch := self._batches.pop(key, None)) is not None:
+            self._know(-batch.size)
+
+    def _forget_others(self, last: tuple[int, int]) -> list[tuple[int, int]]:
+        others = self._others.pop(last, [])
+        self._know(-len(others))
+        return others
+
+    def forget_known(self, left: int) -> None:
+        """Forget the oldest batches, and then the chunks, until no more than so many messages are known."""
+        for known, forget in ((self._batches, self._forget_batch), (self._others, self._forget_others)):
+            while self._known > left and known:
+                forget(next(iter(known)))
+
+    def forget_half(self) -> None:
+        """Forget the older half of what is known."""
+        self.forget_known(self._known // 2)
 
     def forget_chunks(self) -> None:
         """They come again."""
@@ -305,12 +336,12 @@ class TopicConsumer:
     def _ack_if_done(self, id: ClientMessageId, batch: _Batch) -> None:
         """Acknowledge a batch of which the client has had and acknowledged all."""
         if batch.is_whole and not batch.given:
-            self._batches.pop((id.ledger, id.entry), None)
+            self._forget_batch((id.ledger, id.entry))
             self.ack_entry(id)
 
     def ack_entry(self, id: ClientMessageId) -> None:
         """Acknowledge an entry."""
-        entries = [*self._others.pop((id.ledger, id.entry), ()), (id.ledger, id.entry)]
+        entries = [*self._forget_others((id.ledger, id.entry)), (id.ledger, id.entry)]
         where = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in entries]
         self._tell("ACK", ack_type="Individual", message_id=where)
 
@@ -351,6 +382,7 @@ class TopicConsumer:
     def close(self) -> None:
         """Close it alone: its topic is gone."""
         self._owner.forget(self)
+        self.forget_known(0)
         self._tell("CLOSE_CONSUMER", request_id=0)
         self._open = False
         self._client.forget("consumer", self._number)
@@ -358,7 +390,7 @@ class TopicConsumer:
 
 class WebSocketConsumer:
     """The consumer of a WebSocket, or its reader, of any number of topics. `wake`: is called when there may be something to deliver, and
-    `count` with the bytes that wait, and whether they wait since now."""
+    `count` with the bytes that wait, and whether they wait since now. `known`: counts the messages that it knows."""
 
     def __init__(
         self,
@@ -367,9 +399,11 @@ class WebSocketConsumer:
         options: ConsumerOptions,
         wake: Callable[[], None],
         count: Callable[[int, bool], None],
+        known: KnownMessages,
     ) -> None:
         self.client, self.options, self._wake, self._count = client, options, wake, count
-        self._is_reader = not subscription
+        self.is_reader = not subscription
+        self._known, self._known_of_topics, self._closed = known, 0, False
         self.subscription = subscription or f"reader-{uuid.uuid4().hex[:10]}"
         self.name = options.name or uuid.uuid4().hex[:5]
         self.ack_is_due = self._is_multiple = False
@@ -454,6 +488,8 @@ class WebSocketConsumer:
 
     def receive(self, came: Came) -> None:
         """An entry has come."""
+        if self._closed:
+            return
         self._queue.append(came)
         self._bytes += came.size
         self._asked = False
@@ -463,7 +499,29 @@ class WebSocketConsumer:
     def keep(self, size: int) -> None:
         """So many bytes more are kept."""
         self._kept += size
-        self._count(self._bytes + self._kept, False)
+        if size and not self._closed:
+            self._count(self._bytes + self._kept, False)
+
+    def know(self, more: int = 0) -> None:
+        """So many more messages are known in consumers of topics, or others here."""
+        self._known_of_topics += more
+        if not self._closed:
+            self._known.count(self, len(self._given) + len(self._nacked) + self._known_of_topics)
+
+    def forget_half(self) -> None:
+        """Forget the older half of what is known."""
+        for _ in range((len(self._given) + 1) // 2):
+            self._forget_oldest()
+        for _ in range((len(self._nacked) + 1) // 2):
+            self._take_nacked()
+        for each in self._of.values():
+            each.forget_half()
+        self.know()
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._given))
+        self._release(oldest)
+        self._unacked.pop(oldest, None)
 
     def forget(self, consumer: TopicConsumer) -> int:
         """Forget the messages of a consumer that nobody has got. Returns how many they are."""
@@ -515,7 +573,7 @@ class WebSocketConsumer:
             return ""
         self._pending += 1
         found.consumer.used()
-        if self._is_reader:
+        if self.is_reader:
             found.consumer.ack_read(found.id)
         else:
             self._deliver(found)
@@ -526,20 +584,20 @@ class WebSocketConsumer:
         self._release(found.id)
         dead = found if limit and found.redelivery_count >= limit else None
         self._given[found.id] = _Given(found.consumer, dead)
-        self._kept += 0 if dead is None else _size(dead)
+        self.keep(self._given[found.id].size)
         if self.options.ack_timeout:
             self._ack_alarm.set(self.options.ack_timeout / 1000)
             self._unacked[found.id] = time.monotonic() + self.options.ack_timeout / 1000
         while len(self._given) > MOST_KNOWN:
-            oldest = next(iter(self._given))
-            self._release(oldest)
-            self._unacked.pop(oldest, None)
+            self._forget_oldest()
+        self.know()
 
     def _release(self, id: ClientMessageId) -> "_Given | None":
         """The client has a message no more."""
         given = self._given.pop(id, None)
-        if given is not None and given.dead is not None:
-            self._kept -= _size(given.dead)
+        if given is not None:
+            self.keep(-given.size)
+            self.know()
         return given
 
     # -- what the client says
@@ -572,11 +630,21 @@ class WebSocketConsumer:
             raise NoText("IllegalArgumentException")
         delay = max(self.options.nack_delay, _LEAST_NACK_DELAY) / 1000
         self._nack_alarm.set(delay)
-        dead = None if given is None else given.dead
-        self._nacked[id] = _Given(consumer, dead), time.monotonic() + delay
+        if id in self._nacked:
+            self.keep(-self._nacked.pop(id)[0].size)
+        own = _Given(consumer, None if given is None else given.dead)
+        self._nacked[id] = own, time.monotonic() + delay
+        self.keep(own.size)
         while len(self._nacked) > MOST_KNOWN:
-            self._nacked.popitem(last=False)
+            self._take_nacked()
+        self.know()
         self.resume()
+
+    def _take_nacked(self) -> tuple[ClientMessageId, "_Given"]:
+        """The oldest of those that the client wants again, which is forgotten."""
+        id, (given, _) = self._nacked.popitem(last=False)
+        self.keep(-given.size)
+        return id, given
 
     def _consumer_of(self, given: "_Given | None") -> TopicConsumer | None:
         """Whose message it is. quirk: an id alone tells it for one topic only."""
@@ -588,12 +656,12 @@ class WebSocketConsumer:
         now = time.monotonic()
         due: list[tuple[ClientMessageId, _Given]] = []
         while self._nacked:
-            id, (given, when) = next(iter(self._nacked.items()))
+            _, when = next(iter(self._nacked.values()))
             if when > now:
                 self._nack_alarm.set(when - now)
                 break
-            del self._nacked[id]
-            due.append((id, given))
+            due.append(self._take_nacked())
+        self.know()
         self._redeliver(due)
 
     def _check_unacked(self) -> None:
@@ -690,6 +758,7 @@ class WebSocketConsumer:
         """Give the subscription up. Raises `NotGranted`."""
         for each in self._of.values():
             await each.unsubscribe()
+            each.forget_known(0)
         self._of.clear()
         self._queue.clear()
         self._apart = None
@@ -699,6 +768,8 @@ class WebSocketConsumer:
     def close(self) -> None:
         """The WebSocket is closed."""
         self.ack_all_read()
+        self._closed = True
+        self._known.count(self, 0)
         self._queue.clear()
         self._dead.clear()
         self._apart = None
@@ -710,6 +781,11 @@ class _Given(NamedTuple):
 
     consumer: TopicConsumer
     dead: Received | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes besides its id."""
+        return 0 if self.dead is None else _size(self.dead)
 
 
 def _matching(pattern: str, topics: list[str]) -> list[str]:
@@ -726,8 +802,9 @@ _OVERHEAD = 1000
 
 
 def _messages_in(frame: Frame) -> int:
+    """How many permits the broker counts for an entry."""
     found: int = (frame.metadata or {}).get("num_messages_in_batch", 1)
-    return found
+    return max(found, 1)
 
 
 def _is_set(words: list[int], index: int) -> bool:

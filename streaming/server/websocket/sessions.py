@@ -21,6 +21,7 @@ from streaming.server.stalled import Stalled
 from streaming.server.websocket import messages
 from streaming.server.websocket.client import Client, NotGranted
 from streaming.server.websocket.consumer import WebSocketConsumer
+from streaming.server.websocket.known import KnownMessages
 from streaming.server.websocket.messages import BadJson, ClientMessageId, Dropped, Fatal, NoText, NotPublished
 from streaming.server.websocket.parameters import (
     RELEASES,
@@ -60,6 +61,7 @@ class WebSockets:
         """`profile`: that of the broker's configuration."""
         self._server, self._profile = server, profile
         self._waiting = Stalled[_Session]()
+        self.known = KnownMessages()
 
     def beside(self, app: ASGIApp) -> ASGIApp:
         """`app`, and WebSockets at their paths."""
@@ -82,7 +84,7 @@ class WebSockets:
         return either
 
     async def _serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        session = _Session(self._server, scope, receive, send, self._count, self._profile())
+        session = _Session(self._server, scope, receive, send, self._count, self.known, self._profile())
         try:
             await session.run(path)
         except ClientDisconnected:
@@ -109,11 +111,11 @@ class _Session:
     """One WebSocket."""
 
     def __init__(
-        self, server: BinaryServer, scope: Scope, receive: Receive, send: Send, count: Any, profile: str
-    ) -> None:
+        self, server: BinaryServer, scope: Scope, receive: Receive, send: Send, count: Any, known: KnownMessages, profile: str
+    ) -> None:  # fmt: skip
         self._server, self._scope, self._receive, self._send = server, scope, receive, send
         self._release = RELEASES.get(profile, USUAL)
-        self._count_all = count
+        self._count_all, self._known = count, known
         self._client: Client | None = None
         self._producer: WebSocketProducer | None = None
         self._consumer: WebSocketConsumer | None = None
@@ -168,7 +170,9 @@ class _Session:
         options = reader_options(wanted) if kind == "reader" else consumer_options(wanted)
         self._check_role(wanted, token)
         client = await self._connect(token)
-        self._consumer = WebSocketConsumer(client, wanted.subscription, options, self._wake.set, self._count)
+        self._consumer = WebSocketConsumer(
+            client, wanted.subscription, options, self._wake.set, self._count, self._known
+        )
         if wanted.pattern is not None:
             await self._consumer.open_pattern(wanted.pattern)
         else:
