@@ -243,8 +243,8 @@ def _admin_calls() -> Iterator[str]:
     unsupported = ", ".join(f"`{path}`" for path in UNSUPPORTED)
     yield f"\nNot supported: {unsupported}. `GET` shows that nothing is set; other methods are answered with 501.\n"
     yield (
-        "\nKept and returned without effect: the [policies](commands.md#policies-without-effect) on bookies, bundles, replication, "
-        "offloading and compaction; "
+        "\nKept and returned without effect: the [policies](commands.md#policies-without-effect) on bookies, bundles, replication and "
+        "offloading; "
         "[clusters](commands.md#calls-on-the-cluster), failure domains, isolation policies, resource groups and quotas, racks; and dynamic "
         "settings that are not in [settings.md](settings.md). Functions, connectors and packages are answered as by a "
         "broker that has them turned off. Calls on [transactions](../rules/transactions.md) are below `/admin/v3`.\n"

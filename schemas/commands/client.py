@@ -86,7 +86,7 @@ class Connect(Command, tag="CONNECT"):
     protocol_version: Int32 = 0
     """The highest version of the protocol that the client knows. Recorded, not used."""
     auth_method_name: str = ""
-    """How the client authenticates. Recorded, not used: there is no authentication."""
+    """How the client authenticates. Recorded, not used: a server asks for tokens before anything is a command."""
     auth_data: bytes = b""
     """The client's credentials. Recorded, not used. Keep real ones out of logs."""
     feature_flags: dict[str, bool] = {}

@@ -158,11 +158,11 @@ class MessageMetadata(Part):
     replicated_from: str | None = None
     """The cluster that the message was replicated from. Not used."""
     partition_key: str | None = None
-    """The message's key. Key_Shared delivers all messages of a key to one consumer."""
+    """The message's key. Key_Shared delivers all messages of a key to one consumer; compaction keeps the last one."""
     replicate_to: list[str] = []
     """The clusters that the message may be replicated to. Not used."""
     compression: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] | None = None
-    """The codec of the payload. Not used: the broker stores payloads as they come."""
+    """The codec of the payload. The broker stores payloads as they come; compaction unpacks batches."""
     uncompressed_size: Bytes32 | None = None
     """The size of the payload before compression. Limits the number of messages in a compressed batch."""
     num_messages_in_batch: Messages | None = None
@@ -190,13 +190,13 @@ class MessageMetadata(Part):
     """Marks an entry that brokers write for themselves. Deduplication ignores markers. Types 10 to 21 are never
     delivered: every subscription acknowledges them on reading."""
     txnid_least_bits: Int64 | None = None
-    """Half of a transaction's id. Not used."""
+    """Half of the id of the transaction to which the message belongs, or whose marker this is. Once that was aborted, the message is not delivered."""
     txnid_most_bits: Int64 | None = None
-    """The other half of a transaction's id. Not used."""
+    """The other half, the transaction's coordinator."""
     highest_sequence_id: Int64 | None = None
     """The highest sequence id of a batch. Recovery of deduplication reads it."""
     null_value: bool | None = None
-    """True: the message has no value. Not used."""
+    """True: the message has no value. Compaction deletes its key, with `compactionSeesNullValues`."""
     uuid: str | None = None
     """The chunked message that the entry is a part of. Shared subscriptions deliver all chunks of a message to one
     consumer."""
@@ -209,6 +209,6 @@ class MessageMetadata(Part):
     null_partition_key: bool | None = None
     """True: the key is null, not empty. Not used."""
     compacted_batch_indexes: list[Int32] = []
-    """The messages of a batch that compaction removed. Not used."""
+    """The messages of a batch that compaction kept. It writes them, with `compactedBatchesNameMessages`."""
     schema_id: bytes | None = None
     """The id of the message's schema in an external registry. Not used."""
