@@ -37,6 +37,7 @@ from schemas.effects import (
 )
 from streaming.broker.broker import Broker
 from streaming.broker.entries import NoEntries
+from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.broker.position import Position
 from streaming.broker.transactions import coordinator, pending_acks, transaction_buffer
@@ -799,6 +800,7 @@ def test_acks_of_transactions_that_never_end_do_not_block_a_subscription(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pending_acks, "MOST_POSITIONS", 10)
+    monkeypatch.setattr(pending_acks, "WORTH_A_LOOK", 1)
     run = Transacting()
     run.subscribe("s", "Shared", permits=1_000)
     for number in range(50):
@@ -813,3 +815,28 @@ def test_acks_of_transactions_that_never_end_do_not_block_a_subscription(
         run.send(number)
         refused = run.ack_in(9_000, "s", (1, number)).error
         assert refused == ("NotAllowedError" if number == 60 else None)
+
+
+def test_acks_without_a_place_rarely_look_at_all_pending_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_acks, "MOST_POSITIONS", 20)
+    monkeypatch.setattr(pending_acks, "WORTH_A_LOOK", 10)
+    looks = []
+    has_acked = ManagedCursor.has_acked
+    monkeypatch.setattr(
+        ManagedCursor,
+        "has_acked",
+        lambda cursor, position: looks.append(position) or has_acked(cursor, position),
+    )
+    run = Transacting()
+    run.subscribe("s", "Shared", permits=1_000)
+    for number in range(21):
+        run.send(number)
+    for number in range(20):
+        assert run.ack_in(5_000, "s", (1, number)).error is None
+    looks.clear()
+    for _ in range(100):
+        assert run.ack_in(5_000, "s", (1, 20)).error == "NotAllowedError"
+    assert len(looks) <= 100 + 20 * 10
+    run.ack("s", *(Position(1, number) for number in range(20)))
+    errors = [run.ack_in(5_000, "s", (1, 20)).error for _ in range(11)]
+    assert errors[-1] is None

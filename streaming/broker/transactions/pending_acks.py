@@ -18,6 +18,10 @@ from streaming.broker.transactions.transaction_buffer import TxnID
 MOST_POSITIONS = 100_000
 """The entries of a subscription that open transactions may have acknowledged."""
 
+WORTH_A_LOOK = 1_000
+"""To look which of all these entries were acknowledged meanwhile costs as much as there are. If that finds fewer than this, so many acks for which
+there is no place come before the next look."""
+
 _CONFLICT = "TransactionConflict"
 
 
@@ -48,22 +52,24 @@ class AckInTransaction(msgspec.Struct, frozen=True):
 
 class PendingAcks(msgspec.Struct, array_like=True):
     """`positions` has all entries with pending acks: those that the subscription has to deliver, and whatever open transactions name, `of_transactions` those of each transaction, in the order in which these began to acknowledge: what its acks
-    leave of each; `held`: how many entries these have together. `low_water_marks`: see `TransactionBuffer`."""
+    leave of each; `held`: how many entries these have together. `low_water_marks`: see `TransactionBuffer`. `waits`: how many acks for which there
+    is no place come before the next look, see `WORTH_A_LOOK`."""
 
     positions: dict[Position, PendingPosition] = {}
     of_transactions: dict[TxnID, dict[Position, bytes | None]] = {}
     cumulative: CumulativeAck | None = None
     low_water_marks: dict[int, int] = {}
     held: int = 0
+    waits: int = 0
 
     # -- acks -------------------------------------------------------------------------------------------------------
 
     def acknowledge(self, cursor: ManagedCursor, txn: TxnID, acks: Sequence[AckInTransaction]) -> None:
-        """Individual acks of a transaction. Raises `BrokerError` and then changes nothing."""
+        """Individual acks of a transaction. Raises `BrokerError`, and then no ack has changed."""
         for each in acks:
             self._check(cursor, txn, each)
         if self.held + len(acks) > MOST_POSITIONS:
-            self._forget_acked(cursor)
+            self._make_place(cursor)
         own = self.of_transactions.get(txn, {})
         new = {each.position for each in acks if each.position not in own}
         if self.held + len(new) > MOST_POSITIONS:
@@ -218,6 +224,15 @@ class PendingAcks(msgspec.Struct, array_like=True):
                     known.left = to_bytes(to_bits(known.left) & to_bits(kept))
         if self.cumulative is not None and self.cumulative.position <= cursor.mark_delete:
             self.cumulative = None
+
+    def _make_place(self, cursor: ManagedCursor) -> None:
+        if self.waits:
+            self.waits -= 1
+            return
+        before = self.held
+        self._forget_acked(cursor)
+        if before - self.held < WORTH_A_LOOK:
+            self.waits = WORTH_A_LOOK
 
     def _forget_acked(self, cursor: ManagedCursor) -> None:
         """Forget acks of entries that were acknowledged meanwhile: nobody may ever end their transactions."""
