@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.commands import Ack, BrokerConfig, Flow, MessageIdData, Publish, Subscribe, to_binary
 from schemas.records import RECORD
 from streaming.answers.whatif.compare import PolicySet, whatif
-from streaming.answers.whatif.side_by_side import fold_side_by_side
+from streaming.answers.whatif.side_by_side import SideBySide, fold_side_by_side
 from streaming.broker import context
 from streaming.fold import publishes as publish_columns
 from tests.answers.test_reactive import as_table
@@ -128,3 +128,21 @@ def test_runs_of_publishes_are_observed_as_each_publish_is(actions: list[Any], c
 def test_the_publishes_of_a_life_are_observed_alike(theme: str, seed: int) -> None:
     one_by_one, in_runs = answers(as_table(live(theme, seed).log))
     assert in_runs == one_by_one
+
+
+@pytest.mark.parametrize("between", [0, 1])
+@pytest.mark.parametrize("count", [1, 7])
+def test_publishes_that_are_too_few_for_a_run_are_observed(count: int, between: int) -> None:
+    log: list[tuple[int, str | None, Any]] = []
+    for number in range(3):
+        log += [
+            (0, TOPICS[0], Publish(producer="p", sequence_id=10 * number + each, payload_bytes=b"x")) for each in range(count)
+        ]  # fmt: skip
+        log += [(0, TOPICS[1], Flow(connection="c", consumer_id=1, messagePermits=1))] * between
+    folds = SideBySide(0, [])
+    for row in range(0, len(log), len(log) // 3):
+        folds.fold(table(log).slice(row, len(log) // 3))
+    found = folds.end()
+    assert (
+        len(found.messages[TOPICS[0]]) == found.observers[0].topics[TOPICS[0]].written.publishes == 3 * count
+    )

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from schemas import commands as c
 from schemas import effects as e
-from schemas.commands import Decoded, Line, Refused, command_in, decode_or_refuse
+from schemas.commands import Decoded, Line, Refused, command_in, decode, decode_or_refuse
 from schemas.errors import MagnetarError
 from schemas.units import LATEST_TIME
 from streaming.answers.whatif import kept as kept_runs
@@ -542,7 +542,7 @@ def _number_publishes(
     shared: ReadRecords, origins: Sequence[int], clock: int, messages: dict[str, TopicPublishes], numbers: dict[int, int]
 ) -> None:  # fmt: skip
     """Number the publishes of a piece. `origins`: which records of the log they are, by offset. `clock`: before the piece (ms)."""
-    (offsets, timestamps, topics, _), commands, columns = shared
+    (offsets, timestamps, topics, values), commands, columns = shared
     clocks = [*accumulate([0 if time > LATEST_TIME else time for time in timestamps], max, initial=clock)][1:]
     persistent = {topic for topic in set(topics) if topic and not is_non_persistent(topic)}
     published: dict[int, _Published] = {}
@@ -557,7 +557,9 @@ def _number_publishes(
     for row, topic in enumerate(topics):
         if topic in persistent:
             if row not in published:
-                if (found := _published(commands[row], clocks[row])) is None:
+                if (command := commands[row]) is None:  # read by column, but too few to be folded so
+                    command = commands[row] = decode(values[row])
+                if (found := _published(command, clocks[row])) is None:
                     continue
                 published[row] = found
             rows[topic].append(row)
@@ -574,8 +576,8 @@ _Published = tuple[int, int, str, str | None, c.MessageMetadata | None]
 """Of a publish: its time (ms), its sequence id, its producer, its key, and a SEND's metadata."""
 
 
-def _published(command: Decoded | None, clock: int) -> _Published | None:
-    inner = None if command is None else command_in(command)
+def _published(command: Decoded, clock: int) -> _Published | None:
+    inner = command_in(command)
     if isinstance(inner, c.Publish):
         time = clock if inner.publish_time is None else inner.publish_time
         return time, inner.sequence_id, inner.producer, inner.key, None
