@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from schemas.commands import Refused
 from streaming.broker.broker import Broker
 from streaming.broker.entries import no_payloads
+from streaming.broker.persistent.delivery_run import Deliveries
 from streaming.broker.persistent.publish.publish_run import Receipts
 from streaming.fold.reading import ReadRecords, read
 from streaming.fold.record_fold import RecordFold, without_gc
@@ -43,13 +44,13 @@ class SharedFold:
 
     def read(self, records: Records, aside: Mapping[int, Refused]) -> ReadRecords:
         """Some records, for all folds whose clock and last record are this one's. `aside`: why some are quarantined unread, by offset."""
-        return read(self._records, records, aside)
+        return read(self._records, records, aside, delivers=True)
 
     def fold(self, shared: ReadRecords, aside: Mapping[int, Refused] = MappingProxyType({})) -> None:
         """Fold some records. The store must have the entries of those before."""
         self._records.broker.stored()
         with without_gc():
-            self._records.fold(*shared[:2], aside, shared.columns, Receipts([], [], []))
+            self._records.fold(*shared[:2], aside, shared.columns, Receipts([], [], []), Deliveries())
         self._flush()
 
     @property

@@ -152,6 +152,25 @@ class WrittenEntries:
             run += 1
         return found
 
+    def same_until(self, other: "WrittenEntries", ledger: int, first: int, start: int) -> int:
+        """Up to before which entry of a ledger both have the same publish at each position from entry `start` on, if the next
+        publishes write the entries from `first` on. `first`: that is not known."""
+        if not self._first:
+            return first
+        number, own, begins, count = (column[-1] for column in self._columns())
+        low = bisect_left(other._ledger, ledger)
+        run = bisect_right(other._entry, start, low, bisect_right(other._ledger, ledger, low)) - 1
+        if (
+            own != ledger
+            or begins > start
+            or begins + count != first
+            or number + count != self.publishes
+            or run < low
+            or other._first[run] - other._entry[run] != number - begins
+        ):
+            return first
+        return other._entry[run] + other._count[run]
+
     def numbers_of(self, ledgers: "_Ints", entries: "_Ints") -> "_Ints":
         """The number of the entry at each position; −1 where there is none."""
         if not self._first:

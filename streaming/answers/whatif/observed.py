@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat, takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,6 +27,8 @@ from streaming.answers.whatif.series import TimeSeries
 from streaming.broker.broker import Broker
 from streaming.broker.context import Acked
 from streaming.broker.dispatch.multiple_consumers import MultipleConsumers
+from streaming.broker.persistent.delivery_run import Deliveries, Followed, Took
+from streaming.broker.persistent.publish.publish_run import Publishes
 from streaming.broker.persistent.publish.publishing import DUPLICATE as DUPLICATE_ID
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.topic.abstract_topic import PendingWrite
@@ -81,6 +84,55 @@ class Move(NamedTuple):
     after: Position
     entries: int
     resets: bool
+
+
+class ColumnsOfRun(NamedTuple):
+    """Publishes, and their clocks and sizes as arrays."""
+
+    publishes: Publishes
+    clocks: Ints
+    sizes: Ints
+
+    @classmethod
+    def of(cls, publishes: Publishes) -> ColumnsOfRun:
+        """Those of some publishes."""
+        return cls(publishes, np.array(publishes.clocks, np.int64), np.array(publishes.sizes, np.int64))
+
+
+class SeenRun(NamedTuple):
+    """The messages of a topic that clients got in a delivery run, those of each subscription by themselves."""
+
+    topic: str
+    publishes: Publishes
+    messages: list[Deliveries]
+
+    def is_as(self, other: object) -> bool:
+        """Whether it is known that clients see the same in another run."""
+        return (
+            isinstance(other, SeenRun)
+            and self.publishes is other.publishes
+            and len(self.messages) == len(other.messages)
+            and all(vars(one) == vars(two) for one, two in zip(self.messages, other.messages, strict=True))
+        )
+
+    def rows(self) -> list[e.Row]:
+        """The same as effects, in their order."""
+        rows = [row for each in self.messages for row in self._rows(each)]
+        return sorted(rows, key=itemgetter(0, 1))
+
+    def _rows(self, messages: Deliveries) -> Iterator[e.Row]:
+        publishes = self.publishes
+        columns = messages.rows, messages.ordinals, messages.ledgers, messages.entries, messages.numbers
+        for row, ordinal, ledger, entry, number in zip(*columns, strict=True):
+            connection, consumer_id, subscription, epoch = messages.to[number]
+            message = e.Message(
+                self.topic, connection, consumer_id, subscription, ledger, entry, publishes.messages[row], publishes.sizes[row], 0,
+                consumer_epoch=epoch,
+            )  # fmt: skip
+            yield e.Row(publishes.offsets[row], ordinal, publishes.clocks[row], message)
+
+
+Seen = e.Row | SeenRun
 
 
 class TopicEntry(NamedTuple):
@@ -371,6 +423,23 @@ class OfSubscription:
         elif ack.after > ack.before:
             self._ranges.append((ack.before, ack.after, moment(ack.clock)))
 
+    def take(self, followed: Followed, ledger: int, clocks: Ints) -> None:
+        """Take what came of a delivery run for it. `clocks`: of the publishes (ms)."""
+        _, deliveries, acks = followed
+        if deliveries.rows:
+            sent = np.array([deliveries.ledgers, deliveries.entries, deliveries.rows], np.int64)
+            sent[2] = moment(clocks[sent[2]])
+            self._sent.frombytes(sent.T.tobytes())
+        if acks:
+            before, after, at, backlogs = np.array(acks, np.int64).reshape(-1, 4).T
+            self.note_backlog(int(backlogs.max()))
+            counts = after - before
+            entries = np.arange(int(counts.sum())) + np.repeat(after + 1 - counts.cumsum(), counts)
+            acked = np.array(
+                [np.full(len(entries), ledger), entries, np.repeat(moment(at), counts)], np.int64
+            )
+            self._acks.frombytes(acked.T.tobytes())
+
     def note_backlog(self, backlog: int) -> None:
         """So many entries are unacked now."""
         self.peak_backlog = max(self.peak_backlog or 0, backlog)
@@ -596,7 +665,7 @@ class OfTopic:
     compacted_to: Position = EARLIEST
 
     def __post_init__(self) -> None:
-        self.seen: list[e.Row] = []
+        self.seen: list[Seen] = []
 
     def store(self, number: int, position: Position, size: int, broker_timestamp: int | None = None) -> None:
         """A publish wrote an entry."""
@@ -817,7 +886,7 @@ class Observer:
             str, list[Sequence[int]]
         ] = {}  # receipts by topic, to note together; nothing but they and messages came since
         topic = name = ""  # of the messages at hand
-        seen: list[e.Row] = []
+        seen: list[Seen] = []
         found: OfSubscription | None = None
         effect: Any
         for row in rows:
@@ -902,6 +971,20 @@ class Observer:
             of.store_plain(receipts)
             if of.held_since is not None:
                 of.admit(of.messages.clock[int(receipts.numbers[0])])
+
+    def took(self, took: Took, columns: ColumnsOfRun) -> None:
+        """Take what a topic took in a delivery run."""
+        topic, ledger, entry, rows, followed = took
+        of, publishes = self.of(topic), columns.publishes
+        if rows:
+            count, number = len(rows), self.numbers[publishes.offsets[rows[0]]]
+            numbers, entries = np.arange(number, number + count), np.arange(entry, entry + count)
+            self.plain(topic, PlainReceipts(numbers, np.full(count, ledger), entries, columns.sizes[rows]))
+        if messages := [each.deliveries for each in followed if each.deliveries.rows]:
+            of.seen.append(SeenRun(topic, publishes, messages))
+        for each in followed:
+            if (found := of.subscriptions.get(each.subscription)) is not None:
+                found.take(each, ledger, columns.clocks)
 
     def _plain_one(self, of: OfTopic, number: int, position: Position, size: int) -> None:
         of.written.publishes = max(of.written.publishes, number + 1)

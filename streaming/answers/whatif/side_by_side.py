@@ -6,9 +6,10 @@ Records are decoded once, and the positions in recorded commands are translated 
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise, repeat, zip_longest
 from operator import itemgetter
@@ -27,11 +28,14 @@ from streaming.answers.whatif import kept as kept_runs
 from streaming.answers.whatif.clients.reactive import Reacted
 from streaming.answers.whatif.kept import KeptRun
 from streaming.answers.whatif.observed import (
+    ColumnsOfRun,
     Ints,
     Observer,
     OfTopic,
     OpenLoop,
     PlainReceipts,
+    Seen,
+    SeenRun,
     SharedEntries,
     TopicPublishes,
 )
@@ -40,6 +44,7 @@ from streaming.answers.whatif.put_off import pending_writes
 from streaming.broker.broker import Broker
 from streaming.broker.context import Acked
 from streaming.broker.non_persistent.topic import is_non_persistent
+from streaming.broker.persistent.delivery_run import Deliveries, DeliveryRun, Took
 from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
 from streaming.broker.persistent.topic import PersistentTopic
 from streaming.broker.position import Position
@@ -151,6 +156,28 @@ class ObservedBroker(Broker):
         super().publish(rows, run, step, receipts)
         self.flush()
         self._run_at_hand = None
+
+    def delivery_run(
+        self, publishes: Publishes, numbers: Sequence[int], receipts: Receipts, deliveries: Deliveries
+    ) -> DeliveryRun:
+        """See `Broker.delivery_run`."""
+        run = super().delivery_run(publishes, numbers, receipts, deliveries)
+        run.watcher, self._columns = self, ColumnsOfRun.of(publishes)
+        return run
+
+    def may_open(self, topic: str, ledger: int, first: int, acked: int) -> int:
+        """See `Watcher`. A topic opens while the positions in acks need no translation, since the baseline has the same publishes there."""
+        self.flush()
+        if self._baseline is None:
+            return sys.maxsize
+        own, baseline = self._observer.topics.get(topic), self._baseline.topics.get(topic)
+        if own is None or baseline is None:
+            return first
+        return own.written.same_until(baseline.written, ledger, first, acked)
+
+    def took(self, took: Took) -> None:
+        """See `Watcher`."""
+        self._observer.took(took, self._columns)
 
     def flush(self) -> None:
         """Hand on the effects so far."""
@@ -553,9 +580,10 @@ def _number_publishes(
             plain.publish_times, plain.sequence_ids, plain.producers, plain.keys, metadata, strict=False
         )
         published.update(zip(columns.records, own, strict=True))
+    acks = frozenset(() if columns is None else columns.acks.records)
     rows: dict[str, list[int]] = defaultdict(list)
     for row, topic in enumerate(topics):
-        if topic in persistent:
+        if topic in persistent and row not in acks:
             if row not in published:
                 if (command := commands[row]) is None:  # read by column, but too few to be folded so
                     command = commands[row] = decode(values[row])
@@ -681,7 +709,7 @@ def _first_sight(name: str, own: OfTopic, other: OfTopic, shift: int) -> OpenLoo
     """The first answer or delivery of the piece that is another one, or comes at another time."""
     if own.messages is other.messages and _same(own.seen, other.seen):
         return None
-    for before, after in zip_longest(own.seen, other.seen):
+    for before, after in zip_longest(_each(own.seen), _each(other.seen)):
         if before is None or after is None or _normal(before, own, own) != _normal(after, other, own):
             first = min(
                 (each for each in (before, after) if each), key=lambda each: (each.clock, each.offset)
@@ -695,15 +723,26 @@ def _first_sight(name: str, own: OfTopic, other: OfTopic, shift: int) -> OpenLoo
     return None
 
 
-def _same(own: Sequence[e.Row], other: Sequence[e.Row]) -> bool:
-    """Whether clients see the same at the same time. Ordinals tell what else a record does, which may be another number of rows."""
-    return own == other or (
-        len(own) == len(other)
-        and all(
-            (one.offset, one.clock) == (two.offset, two.clock) and one.effect == two.effect
-            for one, two in zip(own, other, strict=True)
-        )
+def _same(own: Sequence[Seen], other: Sequence[Seen]) -> bool:
+    """Whether clients see the same at the same time, in the same runs. Ordinals tell what else a record does, which may be another number of
+    rows."""
+    return len(own) == len(other) and all(
+        one.is_as(two)
+        if isinstance(one, SeenRun)
+        else isinstance(two, e.Row)
+        and (one.offset, one.clock) == (two.offset, two.clock)
+        and one.effect == two.effect
+        for one, two in zip(own, other, strict=True)
     )
+
+
+def _each(seen: Sequence[Seen]) -> Iterator[e.Row]:
+    """What clients see, one by one."""
+    for each in seen:
+        if isinstance(each, SeenRun):
+            yield from each.rows()
+        else:
+            yield each
 
 
 def _normal(seen: e.Row, of: OfTopic, baseline: OfTopic) -> tuple[int, Any]:

@@ -13,6 +13,7 @@ The idea
 The data
     `Stretch`        the records, and where their publishes are in `Publishes`
     `Deliveries`     the messages that were sent, as columns
+    `Watcher`        gets these and the acks of each topic instead, as columns
     `_TopicOfRun`    an open topic: what it took, the lanes of its subscriptions (`streaming.broker.dispatch.lanes`) and the runs of their
                      cursors (`streaming.broker.ledger.cursor_run`)
 
@@ -127,6 +128,36 @@ class Deliveries:
         self.entries += lane.entries
 
 
+class Followed(NamedTuple):
+    """What a subscription was sent, and of each ack four integers: the entry before the first and the last entry that it acked, its time (ms), and
+    the entries that were unacked before it."""
+
+    subscription: str
+    deliveries: Deliveries
+    acks: list[int]
+
+
+class Took(NamedTuple):
+    """What a topic took from its opening to its close: publishes, of which `rows[0]` became entry `first` of a ledger, and what came of them."""
+
+    topic: str
+    ledger: int
+    first: int
+    rows: list[int]
+    followed: list[Followed]
+
+
+class Watcher(Protocol):
+    """Watches acks (see `Broker.watch_acks`), and is told what the topics of a run take."""
+
+    def may_open(self, topic: str, ledger: int, first: int, acked: int) -> int:
+        """A topic opens, whose next publish becomes entry `first` of its ledger. Acks are of entries from `acked` on. Returns the entry that takes
+        the scalar step; `first`: the topic doesn't open."""
+
+    def took(self, took: Took) -> None:
+        """A topic closes. Of it, there are no effects since it opened."""
+
+
 class SteadyTopics(Protocol):
     """The persistent topics, as a run needs them: see `streaming.broker.topics.PersistentTopics`."""
 
@@ -152,6 +183,7 @@ class DeliveryRun:
         """`numbers`: a number for the sender of each row. `receipts`, `deliveries`: where those of the records that the run takes are added."""
         self.ctx, self.publishes, self.numbers = ctx, publishes, numbers
         self.receipts, self.deliveries = receipts, deliveries
+        self.watcher: Watcher | None = None
         self._all = topics
         self._open: dict[str | None, _TopicOfRun] = {}
         self._worth_it: set[str | None] = set()  # topics with enough records in the stretch
@@ -251,12 +283,15 @@ class DeliveryRun:
 
 
 class _Follower(NamedTuple):
-    """A subscription of an open topic. `cursor`: None, if acks take the scalar step. `ordinals`: of the messages that it was sent."""
+    """A subscription of an open topic. `cursor`: None, if acks take the scalar step. `ordinals`: of the messages that it was sent. `acks`: see
+    `Followed`; None: nobody watches them. `ahead`: how many more entries were unacked than were in the ledger, when the topic opened."""
 
     known: SteadySubscription
     lane: Lane
     cursor: CursorRun | None
     ordinals: list[int]
+    acks: list[int] | None
+    ahead: int
 
 
 class _TopicOfRun:
@@ -289,7 +324,7 @@ class _TopicOfRun:
                     return DECISION
                 chosen.append((each, consumer))
         size, effects = publishes.sizes[row], 1
-        for (_, lane, _, ordinals), consumer in chosen:
+        for (_, lane, _, ordinals, _, _), consumer in chosen:
             lane.take(consumer, row, entry, messages, size, now)
             ordinals.append(effects)
             effects += 1
@@ -326,7 +361,7 @@ class _TopicOfRun:
         permits, known = command.messagePermits, self._known((command.connection, command.consumer_id))
         if known is None:
             return DECISION
-        (of, lane, _, _), consumer = known
+        (of, lane, *_), consumer = known
         if permits <= 0 or consumer.exceeds(permits) is not None or not lane.flow(consumer, permits):
             return DECISION
         of.subscription.last_flow = consumer.last_flow = now
@@ -346,13 +381,15 @@ class _TopicOfRun:
         known = self._acknowledging.get(handle) or self._known(handle)
         if known is None:
             return DECISION
-        (of, lane, cursor, _), consumer = known
+        (of, lane, cursor, _, acks, ahead), consumer = known
         if cursor is None or ledger != self.found.ledger or entry >= self._entry:
             return DECISION
+        before, acked = cursor.mark, cursor.acks
         if individual:
             if not cursor.has(entry) or not lane.take_ack(consumer, ledger, entry):
                 return DECISION
             cursor.acknowledge(entry, now)
+            before = entry - 1
         elif (
             of.subscription.type in INDIVIDUAL_TYPES
             or entry >= lane.read
@@ -361,6 +398,8 @@ class _TopicOfRun:
             return DECISION
         else:
             consumer.acks += 1
+        if acks is not None:
+            acks.extend((before, entry, now, ahead + self._entry - acked))
         of.subscription.last_active = consumer.last_ack = now
         return 0
 
@@ -373,9 +412,11 @@ class _TopicOfRun:
         )
         if known is None:
             return DECISION
-        (of, lane, cursor, _), consumer = known
+        (of, lane, cursor, _, acks, ahead), consumer = known
         if cursor is None or (parts and self._run.ctx.config.acknowledgmentAtBatchIndexLevelEnabled):
             return DECISION
+        if acks is not None and any(entry in whole or not cursor.has(entry) for entry in parts):
+            return DECISION  # it is watched as an ack of the whole entry
         if whole and not (
             max(whole) < end
             and len(set(whole)) == len(whole)
@@ -390,6 +431,12 @@ class _TopicOfRun:
         for entry in parts:
             if not lane.take_part(ledger, entry):
                 return DECISION
+        if acks is not None:
+            backlog = ahead + end - cursor.acks
+            for entry in whole:
+                acks.extend((entry - 1, entry, now, backlog))
+            if not whole:
+                acks.extend((cursor.mark, cursor.mark, now, backlog))
         cursor.acknowledge_all(whole, now)
         of.subscription.last_active = consumer.last_ack = now
         return 0
@@ -411,23 +458,29 @@ class _TopicOfRun:
             topic.counters.bytes_in += found.size
             found.write(run.ctx, publishes)
             found.hand_over(run.ctx, publishes, run.receipts)
-        for (_, subscription, _, _), lane, cursor, ordinals in self._followers:
+        followed = []
+        for (_, subscription, _, _), lane, cursor, ordinals, acks, _ in self._followers:
             if cursor is not None and cursor.acks:
                 subscription.acked += cursor.acks
                 if cursor.moved >= 0:
                     subscription.last_mark_delete_advanced = cursor.moved
                 cursor.end()
             lane.end(found.ledger, publishes)
+            deliveries = run.deliveries if acks is None else Deliveries()
             if lane.rows:
                 epochs = subscription.type not in INDIVIDUAL_TYPES
-                run.deliveries.add(lane, found.ledger, subscription.name, ordinals, epochs=epochs)
+                deliveries.add(lane, found.ledger, subscription.name, ordinals, epochs=epochs)
+            if acks is not None:
+                followed.append(Followed(subscription.name, deliveries, acks))
+        if run.watcher is not None and self.took:
+            run.watcher.took(Took(topic.name, found.ledger, found.first, taken, followed))
 
 
 def _open(run: DeliveryRun, steady: SteadyTopic) -> _TopicOfRun | None:
     ctx, topic, largest = run.ctx, steady.topic, run.publishes.largest
     ledger = topic.ledger
     if (
-        ctx.acks is not None
+        (ctx.acks is not None and run.watcher is None)
         or largest.payload > ctx.config.maxMessageSize
         or largest.messages > ctx.config.maxMessagesPerBatch
         or len(steady.waiting) > _MOST_SUBSCRIPTIONS
@@ -439,5 +492,17 @@ def _open(run: DeliveryRun, steady: SteadyTopic) -> _TopicOfRun | None:
         lane = known.lane
         if lane is None or not lane.begin(following, run.hash_of):
             return None
-        followers.append(_Follower(known, lane, cursor_run(known.sub.cursor, ledger, steady.rate), []))
-    return _TopicOfRun(run, steady, OpenTopic(topic, ctx, largest.entry, steady.until), followers)
+        cursor = cursor_run(known.sub.cursor, ledger, steady.rate)
+        follower = _Follower(known, lane, cursor, [], None, 0)
+        if run.watcher is not None:
+            ahead = known.sub.cursor.backlog(ledger, precise=True) - following.entry
+            follower = _Follower(known, lane, cursor, [], [], ahead)
+        followers.append(follower)
+    found = OpenTopic(topic, ctx, largest.entry, steady.until)
+    if run.watcher is not None:
+        marks = (each.cursor.mark for each in followers if each.cursor is not None)
+        acked = min(marks, default=found.first - 1) + 1
+        found.stop = min(found.stop, run.watcher.may_open(topic.name, found.ledger, found.first, acked))
+        if found.stop <= found.first:
+            return None
+    return _TopicOfRun(run, steady, found, followers)
