@@ -21,6 +21,7 @@ from schemas.commands import (
     MessageMetadata,
     Producer,
     Publish,
+    RedeliverUnacknowledgedMessages,
     Send,
     Subscribe,
     SubType,
@@ -260,12 +261,6 @@ def test_runs_leave_out_topics_with_more_subscriptions_than_are_bounded_and_topi
         assert same(records, []) == 0
 
 
-def test_what_a_run_remembers_of_keys_is_bounded() -> None:
-    records = simulated(200, "Key_Shared", consumers=4, keys=50)
-    with mock.patch("streaming.broker.persistent.delivery_run._MOST_HASHES", 3):
-        assert same(records, []) > 0
-
-
 def test_a_failure_names_the_topic_at_whose_record_it_was() -> None:
     records = simulated(200, "Exclusive")
     fold = PartitionFold(0, Store(), None, judge=decode_only)
@@ -289,9 +284,9 @@ def test_a_failure_names_the_topic_at_whose_record_it_was() -> None:
     ],
 )
 def test_consumers_with_few_permits_or_a_limit(seed: int, rich: int, settings: dict[str, int]) -> None:
-    """Turns pass over some, and decisions are many."""
+    """Turns pass over some, and decisions are many. Half of the SENDs are batches."""
     drawn = PlainTraffic(seed, 0)
-    drawn.rich = rich
+    drawn.rich, drawn.batches, drawn.form = rich, 0.5, ("short", "SEND")[seed > 2]
     with (
         mock.patch.object(publish_columns, "_SHORTEST", 1),
         mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
@@ -299,19 +294,23 @@ def test_consumers_with_few_permits_or_a_limit(seed: int, rich: int, settings: d
         same(traffic(drawn, 200, **settings), cuts_of(seed, 200))
 
 
-def batches(*acks: tuple[int, list[tuple[int, list[int]]]]) -> Records:
+def batches(*acks: tuple[int, list[tuple[int, list[int]]] | None], **settings: Any) -> Records:
     """The log of a Shared subscription with two consumers, who get five entries each in turns, and then send ACKs: each a time (ms after the one before)
-    and ids, as entry and ack set, of the first consumer."""
+    and ids, as entry and ack set, of the first consumer; None: it asks for all of its entries again."""
     log: list[tuple[int, str | None, Any]] = [
-        (0, TOPIC, Producer(connection="p", producer_id=1, request_id=1, producer_name="sender"))
+        (0, None, BrokerConfig(settings=settings)),
+        (0, TOPIC, Producer(connection="p", producer_id=1, request_id=1, producer_name="sender")),
     ]
     for consumer in (1, 2):
         log.append((0, TOPIC, Subscribe(connection="c", consumer_id=consumer, request_id=1, subscription="s", subType="Shared")))  # fmt: skip
         log.append((0, TOPIC, Flow(connection="c", consumer_id=consumer, messagePermits=100)))
     for id_ in range(0, 30, 3):
         metadata = MessageMetadata("sender", id_, START, num_messages_in_batch=3)
-        log.append((1, TOPIC, Send(connection="p", producer_id=1, sequence_id=id_, num_messages=3, metadata=metadata, payload_bytes=b"yyy")))  # fmt: skip
+        log.append((1, TOPIC, Send(connection="p", producer_id=1, sequence_id=id_, highest_sequence_id=id_ + 2, num_messages=3, metadata=metadata, payload_bytes=b"yyy")))  # fmt: skip
     for time, ids in acks:
+        if ids is None:
+            log.append((time, TOPIC, RedeliverUnacknowledgedMessages(connection="c", consumer_id=1)))
+            continue
         named = [MessageIdData(ledgerId=1, entryId=entry, ack_set=left) for entry, left in ids]
         log.append((time, TOPIC, Ack(connection="c", consumer_id=1, ack_type="Individual", message_id=named)))
     return records_of(log)
@@ -323,6 +322,7 @@ def batches(*acks: tuple[int, list[tuple[int, list[int]]]]) -> Records:
         ([(1, [(0, [])]), (1, [(2, []), (4, [])])], 0),
         ([(1, [(4, [])]), (2_000, [(0, [1])]), (1, [(2, [1]), (8, [])])], 0),
         ([(1, [(0, [1])]), (1, [(0, [1])]), (1, [(0, [0])])], 0),
+        ([(1, None), (1, [(0, [1]), (2, [1])])], 1),
         ([(1, [(2, []), (2, [])])], 1),
         ([(1, [(2, []), (1, [])])], 1),
         ([(1, [(2, []), (30, [])])], 1),
@@ -340,3 +340,16 @@ def test_acks_of_several_entries_and_of_parts(acks: Any, scalar_steps: int) -> N
         assert same(records, []) == alone + len(acks) - scalar_steps
         for cut in range(len(records.offsets) - len(acks), len(records.offsets)):
             same(records, [cut])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"brokerDeduplicationEnabled": True}, {"maxUnackedMessagesPerSubscription": 11}]
+)
+def test_what_the_messages_of_a_batch_count_for(settings: dict[str, int]) -> None:
+    """Deduplication goes on from the last one, and each counts as unacknowledged."""
+    records = batches(**settings)
+    with (
+        mock.patch.object(publish_columns, "_SHORTEST", 1),
+        mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
+    ):
+        assert same(records, []) >= 2

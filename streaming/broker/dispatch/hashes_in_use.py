@@ -10,7 +10,7 @@ from streaming.broker.dispatch.sorted_blocks import Positions, Slots
 from streaming.broker.position import Position
 from streaming.broker.subscription.consumer import Consumer, Handle
 
-_KEPT_FOR = 1000
+_KEPT_FOR = 100
 
 
 class UnackedHashes:

@@ -284,6 +284,7 @@ class SharedLane(Lane):
         "_limit",
         "_limit_of_all",
         "_sends",
+        "_taken",
         "_tick",
         "_turn",
     )
@@ -379,7 +380,8 @@ class SharedLane(Lane):
         dispatcher = self._dispatcher
         dispatcher.round_robin = self._turn
         self._note(consumer, row, entry, messages, size, now)
-        consumer.pending[from_tuple(Position, (self._ledger, entry))] = messages
+        position = self._taken = from_tuple(Position, (self._ledger, entry))
+        consumer.pending[position] = messages
         unacked = consumer.unacked = consumer.unacked + messages
         if 0 < self._limit <= unacked:
             consumer.blocked = True
@@ -459,44 +461,44 @@ class KeySharedLane(SharedLane):
         dispatcher = self._sticky
         if not (dispatcher.nothing_waits(self._sub) and self._is_next(position)):
             return False
-        slot = dispatcher.selector.slot(sticky_key_hash(metadata, spreads_keyless=self._spreads))
-        if slot not in self._owners:
-            handle = dispatcher.selector.select(slot)
-            self._owners[slot] = None if handle is None else self._subscription.consumer(*handle)
-        consumer = self._owners[slot]
-        if consumer is None or consumer.blocked or budget(consumer, self._limit) < 2:
+        if (consumer := self._owner(sticky_key_hash(metadata, spreads_keyless=self._spreads))) is None:
             return False
         dispatcher.stuck = True
         self._deliver(consumer, position, messages, size)
-        dispatcher.note_hash(consumer, position, slot)
+        dispatcher.note_hash(consumer, position, self._slot)
         return True
+
+    def _owner(self, key_hash: int) -> Consumer | None:
+        """Who gets an entry whose key has this hash, of which the slot is `_slot` then. None: more may come of it."""
+        selector = self._sticky.selector
+        slot = self._slot = selector.slot(key_hash)
+        if slot not in self._owners:
+            handle = selector.select(slot)
+            self._owners[slot] = None if handle is None else self._subscription.consumer(*handle)
+        consumer = self._owners[slot]
+        if consumer is None or consumer.blocked or budget(consumer, self._limit) < 2:
+            return None
+        return consumer
 
     def pick(self, row: int, messages: int) -> Consumer | None:
         """See `Lane`."""
         dispatcher = self._sticky
         if 0 < self._limit_of_all <= dispatcher.total_unacked + messages:
             return None
-        slot = self._slot = dispatcher.selector.slot(self._hash_of(row))
-        if slot not in self._owners:
-            handle = dispatcher.selector.select(slot)
-            self._owners[slot] = None if handle is None else self._subscription.consumer(*handle)
-        consumer = self._owners[slot]
-        if consumer is None or consumer.blocked or budget(consumer, self._limit) < 2:
-            return None
         self._turn = dispatcher.round_robin
-        return consumer
+        return self._owner(self._hash_of(row))
 
     def take(self, consumer: Consumer, row: int, entry: int, messages: int, size: int, now: int) -> None:
         """See `Lane`."""
         super().take(consumer, row, entry, messages, size, now)
-        self._sticky.note_hash(consumer, from_tuple(Position, (self._ledger, entry)), self._slot)
+        self._sticky.note_hash(consumer, self._taken, self._slot)
 
     def take_ack(self, consumer: Consumer, ledger: int, entry: int) -> bool:
         """See `Lane`."""
         dispatcher = self._sticky
         if (self._tells and not self.flowing) or dispatcher.draining.hashes or dispatcher.unblocks_at >= 0:
             return False
-        return super().take_ack(consumer, ledger, entry)
+        return self.acknowledge(consumer, from_tuple(Position, (ledger, entry)))
 
     def take_part(self, ledger: int, entry: int) -> bool:
         """See `Lane`."""

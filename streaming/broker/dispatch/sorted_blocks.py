@@ -70,7 +70,9 @@ class SortedBlocks(Generic[T]):
         at = bisect_left(self._last, item)
         if at == len(self._last):
             return None
-        block = self._block(at)
+        block = self._blocks[at]
+        if isinstance(block, bytes):
+            block = self._block(at)
         return block[bisect_left(block, item)]
 
     def before(self, item: T) -> T | None:

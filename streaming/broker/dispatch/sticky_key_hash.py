@@ -27,6 +27,11 @@ def sticky_key(metadata: MessageMetadata, *, spreads_keyless: bool = True) -> by
         return NONE_KEY
 
 
+def hash_of_key(key: str) -> int:
+    """`sticky_key_hash` of an entry whose metadata has this partition key, and nothing else that counts."""
+    return murmur3_31(key.encode())
+
+
 def sticky_key_hash(metadata: MessageMetadata, *, spreads_keyless: bool = True) -> int:
     """A hash in [0, 2^31). A selector maps it to a slot."""
     return murmur3_31(sticky_key(metadata, spreads_keyless=spreads_keyless))

@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 from schemas.commands import Ack, Decoded, Flow
 from streaming.broker.context import Context
 from streaming.broker.dispatch.lanes import Lane
-from streaming.broker.dispatch.sticky_key_hash import sticky_key_hash
+from streaming.broker.dispatch.sticky_key_hash import hash_of_key, sticky_key_hash
 from streaming.broker.ledger.cursor_run import CursorRun, cursor_run
 from streaming.broker.persistent.publish.publish_run import OpenTopic, Publishes, Receipts
 from streaming.broker.persistent.steady import SteadySubscription, SteadyTopic
@@ -53,8 +53,6 @@ _LONGEST_REST = 256
 _MOST_SUBSCRIPTIONS = 8
 """A topic with more takes the scalar step: the messages of a run wait until its records are done, and so they are no more than this times the
 records."""
-
-_MOST_HASHES = 1 << 16
 
 
 class Stretch(NamedTuple):
@@ -190,7 +188,6 @@ class DeliveryRun:
         self._rests: dict[
             str | None, list[int]
         ] = {}  # how long a topic's last rest was, and what is left of it
-        self._hashes: dict[str, int] = {}
 
     def fold(self, records: RecordsOfRun, stretch: Stretch, step: Callable[[int], object]) -> None:
         """Fold the records of a stretch. `step` carries out one that takes the scalar step."""
@@ -238,20 +235,10 @@ class DeliveryRun:
     def hash_of(self, row: int) -> int:
         """The hash of the key of a publish, as `sticky_key_hash`."""
         publishes = self.publishes
-        key = publishes.keys[row]
-        if key is not None and publishes.metadata is not None:
-            metadata = publishes.metadata[row]
-            if metadata.ordering_key is not None or metadata.partition_key_b64_encoded:
-                key = None  # it is not what counts
-        found = None if key is None else self._hashes.get(key)
-        if found is None:
-            spreads = self.ctx.config.keySharedSpreadsKeyless
-            found = sticky_key_hash(publishes.entry(row).metadata, spreads_keyless=spreads)
-            if key is not None:
-                if len(self._hashes) >= _MOST_HASHES:
-                    self._hashes.clear()
-                self._hashes[key] = found
-        return found
+        if publishes.metadata is None and (key := publishes.keys[row]) is not None:
+            return hash_of_key(key)
+        spreads = self.ctx.config.keySharedSpreadsKeyless
+        return sticky_key_hash(publishes.entry(row).metadata, spreads_keyless=spreads)
 
     def _opened(self, name: str | None, clock: int) -> "_TopicOfRun | None":
         """Open a topic. None: it takes the scalar step."""
