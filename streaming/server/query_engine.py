@@ -25,7 +25,7 @@ The idea
 The data
     `_pending`       commands to write in the loop's next turn, all of them with one look of the gate
     `_calls`         connection → a call that waits for its answers
-    `_asked_of_all`  connection and number of a request to a coordinator → how many ingress partitions have not answered it yet
+    `_asked_of_all`  connection and number of a request to a coordinator → the ingress partitions that have answered it
     `_received`      responses from the reader's thread, for the loop's next turn
     `_dones`         callbacks of commands that Kafka has, from the writer's threads
     `_entries`       the last 64 entries that calls asked for; other rows carry their entry
@@ -227,7 +227,7 @@ class QueryEngine:
         self._scheduled = False
         self._calls: dict[str, _Call] = {}
         self._entries: dict[tuple[str, int, int], StoredEntry] = {}
-        self._asked_of_all: dict[tuple[str, int | None], int] = {}
+        self._asked_of_all: dict[tuple[str, int | None], set[int]] = {}
         self._received: deque[Response] = deque()
         self._receiving = False
         self._dones: deque[Callable[[], None]] = deque()
@@ -425,7 +425,7 @@ class QueryEngine:
         if topic is not None and topic.startswith(COORDINATOR_ASSIGN) and _TO_COORDINATOR.match(value):
             topic = None  # all ingress partitions have the coordinators
             asked = _read_request(value)
-            self._asked_of_all[asked.connection, asked.request_id] = self._writer.partitions
+            self._asked_of_all[asked.connection, asked.request_id] = set()
             if len(self._asked_of_all) > _MOST_ASKED:
                 del self._asked_of_all[next(iter(self._asked_of_all))]
         self._pending.append(_Pending(topic, value, call, done, known))
@@ -545,7 +545,7 @@ class QueryEngine:
                     del self._entries[next(iter(self._entries))]
             if (call := self._calls.get(effect.connection)) is not None:
                 call.answer(partition, row)
-            elif self._is_whole(effect):
+            elif self._is_whole(partition, effect):
                 rows.append(row)
         if self._silent:
             log.warning("magnetar: the query answers again")
@@ -553,15 +553,18 @@ class QueryEngine:
         if self._stopped is None:
             self._deliver(rows)
 
-    def _is_whole(self, effect: Any) -> bool:
+    def _is_whole(self, partition: int, effect: Any) -> bool:
         """Whether this is the whole answer: that of the last ingress partition, if all were asked. They say the same, and then it is done in all."""
-        if not self._asked_of_all:
+        if not self._asked_of_all or not (getattr(effect, "topic", "") or "").startswith(COORDINATOR_ASSIGN):
             return True
         asked = effect.connection, getattr(effect, "request_id", None)
-        if (waited := self._asked_of_all.pop(asked, 1)) == 1:
+        if (answered := self._asked_of_all.get(asked)) is None:
             return True
-        self._asked_of_all[asked] = waited - 1
-        return False
+        answered.add(partition)
+        if len(answered) < self._writer.partitions:
+            return False
+        del self._asked_of_all[asked]
+        return True
 
     def _asked(self) -> None:
         if self._unanswered_since is None:

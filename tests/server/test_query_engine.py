@@ -318,7 +318,7 @@ class TestAnswers:
         asyncio.run(run())
 
     def test_a_coordinator_is_in_all_partitions(self, topics: tuple[KafkaUrl, KafkaUrl]) -> None:
-        """A request goes to all, and the client gets the answer of the last."""
+        """A request goes to all, and the client gets the answer of the last. Other requests may have its number."""
         coordinator = partition_of(COORDINATOR_ASSIGN, 0)
         rows: list[Row] = []
 
@@ -331,7 +331,7 @@ class TestAnswers:
                 begun = NewTxnResponse(coordinator, client, 7, TransactionFields(txnid_most_bits=0))
                 fields = ProducerSuccessFields(last_sequence_id=-1, producer_ready=True)
                 for place, partition in enumerate((2, 0, 1)):
-                    other = ProducerSuccess(TOPIC, client, 1, place, "p", fields)
+                    other = ProducerSuccess(TOPIC, client, 7, place, "p", fields)
                     await asyncio.to_thread(answer, topics, 0, partition, begun, other)
                     while other not in [row.effect for row in rows]:
                         await asyncio.sleep(0)
