@@ -305,9 +305,10 @@ class QueryEngine:
     ) -> list[Row]:
         """See `Engine.submit`. The rows are the answers to an ADMIN command; another command has none, and is done on return."""
         if not isinstance(command, Admin):
-            path = _CONFIGURATION if topic is None else topic_path(topic, "/partitions")
+            of_all = topic is None or topic.startswith(COORDINATOR_ASSIGN)
+            path = _CONFIGURATION if topic is None or of_all else topic_path(topic, "/partitions")
             self._append(topic, to_json(command))
-            await self.submit(topic, Admin(method="GET", path=path))
+            await self.submit(None if of_all else topic, Admin(method="GET", path=path))
             return []
         if topic is None and self._writer.partitions > 1 and (refusal := await self._refusal(command)):
             fields = AdminResponseFields(status=refusal[0], response={"reason": refusal[1]})

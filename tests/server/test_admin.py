@@ -35,7 +35,7 @@ from streaming.broker.policies.admin_calls import POLICY_CALLS
 from streaming.broker.producer.message_size import broker_entry_metadata_size
 from streaming.protocol.admin_calls import headers
 from streaming.protocol.frames import MOST_UNCOMPRESSED
-from streaming.server.admin import application, merging, topics_of_bundles
+from streaming.server.admin import application, merging, topics_of_bundles, transactions
 from streaming.server.admin.absent import ABSENT, UNSUPPORTED
 from streaming.server.admin.application import BESIDE, OPENAPI, OWN, _Api
 from streaming.server.clients import Clients
@@ -173,7 +173,7 @@ def test_the_routes_are_those_of_the_table_and_the_servers_own() -> None:
         for domain in (("persistent", "non-persistent") if call.path.startswith("/{domain}/") else ("",))
     }
     listed |= {(call.method, call.path) for call in BESIDE} | {("GET", f"/admin/v2{OPENAPI}")}
-    listed |= {(method, path) for path in ABSENT for method in METHODS}
+    listed |= {(method, path) for path in (*ABSENT, transactions.PATH) for method in METHODS}
     assert found == listed
 
 

@@ -22,10 +22,10 @@ from schemas.commands import (
     TxnSubscription,
 )
 from schemas.effects import EndTxnResponse, Message, NewTxnResponse
+from streaming.broker.admin import transactions
 from streaming.broker.names import COORDINATOR_ASSIGN
 from streaming.log.partition import ingress_partition
 from streaming.protocol.codec import entry
-from streaming.server.admin import transactions
 from tests.authorization.questions import Connection
 from tests.server.conftest import Configured, Running, running
 
@@ -184,6 +184,19 @@ def test_its_topics_are_in_several_ingress_partitions(configured: Configured) ->
             metadata = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, **txn}
             sent = {"producer_id": id_, "sequence_id": 0, **txn}
             assert client.ask("SEND", sent, entry(metadata, b"x"))[0] == "SEND_RECEIPT"
+        status, told = _ask(broker, f"transactionMetadata/0/{txn['txnid_least_bits']}")
+        written = {"startPosition": "1:0", "aborted": False}
+        assert (status, told["producedPartitions"]) == (200, dict.fromkeys(topics, written))
+        assert _ask(broker, "coordinatorStats?coordinatorId=0")[1]["ongoingTxnSize"] == 1
+        assert _ask(broker, "coordinators")[1][0]["brokerServiceUrl"].startswith("pulsar://")
+        for each in topics:
+            path = each.replace("://", "/").partition("/")[2]
+            assert _ask(broker, f"transactionBufferStats/{path}")[1]["ongoingTxnSize"] == 1
+        assert _ask(broker, "transactionBufferStats/public/default/none")[0] == 404
+        assert _ask(broker, "nothing")[0] == 501
+        other = client.ask("NEW_TXN", {"request_id": 7, "txn_ttl_seconds": 600_000})[1]["txnid_least_bits"]
+        assert _ask(broker, f"abortTransaction/0/{other}", "POST") == (204, None)
+        assert _ask(broker, f"abortTransaction/0/{other}", "POST")[0] == 404
         ended = client.ask("END_TXN", {"request_id": 6, "txn_action": "COMMIT", **txn})
         came = [ended, client.next(), client.next()]
         assert sorted(cmd for cmd, _ in came) == ["END_TXN_RESPONSE", "MESSAGE", "MESSAGE"]

@@ -17,7 +17,6 @@ that is answered with 501."""
 
 _NO_WORKER = 409, "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
 _NO_PACKAGES = 503, "Package Management Service is not enabled in the broker."
-_NO_TRANSACTIONS = 503, "This Broker is not configured with transactionCoordinatorEnabled=true."
 
 _OF_WORKER = (
     "worker/{rest:path}", "worker-stats/{rest:path}", "functions/builtins", "functions/connectors",
@@ -33,6 +32,5 @@ _OF_WORKER = (
 ABSENT: dict[str, tuple[int, str]] = {
     **{f"/admin/{version}/{path}": _NO_WORKER for version in ("v2", "v3") for path in _OF_WORKER},
     "/admin/v3/packages/{rest:path}": _NO_PACKAGES,
-    "/admin/v3/transactions/{rest:path}": _NO_TRANSACTIONS,
 }
 """Paths of parts of Pulsar that Magnetar does not have, with the status and the reason that a broker without them answers."""

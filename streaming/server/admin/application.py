@@ -25,7 +25,7 @@ from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import schemas
-from schemas.commands import Admin, EndTxn, MessageMetadata, Publish, RunCheck
+from schemas.commands import Admin, MessageMetadata, Publish, RunCheck
 from schemas.commands.nesting import is_deep
 from schemas.effects import AdminResponse, Quarantined, SendError, SendReceipt
 from schemas.entries import EntryNotFound
@@ -37,7 +37,7 @@ from streaming.broker.admin_table import NAMESPACE, NUMBERS, TOPIC, Call, check_
 from streaming.broker.config import PROFILE_OF, RELEASES
 from streaming.broker.context import namespace_of
 from streaming.broker.errors import AdminError
-from streaming.broker.names import CLUSTER, COORDINATOR_ASSIGN, partition_index, partition_of
+from streaming.broker.names import CLUSTER, partition_index, partition_of
 from streaming.broker.parameters import flag
 from streaming.protocol.admin_calls import http_response, on_partitions
 from streaming.protocol.frames import NotUncompressed
@@ -54,7 +54,6 @@ from streaming.server.admin.turns import MOST
 from streaming.server.authentication import ROLE
 from streaming.server.authorization import Authorization
 from streaming.server.clients import Clients
-from streaming.server.embedded import EmbeddedEngine
 from streaming.server.engine import Engine, EngineStopped, NoAnswer
 
 log = logging.getLogger(__name__)
@@ -143,48 +142,29 @@ class _Api:
             for method in _METHODS:
                 yield from _http(method, path, self._authorized(method, path, self._never_run(unset)))
         for path, answer in ABSENT.items():
-            handle = _absent(*answer)
-            yield HttpRoute(
-                path, self._transactions(handle) if path == transactions.PATH else handle, methods=_METHODS
-            )
+            yield HttpRoute(path, _absent(*answer), methods=_METHODS)
+        yield HttpRoute(transactions.PATH, self._transactions, methods=_METHODS)
         yield HttpRoute(f"/admin/v2{OPENAPI}", _openapi, methods=["GET"])
         for call in BESIDE:
             handler = self._authorized(call.method, call.path, self._own(call))
             yield HttpRoute(call.path, handler, methods=[call.method])
 
-    def _transactions(self, absent: RequestHandler) -> RequestHandler:
-        """What is told of transactions, if there are any. `absent`: what is answered if not."""
-
-        async def handle(request: Request) -> Response:
-            engine = self._engine
-            if not (
-                isinstance(engine, EmbeddedEngine) and engine.folded.config.transactionCoordinatorEnabled
-            ):
-                return await absent(request)
-            path = request.path_params["rest"]
-            try:
-                if self._authorization is not None:
-                    ask = transactions.ask_of(request.method, path, request.query_params)
-                    role, original = request.scope.get(ROLE, ""), request.headers.get("X-Original-Principal")
-                    self._authorization.check_call(role, original, ask, transactions.ASSIGN_NAMES)
-                if request.method == "GET":
-                    found = transactions.answer(
-                        engine.folded, self._service_url(), path, request.query_params
-                    )
-                    if found is not None:
-                        return _json(200, found)
-                elif request.method == "POST" and (txn := transactions.to_abort(path)) is not None:
-                    transactions.open_transaction(engine.folded, txn)
-                    command = EndTxn(
-                        request_id=0, txnid_most_bits=txn.most, txnid_least_bits=txn.least, txn_action="ABORT"
-                    )
-                    await engine.submit(partition_of(COORDINATOR_ASSIGN, txn.most), command)
-                    return Response(status_code=204)
-            except AdminError as error:
-                return _reason(error.status, error.reason)
-            return _reason(501, f"{request.method} {request.url.path} is not supported")
-
-        return handle
+    async def _transactions(self, request: Request) -> Response:
+        """What is told of transactions, and POST that aborts one."""
+        path, query = request.path_params["rest"], request.url.query
+        try:
+            if self._authorization is not None:
+                ask = transactions.ask_of(request.method, path, request.query_params)
+                role, original = request.scope.get(ROLE, ""), request.headers.get("X-Original-Principal")
+                self._authorization.check_call(role, original, ask, transactions.ASSIGN_NAMES)
+            if request.method == "GET":
+                asked = f"{path}?{query}" if query else path
+                return _json(200, await transactions.told(self._engine, asked, self._service_url()))
+            if request.method == "POST" and await transactions.abort(self._engine, path):
+                return Response(status_code=204)
+        except AdminError as error:
+            return _reason(error.status, error.reason)
+        return _reason(501, f"{request.method} {request.url.path} is not supported")
 
     async def _body(self, request: Request) -> Any:
         return _decoded(await self._bodies.of(request))
