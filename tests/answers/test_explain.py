@@ -251,6 +251,36 @@ def test_never_sent(tmp_path: Path) -> None:
     assert at(log, 1).text == "no message was ever stored at 1:1: the last one is at 1:0"
 
 
+def test_what_compaction_kept(tmp_path: Path) -> None:
+    """Of three messages, the second has the key of the first. Then another one has that key, and none has that of the third."""
+    compact = admin("/persistent/a/b/t/compaction", None, "PUT", T)
+    found = folders(
+        tmp_path,
+        create(),
+        *(send(number, partition_key=key) for number, key in enumerate("aab")),
+        compact,
+        send(3, partition_key="a"),
+        compact,
+    )
+    first, second, third = (at(found, entry) for entry in range(3))
+    lost = "kept no copy: a message behind it has its key, or it is empty or has no key"
+    assert first.text == f"stored at 1:0, compaction up to 1:2 {lost}"
+
+    def told(message: Life) -> list[str]:
+        return [each.text for each in message.events if each.kind == "TOPIC_EVENT"]
+
+    kept = "compaction up to 1:2 kept a copy, in ledger 2"
+    assert told(second) == [kept, f"compaction up to 1:3 {lost}"]
+    assert told(third) == [kept, "compaction up to 1:3 kept a copy, in ledger 3"]
+    assert third.text == "stored at 1:2, compaction up to 1:3 kept a copy, in ledger 3"
+
+
+def test_a_message_behind_what_was_compacted(tmp_path: Path) -> None:
+    compact = admin("/persistent/a/b/t/compaction", None, "PUT", T)
+    found = folders(tmp_path, create(), send(0, partition_key="a"), compact, send(1, partition_key="a"))
+    assert at(found, 1).text == "stored at 1:1"
+
+
 def test_outside_the_outputs_that_are_kept(tmp_path: Path) -> None:
     log = folders(tmp_path, policy("deduplication", True), publish(0), publish(1))
     for file in (tmp_path / "tables").rglob("*.parquet"):  # as if these were of a batch that was removed

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from schemas import effects as e
 from schemas.arguments import checked
+from schemas.effect_fields import CompactedEntryFields
 from schemas.effects import KINDS
 from schemas.printable import counted
 from schemas.undecodable import UNDECODABLE
@@ -23,7 +24,7 @@ from streaming.answers.history.folders import Folders, NotFound, listed
 from streaming.broker.broker import Broker
 from streaming.broker.names import COMPACTION_CURSOR, DEDUP_CURSOR
 from streaming.broker.persistent.mirroring import SEEN_FIRST
-from streaming.broker.position import Position
+from streaming.broker.position import Position, from_text
 
 
 class Event(msgspec.Struct):
@@ -318,10 +319,14 @@ class _LifeReader:
         rows = _while_there(sorted(self._rows(position, partition), key=_identity), receipt)
         events = [] if receipt is None else [_event(receipt, _received(receipt))]
         events += [_event(row, _told(row, position)) for row in rows]
+        compactions = self._compactions(position, receipt, partition, rows)
+        events = sorted([*events, *compactions], key=lambda each: (each.partition, each.offset, each.ordinal))
         if receipt is None:
             text = self._not_kept(f"the receipt of {position}")
         else:
             text = f"stored at {position}"
+        if compactions:
+            text += f", {compactions[-1].text}"
         last = next((row for row in rows if row["kind"] == KINDS[e.LedgerDeleted]), None)
         if last is not None:
             gone = (
@@ -340,6 +345,40 @@ class _LifeReader:
             events=events,
             subscriptions=outcomes,
         )  # fmt: skip
+
+    def _compactions(
+        self,
+        position: Position,
+        receipt: dict[str, Any] | None,
+        partition: int | None,
+        rows: list[dict[str, Any]],
+    ) -> list[Event]:
+        """What compactions did with the message: those that kept a copy of it, and the first that did not. The `rows` end with its topic."""
+        where = self._of_topic & pc.starts_with(pc.field("cause"), f"{e.COMPACTED} ")
+        all_ = sorted(self._folders.rows(e.TopicEvent, where, partition=partition), key=_identity)
+        end = next((row for row in rows if row["kind"] == KINDS[e.TopicEvent]), None)
+        fields = msgspec.json.encode(CompactedEntryFields(position=str(position))).decode()
+        where = self._of_topic & (pc.field("fields") == fields)
+        copies = {
+            _record(row): row for row in self._folders.rows(e.CompactedEntry, where, partition=partition)
+        }
+        found = list[Event]()
+        for row in all_:
+            horizon = row["cause"].removeprefix(f"{e.COMPACTED} ").partition(": ")[0]
+            if (
+                from_text(horizon) < position
+                or (receipt is not None and _identity(row) < _identity(receipt))
+                or (end is not None and _identity(row) > _identity(end))
+            ):
+                continue
+            copy = copies.get(_record(row))
+            if copy is None:
+                text = f"compaction up to {horizon} kept no copy: a message behind it has its key, or it is empty or has no key"
+                return [*found, _event(row, text)]
+            found.append(
+                _event(row, f"compaction up to {horizon} kept a copy, in ledger {copy['ledger_id']}")
+            )
+        return found
 
     def _never_written(self, position: Position) -> bool:
         """Whether it is certain that there was no message at a position."""
