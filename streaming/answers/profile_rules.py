@@ -59,6 +59,61 @@ _NOT_IN_LOGS = "tests/authorization has it recorded: a log has only what was per
 _ARTICLE = "a rule of an article, which no release follows (docs/rules/articles.md)"
 
 PROFILE_RULES: dict[str, ProfileRule] = {
+    "abortedCumulativeAckIsSentAgain": ProfileRule(
+        "After an aborted cumulative ack, the broker sends its messages again, or leaves that to the client.",
+        ("A67",),
+        (("2.10.5", "txn_ack_cumulative"),),
+    ),
+    "compactedDataGoesWithSubscription": ProfileRule(
+        "Readers still get what was compacted after `__compaction` was deleted, or the topic itself.",
+        ("A64",),
+        (("2.10.5", "compaction_trimmed"),),
+    ),
+    "compactedReadsTakeOneMore": ProfileRule(
+        "A reader of compacted data gets one message more than it has permits for, or not.",
+        ("A61",),
+        (("2.10.5", "compaction_basic"),),
+    ),
+    "compactionCountsSingleMessages": ProfileRule(
+        "Compaction loses messages of batches that also have an empty value, or keeps them.",
+        ("A60",),
+        (("2.10.5", "compaction_batches"),),
+    ),
+    "compactionSeekKeepsMarkDelete": ProfileRule(
+        "Compaction counts more messages as sent to `__compaction`, or frees ledgers that its cursor had passed.",
+        ("B25",),
+        (("4.2.4", "compaction_emptied"),),
+    ),
+    "compactionSubscriptionExpires": ProfileRule(
+        "`expireMessages` for all subscriptions moves `__compaction`, too, or leaves it alone.",
+        ("A63",),
+        (("2.10.5", "compaction_policies"),),
+    ),
+    "durableReadsBeginAnew": ProfileRule(
+        "A durable consumer of compacted data that connects again gets all of it again, or what it has not acknowledged.",
+        ("A62",),
+        (("2.10.5", "compaction_durable"),),
+    ),
+    "errorsNameTransactions": ProfileRule(
+        "Errors that answer requests to a coordinator name the transaction, or not.",
+        ("A66",),
+        (("2.10.5", "txn_refused"),),
+    ),
+    "lastMessageIdIsReadable": ProfileRule(
+        "The last message id is that of a message that the consumer may read, or of whatever is last in the topic.",
+        ("A59",),
+        (("2.10.5", "txn_two"),),
+    ),
+    "limitsActiveTransactions": ProfileRule(
+        "NEW_TXN beyond `maxActiveTransactionsPerCoordinator` is answered, or not.",
+        ("A65",),
+        (("2.10.5", "txn_limit"),),
+    ),
+    "pendingAcksCountAsSent": ProfileRule(
+        "Messages that a transaction has acknowledged cost permits and count as sent again after a redelivery, or not.",
+        ("A68",),
+        (("2.10.5", "txn_unload"),),
+    ),
     "adminCallsAskByOperation": ProfileRule(
         "Roles that are no superusers may make other admin calls, or are refused them in other words.",
         ("A58", "D33"),

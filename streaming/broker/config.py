@@ -649,15 +649,45 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """Compaction: a message whose metadata has `null_value` deletes its key, whatever its size (4.2). If false, its size alone counts (4.0)."""
     compactionNeedsNewMessages: bool = False
     """Compaction without a message since the last one does nothing (4.2). If false, it goes through what that kept, and its horizon goes back (4.0)."""
+    compactionSeekKeepsMarkDelete: bool = False
+    """Compaction goes through what is new from its beginning twice, as its seek leaves the mark-delete position where it is (4.2). If false, the
+    second time begins at the first message that may stay (4.0)."""
     lastOfNothingHasIndex: bool = False
     """GET_LAST_MESSAGE_ID of a consumer of compacted data of which nothing was kept has `batch_index` 0 (4.2). If false, −1 (4.0)."""
     compactedBatchesNameMessages: bool = False
     """Compaction: the metadata of a batch names the messages that stayed, in `compacted_batch_indexes` (4.2). If false, it does not (4.0)."""
     findsCompactedByTime: bool = True
     """The admin call for a message id by time finds messages of the compacted ledger (4.0). If false, only those that the topic has (3.0)."""
+    compactionCountsSingleMessages: bool = True
+    """Compaction: nothing of a batch can stay if all of its messages are empty values (3.0). If false, already if one of them is: such batches
+    at the beginning and at the end of what is compacted go, whatever else they have (2.10)."""
+    compactedReadsTakeOneMore: bool = False
+    """A read of compacted data returns one entry more than the consumer's permits allow, whatever `dispatcherMaxReadSizeBytes` says (2.10). If false,
+    what both allow (3.0)."""
+    durableReadsBeginAnew: bool = False
+    """The first read of compacted data by a durable consumer begins at the first of it, whatever its cursor says (2.10). If false, only as long as
+    the cursor has not moved within a ledger (3.0)."""
+    compactionSubscriptionExpires: bool = False
+    """`expireMessages` for all subscriptions is for that of compaction, too (2.10). If false, it leaves that alone (3.0)."""
+    compactedDataGoesWithSubscription: bool = True
+    """What was compacted goes when the subscription `__compaction` is deleted (3.0). If false, readers get it until the topic is loaded again (2.10)."""
+    lastMessageIdIsReadable: bool = True
+    """GET_LAST_MESSAGE_ID tells the last message that the consumer may read (3.0). If false, the last entry of the topic, also if that is a marker or
+    held back by a transaction; or the last kept message of a compacted topic that has got nothing since, also to who reads all (2.10)."""
     refusedTransactionsStay: bool = True
     """After a topic has refused a message because its transaction had ended, it refuses all messages in transactions until it is loaded again
     (4.0). If false, only those of ended ones (3.0, 4.2)."""
+    limitsActiveTransactions: bool = True
+    """`maxActiveTransactionsPerCoordinator` has an effect (3.0). If false, it has none (2.10)."""
+    errorsNameTransactions: bool = True
+    """An error that answers ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN or END_TXN has the number of the transaction, `txnid_least_bits` (3.0). If
+    false, only that of its coordinator (2.10)."""
+    abortedCumulativeAckIsSentAgain: bool = False
+    """While a transaction has a cumulative ack on a subscription, each transaction that is aborted there makes the broker send again what is not
+    acknowledged (2.10). If false, none does (3.0)."""
+    pendingAcksCountAsSent: bool = False
+    """An entry that is not sent, since a transaction has acknowledged it, costs permits and counts as sent and unacknowledged all the same (2.10). If
+    false, it does not count (3.0)."""
     producersReadyTopicForAborts: bool = False
     """On a topic that has had a producer with `txn_enabled`, an abort writes a marker also if no message was sent (3.0). If false, only on one that
     has had a message of a transaction (4.0)."""
@@ -730,6 +760,7 @@ _FROM_4_2: dict[str, Any] = {
     "compactedBatchesNameMessages": True,
     "compactionSeesNullValues": True,
     "compactionNeedsNewMessages": True,
+    "compactionSeekKeepsMarkDelete": True,
     "lastOfNothingHasIndex": True,
     "originalPrincipalsAreAsked": True,
     "refusedTransactionsStay": False,
@@ -792,6 +823,16 @@ _BEFORE_4_0: dict[str, Any] = {
 }
 
 _BEFORE_3_0: dict[str, Any] = _BEFORE_4_0 | {
+    "compactionCountsSingleMessages": False,
+    "compactedReadsTakeOneMore": True,
+    "durableReadsBeginAnew": True,
+    "compactionSubscriptionExpires": True,
+    "compactedDataGoesWithSubscription": False,
+    "limitsActiveTransactions": False,
+    "errorsNameTransactions": False,
+    "abortedCumulativeAckIsSentAgain": True,
+    "pendingAcksCountAsSent": True,
+    "lastMessageIdIsReadable": False,
     "unsubscribeOfReaderFails": True,
     "lastMessageIdOfTerminatedCloses": True,
     "highestProtocolVersion": 19,

@@ -607,11 +607,16 @@ ELSEWHERE = {
     "adminCallsAskByOperation": _PERMITTED,
     "originalPrincipalsAreAsked": _PERMITTED,
     **dict.fromkeys(
-        ("compactedBatchesNameMessages", "compactionCountsMetadata", "compactionNeedsNewMessages", "compactionSeesNullValues",
+        ("compactedBatchesNameMessages", "compactedDataGoesWithSubscription", "compactedReadsTakeOneMore", "compactionCountsMetadata",
+         "compactionCountsSingleMessages", "compactionSeekKeepsMarkDelete", "compactionSubscriptionExpires", "durableReadsBeginAnew", "lastMessageIdIsReadable", "compactionNeedsNewMessages", "compactionSeesNullValues",
          "findsCompactedByTime", "lastOfNothingHasIndex", "topicCompactionRetainNullKey"),
         "it shows to readers of compacted data alone, and none of these logs has one",
     ),
-    **dict.fromkeys(("producersReadyTopicForAborts", "refusedTransactionsStay"), "what-if refuses a log with transactions"),
+    **dict.fromkeys(
+        ("abortedCumulativeAckIsSentAgain", "errorsNameTransactions", "limitsActiveTransactions", "pendingAcksCountAsSent",
+         "producersReadyTopicForAborts", "refusedTransactionsStay"),
+        "what-if refuses a log with transactions",
+    ),
 }  # fmt: skip
 """Settings that none of these meets, and why."""
 

@@ -1235,6 +1235,28 @@ THEMES: dict[str, Theme] = {
             },
         },
     ),
+    "compaction of releases": Theme(
+        {L.compact: 6, L.seek: 3, L.last_message_id: 5, L.publish: 10, L.send: 25}, subscriptions=("a", "b", "reader", "reader"),
+        types=("Exclusive", "Failover", "Exclusive", "Exclusive"), topics=("a", "a", "t-partition-1"), keys=0.8, compacted=0.7,
+        settings=SMALL | {
+            name: [False, True]
+            for name in ("compactionCountsSingleMessages", "compactedReadsTakeOneMore", "durableReadsBeginAnew", "compactionSubscriptionExpires",
+             "compactedDataGoesWithSubscription", "lastMessageIdIsReadable", "compactionSeekKeepsMarkDelete", "waitingReadsReturnEntries",
+             "readsByLedgerSizes")
+        },
+    ),
+    "transactions of releases": Theme(
+        {L.transact: 8, L.end_transaction: 8, L.add_to_transaction: 3, L.connect_coordinator: 6, L.send: 30, L.ack: 25, L.redeliver: 8, L.last_message_id: 3},
+        transacts=0.5, topics=("a", "a", "b"), subscriptions=("a", "b", "reader"), types=("Shared", "Failover", "Exclusive"),
+        settings=SMALL | {
+            "transactionCoordinatorEnabled": [True], "maxActiveTransactionsPerCoordinator": [0, 2], "acknowledgmentAtBatchIndexLevelEnabled": [True],
+            **{
+                name: [False, True]
+                for name in ("limitsActiveTransactions", "errorsNameTransactions", "abortedCumulativeAckIsSentAgain", "pendingAcksCountAsSent",
+                 "lastMessageIdIsReadable", "readsOnInClosedLedger", "preciseDispatcherFlowControl")
+            },
+        },
+    ),
 }  # fmt: skip
 
 

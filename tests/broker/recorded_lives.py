@@ -19,7 +19,7 @@ SEEDS = range(12)
 """The lives of each theme."""
 
 NAMES = [(theme, seed) for theme in THEMES for seed in SEEDS]
-WITHOUT_PAYLOADS = [each for each in NAMES if each[0] not in ("compaction", "transactions")]
+WITHOUT_PAYLOADS = [each for each in NAMES if not each[0].startswith(("compaction", "transactions"))]
 """What a fold without payloads can fold, such as those of what-if and canaries, which refuse transactions, too."""
 
 

@@ -466,6 +466,29 @@ def test_the_second_phase_begins_at_the_first_message_that_stays() -> None:
     assert topic.topic.subscriptions["__compaction"].messages_out == 3 + (3 + 2)
 
 
+@pytest.mark.parametrize(("profile", "counted"), [("3.0", 4), ("4.2", 6)])
+def test_the_second_phase_of_4_2_begins_at_the_first_new_message(profile: str, counted: int) -> None:
+    """Two empty values, and a message that stays, which 3.0 reads a second time alone."""
+    topic = Topic(profile=profile)
+    topic.put("a", b"")
+    topic.put("b", b"")
+    topic.put("c", b"1")
+    topic.compact()
+    assert topic.read() == [("1:2", b"1")]
+    assert response(topic.admin("GET", "/stats"))["subscriptions"]["__compaction"]["msgOutCounter"] == counted
+
+
+def test_what_was_skipped_in_4_2_is_not_read_twice() -> None:
+    topic = Topic(profile="4.2")
+    for key in "ab":
+        topic.put(key, b"1")
+    topic.admin("POST", "/compactionThreshold", 1 << 40)
+    topic.admin("POST", "/subscription/__compaction/skip/1")
+    topic.compact()
+    assert topic.read() == [("1:1", b"1")]
+    assert response(topic.admin("GET", "/stats"))["subscriptions"]["__compaction"]["msgOutCounter"] == 2
+
+
 def test_a_compaction_that_moves_within_a_ledger_frees_it() -> None:
     """As recorded by parity: its seek goes back to the ledger of the first message that stays, which the acknowledgment leaves."""
     topic = Topic(**SMALL)

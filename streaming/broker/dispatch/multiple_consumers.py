@@ -844,7 +844,7 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
         if first.permits > permits:
             permits = first.permits
         if config.preciseDispatcherFlowControl and first.average:
-            permits = -(-permits // first.messages_per_entry)  # rounded up
+            permits = -(-permits // max(first.messages_per_entry, 1))  # rounded up
         return most if permits >= most > 0 else max(min(permits, most), 1)
 
     def _deal_out(
@@ -916,13 +916,16 @@ class MultipleConsumers(Dispatcher, tag="multiple", dict=True):
     def _deliver(self, sub: SubscriptionContext, consumer: Consumer, run: Found) -> None:
         """Send entries to one consumer, and add them to its pending acks."""
         charged = send(sub, consumer, run, self.counts)
-        pending = consumer.pending
+        pending, in_transactions, total = consumer.pending, sub.subscription.pending_acks, sum(charged)
+        if in_transactions is not None and sub.ctx.config.pendingAcksCountAsSent:
+            left = [in_transactions.left_to_send(sub.cursor, position) for position, _ in run]
+            charged = [messages for messages, bits in zip(charged, left, strict=True) if bits != 0]
+            run = [each for each, bits in zip(run, left, strict=True) if bits != 0]
         # Pending acks have all messages of a batch, though only those that were not acked before cost permits (4.0.7).
         for position, entry in run:
             pending[position] = entry.messages
         if sub.ctx.config.removePendingAcksOnMarkDeleteMove:
             pending.update(zip((position for position, _ in run), charged, strict=True))
-        total = sum(charged)
         consumer.unacked += total
         self.total_permits -= total
         self._add_unacked(sub, total)

@@ -98,7 +98,7 @@ def filter_entries(
         counts.accepted += sum(entry.messages for _, entry in kept)
     if acked:
         _acknowledge(sub, acked)
-    if pending is not None and pending.positions:
+    if pending is not None and pending.positions and not config.pendingAcksCountAsSent:
         kept = [each for each in kept if pending.left_to_send(sub.cursor, each[0]) != 0]
     return kept, rescheduled
 
@@ -155,7 +155,7 @@ def send(
     batches, pending = sub.cursor.batches, subscription.pending_acks
     name, connection, id_ = subscription.name, consumer.connection, consumer.consumer_id
     epoch = consumer.epoch if counts is None and consumer.epoch >= 0 and not whole else None
-    charged, size, total = [], 0, 0
+    charged, size, total, sent = [], 0, 0, 0
     for position, entry in found:
         in_entry = messages = entry.messages
         ack_set = None
@@ -165,8 +165,13 @@ def send(
             messages, ack_set = bits.bit_count(), to_words(bits)
         if pending is not None and (left := pending.left_to_send(sub.cursor, position)) is not None:
             messages, ack_set = left.bit_count(), to_words(left)
+            if not messages:  # as pendingAcksCountAsSent has it: all of its messages cost permits
+                charged.append(in_entry)
+                size += entry.size
+                continue
         charged.append(messages)
         size += entry.size
+        sent += 1
         if entry.metadata.chunk_id is not None:
             consumer.chunks_out += 1
         message = from_tuple(Message, (
@@ -181,10 +186,10 @@ def send(
         else:
             ctx.emit_large(message, _WORD_BYTES * len(ack_set))
     consumer.permits -= sum(charged)
-    consumer.sent(total, len(found), size, ctx.clock)
+    consumer.sent(total, sent, size, ctx.clock)
     subscription.messages_out += total
     subscription.bytes_out += size
-    subscription.dispatched += len(found)
+    subscription.dispatched += sent
     if sub.limiters:
-        sub.sent(len(found), total, size)
+        sub.sent(sent, total, size)
     return charged

@@ -25,7 +25,6 @@ from streaming.broker.dispatch.verdict import (
     permits_of,
     rate_of,
 )
-from streaming.broker.ledger.managed_cursor import ManagedCursor
 from streaming.broker.names import partition_index
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.subscription.consumer import Consumer, Handle
@@ -282,10 +281,12 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
     def read_more(self, sub: SubscriptionContext) -> None:
         """Read and send while the active consumer has permits. At the end of the topic, leave a read waiting."""
         active, at_end = self.active_consumer(sub.consumers), False
+        takes_one_more = sub.ctx.config.compactedReadsTakeOneMore
         while active is not None and active.permits > 0:
-            if not (wanted := sub.readable(self._wanted(sub, active), only_new=True)):
+            asked = self._wanted(sub, active)
+            if not (wanted := sub.readable(asked, only_new=True)):
                 return
-            if self._read_compacted(sub, active, wanted):
+            if self._read_compacted(sub, active, asked + 1 if takes_one_more else wanted):
                 at_end = False
                 continue
             if at_end or not (count := self._read(sub, active, wanted)):
@@ -297,13 +298,14 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         """How many entries the active consumer, which has permits, lets a read ask for."""
         permits, config = active.permits, sub.ctx.config
         if config.preciseDispatcherFlowControl and active.average:
-            permits = -(-permits // active.messages_per_entry)  # rounded up
+            permits = -(-permits // max(active.messages_per_entry, 1))  # rounded up
         most = sub.subscription.read_batch or config.dispatcherMaxReadBatchSize
         return permits if permits < most else most
 
     def _read(self, sub: SubscriptionContext, active: Consumer, wanted: int) -> int:
         """Read and send up to so many entries. Returns how many there were."""
-        positions = sub.cursor.read(sub.ledger, wanted, compacted=active.reads_compacted)
+        stays = active.reads_compacted and not sub.ctx.config.waitingReadsReturnEntries
+        positions = sub.cursor.read(sub.ledger, wanted, stays=stays)
         if not positions:
             return 0
         self.has_read = True
@@ -316,7 +318,7 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         compacted, cursor = sub.compacted, sub.cursor
         if compacted is None or not active.reads_compacted:
             return False
-        start = self._compacted_start(cursor, active)
+        start = self._compacted_start(sub, active)
         if start > compacted.horizon:
             return False
         self.has_read = True
@@ -334,14 +336,13 @@ class SingleActiveConsumer(Dispatcher, tag="single"):
         self._send(sub, active, list(zip(positions, entries, strict=True)), whole=True)
         return True
 
-    def _compacted_start(self, cursor: ManagedCursor, active: Consumer) -> Position:
+    def _compacted_start(self, sub: SubscriptionContext, active: Consumer) -> Position:
         """quirk: the first read of a consumer that starts at the earliest message goes through all compacted data, although its cursor may
-        begin at a ledger behind some of it. Of a durable cursor, only while that has not moved from the beginning of a ledger."""
-        if (
-            not self.has_read
-            and active.from_earliest
-            and not (cursor.durable and cursor.mark_delete.entry >= 0)
-        ):
+        begin at a ledger behind some of it. Of a durable cursor, only while that has not moved from the beginning of a ledger, see
+        durableReadsBeginAnew."""
+        cursor = sub.cursor
+        moved = cursor.durable and cursor.mark_delete.entry >= 0 and not sub.ctx.config.durableReadsBeginAnew
+        if not self.has_read and active.from_earliest and not moved:
             return EARLIEST
         return cursor.read_position
 

@@ -759,5 +759,5 @@ def budget(consumer: Consumer, limit: int) -> int:
     left = limit - consumer.unacked
     if left <= 0:
         return 0
-    entries = -(-left // (consumer.messages_per_entry or 1))
+    entries = -(-left // max(consumer.messages_per_entry, 1))
     return permits if permits < entries else entries

@@ -457,9 +457,9 @@ class ManagedCursor(msgspec.Struct, array_like=True):
         if position > self.mark_delete:
             self.batches[position] = to_bytes(bits)
 
-    def read(self, ledger: ManagedLedger, n: int, *, compacted: bool = False) -> list[Position]:
-        """Up to `n` unacked positions from the read position on. `compacted`: who asks reads compacted data, and so it may be behind an entry
-        that the ledgers do not have, and wait there.
+    def read(self, ledger: ManagedLedger, n: int, *, stays: bool = False) -> list[Position]:
+        """Up to `n` unacked positions from the read position on. `stays`: who asks reads compacted data, and so it may be behind an entry
+        that the ledgers do not have. If nothing follows, it waits there.
 
         The read position moves to the successor of the last position visited, whether it exists or not. At the end of a
         closed ledger it moves to the next ledger only with the next read, unless all its entries are acked: such a ledger is
@@ -480,7 +480,7 @@ class ManagedCursor(msgspec.Struct, array_like=True):
                 and (following := ledger.next_ledger(position.ledger)) is not None
             ):
                 position = Position(following, 0)
-                if position > last and compacted and not ledger.terminated:
+                if position > last and stays and not ledger.terminated:
                     break  # it waits where it is
                 self.read_position = position
             elif position.entry < 0 or not ledger.valid(position):
@@ -499,10 +499,14 @@ class ManagedCursor(msgspec.Struct, array_like=True):
 
     def leave_acked_ledger(self, ledger: ManagedLedger) -> None:
         """quirk: a read that waits for entries which open transactions hold back goes to the next ledger as soon as all of its own is
-        acknowledged."""
+        acknowledged. With readsOnInClosedLedger, as soon as it has read all of it."""
         id_ = self.read_position.ledger
         info, following = ledger.ledgers.get(id_), ledger.next_ledger(id_)
-        if info is not None and following is not None and self.mark_delete >= (id_, info.entries - 1):
+        if info is None or following is None:
+            return
+        if self.mark_delete >= (id_, info.entries - 1) or (
+            ledger.reads_on and self.read_position.entry >= info.entries
+        ):
             self.read_position = max(self.read_position, Position(following, 0))
 
     def note_read(self, position: Position, size: int) -> None:

@@ -118,7 +118,7 @@ def end(
     """End a transaction on a subscription: its acks count, or what they named is sent again.
 
     quirk: while a transaction has a cumulative ack, the individual acks of others neither count nor come back when these end. And nothing is sent again when
-    a transaction with a cumulative ack aborts.
+    a transaction with a cumulative ack aborts, unless abortedCumulativeAckIsSentAgain.
     """
     pending = subscription.pending_acks
     if pending is None:
@@ -131,6 +131,8 @@ def end(
             if commit:
                 left = None if cumulative.left is None else to_bits(cumulative.left)
                 _acknowledge(ctx, topic, subscription, sub, [(cumulative.position, left)], cumulative=True)
+        if not commit and ctx.config.abortedCumulativeAckIsSentAgain and subscription.dispatcher is not None:
+            subscription.dispatcher.redeliver_aborted(sub, [])
         return
     if txn not in pending.of_transactions:
         return

@@ -188,7 +188,9 @@ def _expire(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) 
 
 def _expire_all(ctx: Context, topic: PersistentTopic, command: Admin, names: Names) -> AdminAnswer:
     """Expire messages of every subscription that are older than this, in seconds. As for one subscription."""
-    return _expire_older(ctx, topic, int(names["seconds"]), topic.expiring_subscriptions())
+    everything = ctx.config.compactionSubscriptionExpires
+    found = topic.known_subscriptions() if everything else topic.expiring_subscriptions()
+    return _expire_older(ctx, topic, int(names["seconds"]), found)
 
 
 def _expire_older(ctx: Context, topic: PersistentTopic, seconds: int, names: list[str]) -> AdminAnswer:

@@ -93,7 +93,11 @@ def delete(ctx: Context, topic: PersistentTopic, subscription: PersistentSubscri
     count_as_gone(topic, subscription)
     cursor = topic.cursors.pop(subscription.name)
     ctx.emit(SubscriptionEvent(topic.name, subscription.name, f"deleted: {cause}"))
-    if cursor.name == COMPACTION_CURSOR and (compacted := topic.compaction.ledger) is not None:
+    if (
+        cursor.name == COMPACTION_CURSOR
+        and ctx.config.compactedDataGoesWithSubscription
+        and (compacted := topic.compaction.ledger) is not None
+    ):
         topic.compaction.ledger = None
         delete_compacted(ctx, topic, compacted, "its subscription is deleted")
     if cursor.durable:

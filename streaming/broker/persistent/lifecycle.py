@@ -286,9 +286,9 @@ def _reopen_compacted(ctx: Context, topic: PersistentTopic) -> None:
     """quirk: only a property of the compaction cursor tells which ledger has compacted data. Whatever else moved the cursor has cleared it, and
     then that data is lost."""
     compacted, cursor = topic.compaction.ledger, topic.cursors.get(COMPACTION_CURSOR)
-    if compacted is None or cursor is None:
+    if compacted is None:
         return
-    if cursor.properties.get(LEDGER_PROPERTY) != compacted.id:
+    if cursor is None or cursor.properties.get(LEDGER_PROPERTY) != compacted.id:
         topic.compaction.ledger = None
         delete_compacted(ctx, topic, compacted, "no cursor knows it")
     else:

@@ -115,7 +115,8 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
     if name is None:
         _error(ctx, topic, command, "MetadataError", "Consumer not found")
         return
-    ledger, position, batch_index = topic.ledger, topic.ledger.last_readable, -1
+    ledger, readable, batch_index = topic.ledger, ctx.config.lastMessageIdIsReadable, -1
+    position = ledger.last_readable if readable else ledger.last_confirmed
     if ledger.without_open and position.entry >= 0:
         if ctx.config.lastMessageIdOfTerminatedCloses:
             ctx.close_connection(topic.name, command.connection, NO_OPEN_LEDGER)
@@ -129,7 +130,7 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
         position = ledger.previous(position)
     subscription = topic.subscriptions[name]
     compacted = topic.compaction.ledger
-    if not subscription.consumer(command.connection, command.consumer_id).reads_compacted:
+    if readable and not subscription.consumer(command.connection, command.consumer_id).reads_compacted:
         compacted = None
     while position.entry >= 0 and position.ledger in ledger.ledgers:
         if compacted is not None and position <= compacted.horizon:
@@ -138,7 +139,7 @@ def last_message_id(ctx: Context, topic: PersistentTopic, command: GetLastMessag
                 batch_index = 0
             break
         entry = ctx.entries.get(topic.name, position)
-        if not (
+        if not readable or not (
             is_server_only(entry)
             or (topic.transactions is not None and is_aborted(topic.transactions, entry))
         ):

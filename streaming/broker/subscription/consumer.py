@@ -1,5 +1,7 @@
 """The broker's state of a consumer (mirrors `Consumer`; rules: docs/rules/subscriptions.md §6)."""
 
+from math import inf
+
 import msgspec
 
 from schemas.commands import IntRange
@@ -81,8 +83,8 @@ class Consumer(msgspec.Struct, array_like=True):
 
     @property
     def messages_per_entry(self) -> int:
-        """avgMessagesPerEntry, rounded half up, as Java rounds."""
-        return int(self.average + 0.5)
+        """avgMessagesPerEntry, rounded half up, as Java rounds: −1 if it is infinite, see `sent`."""
+        return int(self.average + 0.5) if self.average < inf else -1
 
     def end_interval(self, until: int) -> None:
         """Compute the rates of the interval that ends at `until` (ms)."""
@@ -99,10 +101,13 @@ class Consumer(msgspec.Struct, array_like=True):
     def sent(self, messages: int, entries: int, size: int, now: int) -> None:
         """Update the average and the counters after a send at `now` (ms; docs/rules/subscriptions.md §6, avgMessagesPerEntry).
 
-        The average equals Pulsar's to the last bit, so that it rounds the same way.
+        The average equals Pulsar's to the last bit, so that it rounds the same way. quirk: it stays infinite once only messages counted, see
+        pendingAcksCountAsSent.
         """
         self.messages_out += messages
         self.bytes_out += size
+        if not entries and messages:
+            self.average = inf
         if entries:
             self.last_sent = now
             if self.average < 1:

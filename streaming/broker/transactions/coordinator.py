@@ -184,7 +184,10 @@ class Coordinators:
 
     def _begin(self, name: str, command: c.NewTxn, coordinator: Coordinator) -> None:
         ctx, most, count = self._ctx, command.tc_id, len(coordinator.transactions)
-        if 0 < ctx.config.maxActiveTransactionsPerCoordinator <= count:
+        if (
+            ctx.config.limitsActiveTransactions
+            and 0 < ctx.config.maxActiveTransactionsPerCoordinator <= count
+        ):
             return  # quirk: no answer, so that the client does not ask again at once
         if count >= MOST_OPEN:
             cause = f"{MOST_OPEN:,} transactions are open: end some first, or give them less time"
@@ -273,6 +276,8 @@ class Coordinators:
         error: str | None = None,
         cause: str | None = None,
     ) -> None:
+        if error is not None and not self._ctx.config.errorsNameTransactions:
+            fields = TransactionFields(txnid_most_bits=fields.txnid_most_bits)
         answer = command.connection, command.request_id, fields, error, cause
         match command:
             case c.NewTxn():

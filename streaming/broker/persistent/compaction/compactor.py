@@ -130,12 +130,14 @@ def _compact(ctx: Context, topic: PersistentTopic, subscription: PersistentSubsc
     made = CompactedLedger(topic.ledger.reserve(), end)
     messages, size = first.messages + 2 * len(markers), first.size + 2 * sum(markers)
     start = first.start if first.start > EARLIEST else end  # to which the second phase seeks
-    for position, entry in reading.behind(EARLIEST):
-        if position < start:
+    to = first.to if first.to > EARLIEST else end
+    keeps = ctx.config.compactionSeekKeepsMarkDelete
+    for position, entry in reading.behind(mark_delete if keeps else EARLIEST):
+        if position < start and not keeps:
             continue
         messages += entry.messages
         size += entry.size
-        if position <= first.to:
+        if position <= to:
             _keep(ctx, topic, made, first, position, entry)
     _finish(ctx, topic, former, made, start)
     subscription.messages_out += messages
@@ -218,8 +220,9 @@ class _FirstPhase:
     that was read: `messages`, their entries' `size` in bytes, and how many are `removed`."""
 
     def __init__(self, config: ServiceConfiguration) -> None:
-        self.latest: dict[str, _MessageId] = {}
+        self.latest: dict[str | None, _MessageId] = {}
         self.retains_keyless = config.topicCompactionRetainNullKey
+        self._counts_singles = config.compactionCountsSingleMessages
         self._counts_metadata, self._sees_nulls = (
             config.compactionCountsMetadata,
             config.compactionSeesNullValues,
@@ -268,6 +271,8 @@ class _FirstPhase:
         if messages is None:
             return True
         self._count_messages(messages)
+        if not self._counts_singles:
+            return self._take_as_one(position, messages)
         deleted = 0
         for index, each in enumerate(messages):
             if each.is_removed:
@@ -285,6 +290,21 @@ class _FirstPhase:
                 deleted += 1
                 self.removed += 1
         return deleted < len(messages)
+
+    def _take_as_one(self, position: Position, messages: list[batches.Single]) -> bool:
+        """quirk: in 2.10, a batch with an empty value counts as deleted, and each message behind one that removed something as removed. Messages
+        without a key have one in common, though all of them stay."""
+        removes = deletes = False
+        for index, each in enumerate(messages):
+            if not each.is_removed:
+                former = self.latest.pop(each.key, None)
+                if each.size > 0:
+                    self.latest[each.key] = position, index
+                    removes = former is not None
+                else:
+                    deletes = True
+                self.removed += removes or deletes
+        return not deletes
 
     def _count_bytes(self, metadata: MessageMetadata) -> None:
         """A batch is about to be uncompressed. Raises `_Failed` if all of them become too large."""
@@ -395,7 +415,11 @@ def _finish(
         ctx,
         cursor,
         reason,
-        partial(_move, counts_anew=ctx.config.seekCountsConsumedAnew),
+        partial(
+            _move,
+            counts_anew=ctx.config.seekCountsConsumedAnew,
+            stays=ctx.config.compactionSeekKeepsMarkDelete,
+        ),
         cursor,
         topic.ledger,
         start,
@@ -419,15 +443,17 @@ def _move(
     sought: list[Position],
     *,
     counts_anew: bool,
+    stays: bool,
 ) -> None:
-    """As the compactor does: it seeks to the first entry that stays, and acknowledges all at the end. `sought` gets the cursor's key between
-    these."""
-    cursor.reset(
-        ledger,
-        start,
-        counts_anew=counts_anew,
-        keeps_target=former is not None and start <= former.horizon,
-    )
+    """As the compactor does: it seeks to the first entry that stays, unless the cursor `stays`, and acknowledges all at the end. `sought` gets
+    the cursor's key between these."""
+    if not stays:
+        cursor.reset(
+            ledger,
+            start,
+            counts_anew=counts_anew,
+            keeps_target=former is not None and start <= former.horizon,
+        )
     sought.append(cursor.key)
     cursor.move(ledger, made.horizon, {LEDGER_PROPERTY: made.id})
 
