@@ -1,6 +1,7 @@
 """What canaries cost, by processor time, beside the fold of their query.
 
-``python -m bench.canaries [MESSAGES]`` folds a made week in micro-batches, as a query does, and then under no, one and four canaries, as looks do.
+``python -m bench.canaries [MESSAGES]`` folds an ingress partition of a made week in micro-batches, as a query does, and then under no, one and four
+canaries, as looks do. Then it does so with dense traffic: messages that are published, delivered and acknowledged.
 """
 
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.logs import PARTITIONS, delivered
 from bench.week import week
 from sinks.folded import FoldedBefore, FoldedFiles
 from sinks.ledger_store import LedgerStore
@@ -69,13 +71,19 @@ def looks(files: FoldedFiles, batches: int, canaries: Sequence[Canary]) -> tuple
 
 
 def main(messages: int) -> None:
-    """Print the table."""
-    log = week(messages)
-    log = log.filter(pc.equal(log["partition"], 0))
+    """Print the tables."""
+    measure("a made week", week(messages), 0)
+    measure("Exclusive", delivered(messages, "Exclusive", topics=PARTITIONS), 1)
+    measure("Shared, 8 consumers", delivered(messages, "Shared", consumers=8, topics=PARTITIONS), 1)
+
+
+def measure(name: str, log: pa.Table, partition: int) -> None:
+    """Print the table of an ingress partition."""
+    log = log.filter(pc.equal(log["partition"], partition))
     with tempfile.TemporaryDirectory() as folder:
         files, batches, fold, notes = folded(log, folder)
         print(
-            f"{len(log):,} records in {batches} micro-batches: fold {fold:.1f} s, notes {notes / fold:.2f} of it"
+            f"{name}: {len(log):,} records in {batches} micro-batches: fold {fold:.1f} s, notes {notes / fold:.2f} of it"
         )
         for count in (0, 1, 4):
             took, most = looks(files, batches, [canary(number, log) for number in range(count)])

@@ -13,7 +13,7 @@ from schemas.commands import Ack, BrokerConfig, Flow, MessageIdData, Publish, Su
 from schemas.records import RECORD
 from streaming.answers.whatif import side_by_side
 from streaming.answers.whatif.compare import PolicySet, whatif
-from streaming.answers.whatif.observed import Observer
+from streaming.answers.whatif.observed import Observer, TopicPublishes
 from streaming.answers.whatif.side_by_side import ObservedBroker, Runs, SideBySide, fold_side_by_side
 from streaming.broker import context
 from streaming.broker.persistent.delivery_run import Took
@@ -283,3 +283,14 @@ def test_publishes_that_are_too_few_for_a_run_are_observed(count: int, between: 
     assert (
         len(found.messages[TOPICS[0]]) == found.observers[0].topics[TOPICS[0]].written.publishes == 3 * count
     )
+
+
+def test_what_runs_share_of_entries_is_bounded_and_lasts_for_a_piece() -> None:
+    messages = TopicPublishes()
+    messages.add([0, 1, 2], [5] * 3, [5] * 3, [0, 1, 2], ["p"] * 3, [None] * 3, [None] * 3)
+    with mock.patch("streaming.answers.whatif.observed._ENTRIES", 2):
+        found = [messages.entry(number) for number in range(3)]
+        assert [messages.entry(number) is found[number] for number in range(3)] == [True, True, False]
+        assert messages.entry(2) == found[2]
+        messages.end_piece()
+        assert messages.entry(0) is not found[0]

@@ -333,14 +333,18 @@ class TopicPublishes:
         return place
 
     def entry(self, number: int) -> Entry:
-        """What a broker knows of the message once it is stored, if it notes no time of its own. All runs read the same entries at about
-        the same time."""
+        """What a broker knows of the message once it is stored, if it notes no time of its own. All runs read the same entries in the same
+        piece."""
         entry = self._entries.get(number)
         if entry is None:
-            if len(self._entries) >= _ENTRIES:
-                self._entries.clear()
-            entry = self._entries[number] = Entry(self.metadata_of(number), self.size[number])
+            entry = Entry(self.metadata_of(number), self.size[number])
+            if len(self._entries) < _ENTRIES:
+                self._entries[number] = entry
         return entry
+
+    def end_piece(self) -> None:
+        """All runs have folded a piece."""
+        self._entries.clear()
 
     def metadata_of(self, number: int) -> MessageMetadata:
         """The metadata of the message."""
@@ -361,8 +365,8 @@ def _forget(known: dict[int, Any], stop: int) -> None:
         del known[number]
 
 
-_ENTRIES = 1 << 12
-"""Entries that are kept as objects for each topic."""
+_ENTRIES = 1 << 16
+"""Entries that are kept as objects for each topic during a piece. A consumer that comes may get a backlog of so many in one."""
 
 
 @dataclass(eq=False)
@@ -757,6 +761,7 @@ class OfTopic:
     def begin_piece(self) -> None:
         """What clients saw so far is compared."""
         self.seen.clear()
+        self.messages.end_piece()
         self.compared = len(self.messages)
 
     @property

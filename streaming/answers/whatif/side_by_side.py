@@ -582,10 +582,10 @@ def _number_publishes(
         published.update(zip(columns.records, own, strict=True))
     acks = frozenset(() if columns is None else columns.acks.records)
     rows: dict[str, list[int]] = defaultdict(list)
-    for row, topic in enumerate(topics):
-        if topic in persistent and row not in acks:
+    for row, (topic, command) in enumerate(zip(topics, commands, strict=True)):
+        if topic in persistent and type(command) in _MAY_PUBLISH and row not in acks:
             if row not in published:
-                if (command := commands[row]) is None:  # read by column, but too few to be folded so
+                if command is None:  # read by column, but too few to be folded so
                     command = commands[row] = decode(values[row])
                 if (found := _published(command, clocks[row])) is None:
                     continue
@@ -599,6 +599,8 @@ def _number_publishes(
         first = of.add([origins[row] for row in own_rows], [clocks[row] for row in own_rows], *found_all)
         numbers.update(zip([offsets[row] for row in own_rows], count(first), strict=False))
 
+
+_MAY_PUBLISH = frozenset({c.Publish, c.Send, Line, type(None)})
 
 _Published = tuple[int, int, str, str | None, c.MessageMetadata | None]
 """Of a publish: its time (ms), its sequence id, its producer, its key, and a SEND's metadata."""
@@ -726,13 +728,16 @@ def _first_sight(name: str, own: OfTopic, other: OfTopic, shift: int) -> OpenLoo
 def _same(own: Sequence[Seen], other: Sequence[Seen]) -> bool:
     """Whether clients see the same at the same time, in the same runs. Ordinals tell what else a record does, which may be another number of
     rows."""
-    return len(own) == len(other) and all(
-        one.is_as(two)
-        if isinstance(one, SeenRun)
-        else isinstance(two, e.Row)
-        and (one.offset, one.clock) == (two.offset, two.clock)
-        and one.effect == two.effect
-        for one, two in zip(own, other, strict=True)
+    return own == other or (
+        len(own) == len(other)
+        and all(
+            one.is_as(two)
+            if isinstance(one, SeenRun)
+            else isinstance(two, e.Row)
+            and (one.offset, one.clock) == (two.offset, two.clock)
+            and one.effect == two.effect
+            for one, two in zip(own, other, strict=True)
+        )
     )
 
 
