@@ -228,6 +228,9 @@ class Broker:
         if ctx.parted:
             self._forget_parted()
 
+    each_record = False
+    """Whether each record must come to `apply`, so that the fold asks neither for `publish` nor for `deliver`."""
+
     def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
         """Fold the rows of a `run`, as `apply` would, but faster.
 

@@ -218,10 +218,10 @@ class RecordFold:
         deliveries: Deliveries | None = None,
     ) -> None:
         """Folds some records: runs of plain publishes or SENDs, which are in `columns`, by `Broker.publish`, and stretches with ACKs and
-        FLOWs by `Broker.deliver`, which add to `receipts` and `deliveries`, and all others one by one. `deliveries` None: there are no
-        stretches."""
+        FLOWs by `Broker.deliver`, which add to `receipts` and `deliveries`, and all others one by one, or all of them: see
+        `Broker.each_record`. `deliveries` None: there are no stretches."""
         one, done = self.carry_out(records, commands, aside), 0
-        if columns is not None:
+        if columns is not None and not self.broker.each_record:
             around = delivering = None
             for run in columns.runs():
                 stretch = isinstance(run, Stretch)

@@ -4,7 +4,7 @@ First `TrackingBroker` folds the log as it is, then `Translation` folds it under
 `streaming.fold.records.BrokerType`, so Spark and the fold in this process run them as they run a plain broker.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -14,8 +14,6 @@ from schemas.commands import Decoded
 from schemas.entries import EntryReader
 from streaming.broker.broker import Broker
 from streaming.broker.non_persistent.topic import is_non_persistent
-from streaming.broker.persistent.delivery_run import DeliveryRun, RecordsOfRun, Stretch
-from streaming.broker.persistent.publish.publish_run import Publishes, Receipts, Run
 from streaming.broker.position import EARLIEST, Position
 from streaming.broker.topic.abstract_topic import PendingWrite
 from streaming.log.positions import NAMING, WrittenEntries, translate
@@ -37,6 +35,8 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 class TrackingBroker(Broker):
     """A broker that notes which publish wrote which entry."""
+
+    each_record = True
 
     def __init__(self, partition: int, entries: EntryReader) -> None:
         super().__init__(partition, entries)
@@ -83,18 +83,6 @@ class TrackingBroker(Broker):
             del written.waiting[:done]
         else:
             self._note_publish(topic, written, before)
-
-    def publish(self, rows: Publishes, run: Run, step: Callable[[int], object], receipts: Receipts) -> None:
-        """See `Broker.publish`. Every record takes the scalar step, to be noted."""
-        for row in range(run.start, run.stop):
-            step(row)
-
-    def deliver(
-        self, run: DeliveryRun, records: RecordsOfRun, stretch: Stretch, step: Callable[[int], object]
-    ) -> None:
-        """See `Broker.deliver`. Every record takes the scalar step, to be noted."""
-        for record in range(stretch.start, stretch.stop):
-            step(record)
 
     def _last_of(self, name: str) -> Position:
         """The last entry of a topic, which may be a marker of a transaction."""

@@ -6,7 +6,7 @@ Everything here is pickled to Spark's workers. The history is in files, because 
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from schemas.outputs import Rows
 from sinks.base import CommittingSink, Sink
 from sinks.storage import Storage
 from streaming.broker.broker import Broker
-from streaming.broker.persistent.delivery_run import Stretch
-from streaming.broker.persistent.publish.publish_run import Run
 from streaming.kafka.local import LocalKafka
 from tests.chaos.plan import SINKS, TO_KAFKA, Fault, Phase
 from tests.e2e.processes import kill, workers
@@ -197,18 +195,11 @@ class FaultyBroker(Broker):
     """The broker of the query, with faults in its fold."""
 
     faults: Faults
+    each_record = True
 
     def apply(self, offset: int, *rest: Any) -> None:
         self.faults.at("fold", partition=self.partition, offset=offset)
         super().apply(offset, *rest)
-
-    def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
-        for row in range(run.start, run.stop):
-            step(row)
-
-    def deliver(self, run: Any, records: Any, stretch: Stretch, step: Callable[[int], object]) -> None:
-        for record in range(stretch.start, stretch.stop):
-            step(record)
 
     def encode(self) -> bytes:
         encoded = super().encode()

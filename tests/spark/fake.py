@@ -1,15 +1,12 @@
 """A broker of a few lines with the real one's interface: receipts for publishing, an expiry a second, nothing else."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from schemas.commands import Decoded, MessageMetadata, Publish, Refused
 from schemas.effects import Effect, Expired, Quarantined, Row, SendReceipt, Tick
 from schemas.entries import EntryReader
-from streaming.broker.persistent.delivery_run import Stretch
-from streaming.broker.persistent.publish.publish_run import Run
 
 
 class Summary(NamedTuple):
@@ -22,6 +19,7 @@ class Summary(NamedTuple):
 class FakeBroker:
     aside = frozenset[str]()
     at_work: str | None = None
+    each_record = True
 
     def __init__(self, partition: int, entries: EntryReader) -> None:
         self.partition, self.entries = partition, entries
@@ -80,17 +78,6 @@ class FakeBroker:
         state[0] += 1
         state[1] += len(payload)
         return None
-
-    def delivery_run(self, *_: object) -> None:
-        """It delivers nothing."""
-
-    def deliver(self, run: None, records: object, stretch: Stretch, step: Callable[[int], object]) -> None:
-        for record in range(stretch.start, stretch.stop):
-            step(record)
-
-    def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
-        for row in range(run.start, run.stop):
-            step(row)
 
     def tick(self, timestamp: int) -> None:
         self._advance(timestamp)

@@ -2,9 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +18,6 @@ from sinks.quarantine import read_quarantine, read_set_aside
 from sinks.rows import to_tables
 from sinks.tables import read_table
 from streaming.broker.broker import Broker
-from streaming.broker.persistent.publish.publish_run import Run
 from streaming.fold.records import NoSuchRecord
 from streaming.jobs.replay import replay_in_process
 from streaming.jobs.run import run_query
@@ -190,14 +187,12 @@ def test_an_address_that_is_none() -> None:
 class Poisoned(Broker):
     """A broker with a bug: it fails on one message."""
 
+    each_record = True
+
     def apply(self, offset: int, timestamp: int, topic: str | None, command: Decoded, value: bytes) -> None:
         if isinstance(command, Publish) and command.payload == "poison":
             raise RecursionError("too deep\nfor this")
         super().apply(offset, timestamp, topic, command, value)
-
-    def publish(self, rows: Any, run: Run, step: Callable[[int], object], receipts: Any) -> None:
-        for row in range(run.start, run.stop):
-            step(row)
 
 
 @pytest.mark.feature("J6")

@@ -21,14 +21,14 @@ Invariants
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from schemas.commands import Ack, MessageIdData, MessageMetadata, Publish, Send
+from schemas.commands import Ack, MessageMetadata, Publish, Send
 from schemas.effects import AckResponse, SendReceipt
 from schemas.entries import Entry
 from streaming.broker.context import Context
 from streaming.broker.dispatch.lanes import Lane, lane_of
 from streaming.broker.dispatch.types import AnyDispatcher
 from streaming.broker.ledger.managed_cursor import ManagedCursor
-from streaming.broker.ledger.managed_ledger import MEGABYTE
+from streaming.broker.ledger.managed_ledger import MEGABYTE, ManagedLedger
 from streaming.broker.persistent.cleanup.trimming import free_ledgers
 from streaming.broker.persistent.publish.publish_run import plain_until
 from streaming.broker.persistent.subscription import PersistentSubscription
@@ -235,8 +235,9 @@ class SteadyTopic:
             return False
         waiting, consumer = found
         if len(ids) == 1 and not ids[0].ack_set:
+            position = from_tuple(Position, (ids[0].ledgerId, ids[0].entryId))
             take = self._acknowledge_one if command.ack_type == "Individual" else self._acknowledge_to
-            if take(waiting, consumer, ids[0], command.request_id):
+            if self._is_usual(waiting, position) and take(waiting, consumer, position, command.request_id):
                 return True
         former = waiting.subscription.acknowledge(waiting.sub, consumer, command)
         if former is not None:
@@ -255,21 +256,15 @@ class SteadyTopic:
         return found
 
     def _acknowledge_one(
-        self, waiting: SteadySubscription, consumer: Consumer, id_: MessageIdData, request: int | None
+        self, waiting: SteadySubscription, consumer: Consumer, position: Position, request: int | None
     ) -> bool:
         """Acknowledge an entry of the backlog, as `PersistentSubscription.acknowledge` does. False: there is more to it."""
         sub, _, dispatcher, lane = waiting
         cursor, ledger = sub.cursor, sub.ledger
-        position, before, holes = (
-            from_tuple(Position, (id_.ledgerId, id_.entryId)),
-            cursor.mark_delete,
-            cursor.acked,
-        )
-        of_ledger, entry = position
-        bits = holes.ledgers.get(of_ledger, 0)
-        if not self._is_usual(waiting, position) or bits >> entry & 1:
+        before, holes, (of_ledger, entry) = cursor.mark_delete, cursor.acked, position
+        if holes.ledgers.get(of_ledger, 0) >> entry & 1:
             return False
-        backlog = 0 if self._ctx.acks is None else cursor.backlog(ledger, precise=True)
+        backlog = self._backlog(cursor, ledger)
         owner = None
         if lane is not None and not lane.acknowledge(consumer, position):
             lane = None
@@ -295,19 +290,17 @@ class SteadyTopic:
         return True
 
     def _acknowledge_to(
-        self, waiting: SteadySubscription, consumer: Consumer, id_: MessageIdData, request: int | None
+        self, waiting: SteadySubscription, consumer: Consumer, position: Position, request: int | None
     ) -> bool:
         """The same for all entries up to one."""
-        cursor, ledger = waiting.sub.cursor, waiting.sub.ledger
-        position, before = from_tuple(Position, (id_.ledgerId, id_.entryId)), cursor.mark_delete
+        cursor, ledger, before = waiting.sub.cursor, waiting.sub.ledger, waiting.sub.cursor.mark_delete
         if (
             cursor.acked.ledgers
             or waiting.subscription.type in INDIVIDUAL_TYPES
             or position.ledger != ledger.current
-            or not self._is_usual(waiting, position)
         ):
             return False
-        backlog = 0 if self._ctx.acks is None else cursor.backlog(ledger, precise=True)
+        backlog = self._backlog(cursor, ledger)
         self._write(cursor)
         cursor.consumed += position.entry - before.entry
         cursor.advance(ledger, position)
@@ -334,6 +327,10 @@ class SteadyTopic:
             and waiting.subscription.pending_acks is None
             and not ledger.terminated
         )
+
+    def _backlog(self, cursor: ManagedCursor, ledger: ManagedLedger) -> int:
+        """How many entries are unacked, for who watches acks."""
+        return 0 if self._ctx.acks is None else cursor.backlog(ledger, precise=True)
 
     def _write(self, cursor: ManagedCursor) -> None:
         """Account for the write of a change that stays in the ledger, before it. See `cursor_writes`."""
