@@ -34,9 +34,9 @@ RECEIPTS, MESSAGES = KINDS[SendReceipt], KINDS[Message]
 _SHORTEST = 8
 """A run of fewer records costs more to set up than it saves."""
 
-_SHARE = 20
-"""One in so many records of a stretch is a plain publish, and one is something else, or more are. Else nothing is gained, or publish runs are
-faster."""
+_SHARE, _SHARE_OF_OTHERS = 20, 1000
+"""One in so many records of a stretch is a plain publish, and one in so many is something else, or more are. Else nothing is gained, or publish runs
+are faster. Client libraries acknowledge up to a thousand messages with one ACK."""
 
 _SCHEMA, _MESSAGE = SCHEMAS[RECEIPTS], SCHEMAS[MESSAGES]
 _COLUMN_OF_TO = {"epoch": "consumer_epoch"}
@@ -446,7 +446,7 @@ def _worth_it(
     firsts, lasts = both[starts], both[stops - 1] + 1
     begins, ends = np.searchsorted(publishes, firsts), np.searchsorted(publishes, lasts)
     length, own = stops - starts, ends - begins
-    is_stretch = (length >= _SHORTEST) & (np.minimum(own, length - own) * _SHARE >= length)
+    is_stretch = (length >= _SHORTEST) & (own * _SHARE >= length) & ((length - own) * _SHARE_OF_OTHERS >= length)
     within = np.repeat(is_stretch, own)
     alone = _in_runs([each for each in publishes[~within].tolist() if each not in in_stretches])
     within |= _mask(1 + records[-1], alone)[publishes]

@@ -115,7 +115,7 @@ SETTINGS: dict[str, list[Any]] = {
     "acknowledgmentAtBatchIndexLevelEnabled": [True, False],
     "dispatcherMaxReadBatchSize": [1, 2, 100],
     "preciseDispatcherFlowControl": [True, False],
-    "maxEffectsPerCommand": [0, 0, 2],
+    "maxEffectsPerCommand": [0, 2, 3, 20],
     "maxMessageSize": [60, 5_242_880],
     "maxMessagesPerBatch": [2, 1000],
     "subscriptionKeySharedUseClassicPersistentImplementation": [False, False, True],

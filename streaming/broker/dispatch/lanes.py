@@ -164,9 +164,10 @@ class Lane(ABC):
 
     def _is_next(self, position: Position) -> bool:
         """Whether a read would find the entry, and nothing but the consumers decides who gets it."""
-        cursor, subscription = self._cursor, self._subscription
+        cursor, subscription, ctx = self._cursor, self._subscription, self._ctx
         return (
             cursor.read_position == position
+            and ctx.ordinal + 1 < ctx.spent_at
             and not subscription.read_batch
             and not cursor.batches
             and subscription.pending_acks is None
@@ -537,7 +538,6 @@ def lane_of(sub: SubscriptionContext, dispatcher: Dispatcher) -> Lane | None:
         or sub.ledger.terminated
         or config.entryFilterNames
         or not config.readsByLedgerSizes
-        or config.maxEffectsPerCommand > 0
         or config.preciseDispatcherFlowControl
         or config.dispatcherMaxReadBatchSize <= 0
     ):

@@ -470,6 +470,7 @@ def _open(run: DeliveryRun, steady: SteadyTopic) -> _TopicOfRun | None:
         (ctx.acks is not None and run.watcher is None)
         or largest.payload > ctx.config.maxMessageSize
         or largest.messages > ctx.config.maxMessagesPerBatch
+        or 0 < ctx.config.maxEffectsPerCommand <= _MOST_SUBSCRIPTIONS + 1
         or len(steady.waiting) > _MOST_SUBSCRIPTIONS
         or not steady.is_as_it_was()
     ):
