@@ -446,7 +446,9 @@ def _worth_it(
     firsts, lasts = both[starts], both[stops - 1] + 1
     begins, ends = np.searchsorted(publishes, firsts), np.searchsorted(publishes, lasts)
     length, own = stops - starts, ends - begins
-    is_stretch = (length >= _SHORTEST) & (own * _SHARE >= length) & ((length - own) * _SHARE_OF_OTHERS >= length)
+    is_stretch = (
+        (length >= _SHORTEST) & (own * _SHARE >= length) & ((length - own) * _SHARE_OF_OTHERS >= length)
+    )
     within = np.repeat(is_stretch, own)
     alone = _in_runs([each for each in publishes[~within].tolist() if each not in in_stretches])
     within |= _mask(1 + records[-1], alone)[publishes]
