@@ -1,9 +1,9 @@
 """Delivery runs are only faster: rows and state are those of the scalar step, for any log and any cuts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from random import Random
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import pyarrow.compute as pc
@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from bench import logs
 from schemas.commands import (
     Ack,
+    Admin,
     BrokerConfig,
+    CloseConsumer,
     Flow,
     KeyValue,
     MessageIdData,
@@ -22,9 +24,11 @@ from schemas.commands import (
     Producer,
     Publish,
     RedeliverUnacknowledgedMessages,
+    Seek,
     Send,
     Subscribe,
     SubType,
+    Unsubscribe,
     to_binary,
 )
 from sinks.rows import to_tables
@@ -33,7 +37,7 @@ from streaming.broker.context import ROWS
 from streaming.broker.dispatch.dispatcher import Dispatcher
 from streaming.broker.persistent import delivery_run
 from streaming.broker.persistent.delivery_run import DeliveryRun, Stretch
-from streaming.fold import plain_layout
+from streaming.fold import columns, plain_layout
 from streaming.fold import publishes as publish_columns
 from streaming.fold.columns import PartitionFold
 from streaming.fold.records import FoldError, Records
@@ -177,6 +181,76 @@ class PlainTraffic(Traffic):
         return topic, Ack(connection=connection, consumer_id=consumer, ack_type=kind, message_id=ids)
 
 
+class EdgeTraffic(PlainTraffic):
+    """Up to five topics with up to nine subscriptions of up to ten consumers, and now and then something at the edge of a decision: ids of 64
+    bits, permits that are too many, a consumer of another topic, epochs, a clock that jumps, whatever ends a subscription or a topic."""
+
+    INTEGERS = (0, 1, 2**31 - 1, 2**31, 2**53, 2**63 - 1)
+
+    def __init__(self, seed: int, odd: float) -> None:
+        super().__init__(seed, odd)
+        self.topics = [f"{TOPIC}-{number}" for number in range(self.one.choice([1, 2, 5]))]
+        self.subscriptions, self.most = self.one.choice([0, 1, 1, 2, 8, 9]), self.one.choice([1, 2, 10])
+        self.wild, self.jumps = self.one.choice([0, 0.02, 0.2]), self.one.choice([0, 0.01])
+
+    def topic(self) -> str:
+        return self.one.choice(self.topics)
+
+    def beginning(self) -> Iterator[tuple[str | None, Any]]:
+        yield None, self.settings()
+        for topic in self.topics:
+            yield topic, Producer(connection="p", producer_id=1, request_id=1, producer_name="sender")
+            for number in range(self.subscriptions):
+                type_ = self.one.choice(get_args(SubType))
+                for each in range(1 if type_ == "Exclusive" else self.one.randint(1, self.most)):
+                    yield topic, self.subscribe(topic, f"s{number}", type_, each)
+        for topic, connection, consumer in list(self.consumers):
+            yield topic, self.flow(connection, consumer, self.one.choice([1, 3, 1000]))
+
+    def subscribe(self, topic: str, name: str, type_: Any, number: int) -> Subscribe:
+        found = super().subscribe(topic, name, type_, number)
+        if type_ in ("Exclusive", "Failover") and self.one.random() < 0.2:
+            found.consumer_epoch = self.one.choice([0, 5, 2**63 - 1])
+        return found
+
+    def records(self, count: int) -> Iterator[tuple[str | None, Any]]:
+        for each in super().records(count):
+            if self.one.random() < self.jumps:
+                self.now = max(0, self.now + self.one.choice([-(10**9), -1, 10**7, 10**9]))
+            if self.one.random() < self.wild:
+                yield self.at_an_edge()
+            yield each
+
+    def at_an_edge(self) -> tuple[str | None, Any]:
+        draw, other = self.one, self.topic()
+        topic, connection, consumer = draw.choice(self.consumers or [(other, "c0", 3)])
+        of: Any = {"connection": connection, "consumer_id": consumer}
+        id_ = MessageIdData(
+            draw.choice([1, 2, 2, 3, *self.INTEGERS]), draw.choice([*range(40), *self.INTEGERS])
+        )
+        kind: Any = draw.choice(["Individual", "Cumulative"])
+        permits = draw.choice([0, -1, 500_000, 1_000_000, 2**31 - 1])
+        epoch = draw.choice([None, 0, 2**63 - 1])
+        sequence_id, name = draw.choice([-(2**63), -1, *self.INTEGERS]), draw.choice(["short", "new"])
+        metadata = MessageMetadata(
+            "sender", 1, draw.choice([0, self.now, 2**53]), partition_key=draw.choice([None, "q"])
+        )
+        if draw.random() < 0.5:
+            return topic, Ack(ack_type=kind, message_id=[id_], **of)
+        return draw.choice([
+            (draw.choice([topic, other]), Ack(ack_type=kind, message_id=[id_] * draw.choice([0, 1, 2]), **of)),
+            (topic, Flow(messagePermits=permits, **of)),
+            (topic, RedeliverUnacknowledgedMessages(message_ids=[id_] * draw.choice([0, 1]), consumer_epoch=epoch, **of)),
+            (topic, Seek(request_id=5, message_id=MessageIdData(1, 2), **of)),
+            (topic, Unsubscribe(request_id=5, force=True, **of)),
+            (topic, CloseConsumer(request_id=5, **of)),
+            (other, Publish(producer=name, sequence_id=sequence_id, payload="z", publish_time=draw.choice([None, 0, 2**53]))),
+            (other, Send(connection="p", producer_id=1, sequence_id=sequence_id, metadata=metadata, payload="p")),
+            (None, Admin(method="DELETE", path=f"/{other.replace('://', '/')}?force=true")),
+            (None, Admin(method="POST", path="/namespaces/public/default/retention", body={"retentionTimeInMinutes": 1, "retentionSizeInMB": 1})),
+        ])  # fmt: skip
+
+
 def traffic(drawn: Traffic, count: int, **settings: Any) -> Records:
     """The log of clients that mostly publish and acknowledge, with other `settings` of the broker. See `Traffic`."""
     broker, log = Broker(0, store := Stored()), []
@@ -215,6 +289,24 @@ def test_a_delivery_run_is_only_faster(
         mock.patch.object(plain_layout, "_OTHERS", others),
         mock.patch("streaming.broker.context.ROWS", most),
         mock.patch.object(publish_columns, "_SHORTEST", shortest),
+        mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
+    ):
+        same(records, cuts_of(seed, len(records.offsets)))
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    odd=st.sampled_from([0, 0, 0.01, 0.05]),
+    shortest=st.sampled_from([1, 8]),
+    piece=st.sampled_from([1 << 16, 50, 7]),
+)
+@settings(max_examples=examples(40), deadline=None)
+def test_at_the_edges_of_decisions(seed: int, odd: float, shortest: int, piece: int) -> None:
+    """At any cut, too, and where a run ends because a piece of the micro-batch does."""
+    records = traffic(EdgeTraffic(seed, odd), 150)
+    with (
+        mock.patch.object(publish_columns, "_SHORTEST", shortest),
+        mock.patch.object(columns, "CHUNK_RECORDS", piece),
         mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
     ):
         same(records, cuts_of(seed, len(records.offsets)))
