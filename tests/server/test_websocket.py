@@ -483,6 +483,35 @@ def test_messages_that_wait_have_a_bound_together() -> None:
         second.close()
 
 
+@pytest.mark.parametrize("text", ["context", "properties"])
+def test_messages_that_wait_for_a_batch_do_not_wait_for_weeks(broker: Running, text: str) -> None:
+    """Only payloads counted, so one WebSocket could have 1,000 messages with 1 MB of properties each wait."""
+    long = f"batchingMaxMessages={2**31 - 1}&batchingMaxPublishDelay={2**31 - 1}"
+    with closing(opened(broker, PRODUCER.format(f"long-{text}") + f"?batchingEnabled=true&{long}")) as client:
+        given: Any = "x" * 500_000
+        message = {"payload": "", text: {"a": given} if text == "properties" else given}
+        for _ in range(20):
+            client.send(json.dumps(message))
+        for _ in range(15):
+            assert json.loads(client.recv(timeout=20))["result"] == "ok"
+
+
+def test_messages_that_are_not_stored_have_a_bound_together() -> None:
+    """The WebSocket that has waited longest is cut off."""
+    with running_on(standalone, limits=Limits(held=1_000_000)) as broker:
+        fault = FaultSpec(
+            action="error", command="SEND", topic="persistent://public/default/never", times=None
+        )
+        broker.call(partial(broker.server.binary.faults.add, fault))
+        first, second = (opened(broker, PRODUCER.format("never")) for _ in range(2))
+        for client in (first, second):
+            for _ in range(3):
+                client.send(json.dumps({"payload": "", "properties": {"a": "x" * 250_000}}))
+        assert closed(first) is None
+        publish(broker, "others", "a")
+        second.close()
+
+
 def test_there_is_a_most_of_connections() -> None:
     with running_on(standalone, limits=Limits(connections=1)) as broker:
         first = opened(broker, PRODUCER.format("first"))

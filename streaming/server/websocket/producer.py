@@ -20,6 +20,9 @@ _Done = Callable[[ClientMessageId | NotPublished], None]
 _BATCH_BYTES = 128 << 10
 """Pulsar's batchingMaxBytes."""
 
+_BATCH_WHOLE = 1 << 20
+"""The same for payloads with their keys and properties, which count for none in Pulsar: its client may make batches that no broker takes."""
+
 _FAILS = frozenset({"NotAllowedError", "TopicTerminatedError", "ProducerFenced"})
 """Errors after which a message is not sent again, as it is after any other."""
 
@@ -54,7 +57,7 @@ class TopicProducer:
         self._open = False
         self._sent: OrderedDict[int, _Sent] = OrderedDict()
         self._batch: list[_Batched] = []
-        self._batch_bytes = 0
+        self._batch_bytes = self._batch_whole = 0
         self.partition = partition_index(topic)
         self._delayed, self._timeout = Alarm(client, self.flush), Alarm(client, self._check)
 
@@ -111,16 +114,26 @@ class TopicProducer:
             self.flush()
             self._send_one(each, message)
             return
+        whole = len(message.payload) + len(message.key or "")
+        whole += sum(len(name) + len(value) for name, value in message.properties.items())
+        most = min(_BATCH_WHOLE, self._client.max_message_size // 2)
+        if self._batch_whole + whole > most:
+            self.flush()
         self._batch.append(each)
         self._batch_bytes += len(message.payload)
-        if len(self._batch) == options.batching_max_messages or self._batch_bytes >= _BATCH_BYTES:
+        self._batch_whole += whole
+        if (
+            len(self._batch) == options.batching_max_messages
+            or self._batch_bytes >= _BATCH_BYTES
+            or self._batch_whole >= most
+        ):
             self.flush()
         elif len(self._batch) == 1:
             self._delayed.set(options.batching_delay / 1000)
 
     def flush(self) -> None:
         """Send what waits for more to make a batch."""
-        messages, self._batch, self._batch_bytes = self._batch, [], 0
+        messages, self._batch, self._batch_bytes, self._batch_whole = self._batch, [], 0, 0
         if len(messages) == 1:
             self._send_one(messages[0], None)
         elif messages:
@@ -260,8 +273,8 @@ class WebSocketProducer:
             self._turn = (self._turn + 1) % len(self._of)
         return self._turn
 
-    def close(self) -> None:
-        """Send what is to be sent."""
+    def flush(self) -> None:
+        """Send what waits for more to make batches."""
         for each in self._of:
             each.flush()
 

@@ -121,6 +121,8 @@ class _Session:
         self._consumer: WebSocketConsumer | None = None
         self._is_reader = False
         self._out: deque[str] = deque()
+        self._bytes = 0
+        """Of answers that wait, and of a producer's messages that wait for their receipts, as the client sent them."""
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._ended = asyncio.Event()
@@ -248,20 +250,30 @@ class _Session:
     def _next_text(self) -> str | None:
         if self._out:
             text = self._out.popleft()
+            self._keep(-len(text))
             self._make_room()
             return text
         return None if self._consumer is None else self._consumer.next_text()
 
     def _answer(self, text: str) -> None:
         self._out.append(text)
+        self._keep(len(text))
         self._wake.set()
+
+    def _keep(self, size: int) -> None:
+        """So many bytes more wait. Those of a consumer's answers, which are short, are not in the sum of all."""
+        self._bytes += size
+        if self._producer is not None:
+            self._count(self._bytes, size < 0)
 
     def _make_room(self) -> None:
         pending = 0 if self._producer is None else self._producer.pending
-        if len(self._out) + pending < MOST_ANSWERS:
+        if len(self._out) + pending < MOST_ANSWERS and self._bytes < self._server.limits.buffered:
             self._room.set()
-        else:
-            self._room.clear()
+            return
+        self._room.clear()
+        if self._producer is not None:
+            self._producer.flush()  # a batch may wait for more, or for weeks
 
     async def _read(self) -> None:
         """Take what the client sends, until it has closed."""
@@ -291,13 +303,15 @@ class _Session:
             return
         if not self._release.early_event_times and found.event_time is not None and found.event_time <= 0:
             raise Fatal(f"Invalid timestamp : '{found.event_time}'")
-        context = found.context
+        context, size = found.context, len(text)
+        self._keep(size)
 
         def done(result: ClientMessageId | NotPublished) -> None:
             if isinstance(result, ClientMessageId):
                 self._answer(messages.receipt(result.encoded(), context))
             else:
                 self._answer(messages.refused(result._replace(context=context)))
+            self._keep(-size)
             self._make_room()
 
         producer.send(found, done)
@@ -343,7 +357,7 @@ class _Session:
     def close(self) -> None:
         """It is closed: its producer or consumer goes, too."""
         if self._producer is not None:
-            self._producer.close()
+            self._producer.flush()
         if self._consumer is not None:
             self._consumer.close()
         if self._client is not None:
