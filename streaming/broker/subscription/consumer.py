@@ -1,7 +1,5 @@
 """The broker's state of a consumer (mirrors `Consumer`; rules: docs/rules/subscriptions.md §6)."""
 
-from math import inf
-
 import msgspec
 
 from schemas.commands import IntRange
@@ -15,6 +13,10 @@ Handle = tuple[str, int]
 MAX_PERMITS = 1_000_000
 """The most messages that a consumer may ask for at once. Since a record may have to put out all of them, this bounds what it
 costs. Pulsar's clients ask for 1,000; in Pulsar, the sum overflows above 2^31 − 1."""
+
+
+_INFINITE = 1e18
+"""An infinite average. JSON, as which states can be shown, has none."""
 
 
 class Consumer(msgspec.Struct, array_like=True):
@@ -84,7 +86,7 @@ class Consumer(msgspec.Struct, array_like=True):
     @property
     def messages_per_entry(self) -> int:
         """avgMessagesPerEntry, rounded half up, as Java rounds: −1 if it is infinite, see `sent`."""
-        return int(self.average + 0.5) if self.average < inf else -1
+        return int(self.average + 0.5) if self.average < _INFINITE else -1
 
     def end_interval(self, until: int) -> None:
         """Compute the rates of the interval that ends at `until` (ms)."""
@@ -107,9 +109,11 @@ class Consumer(msgspec.Struct, array_like=True):
         self.messages_out += messages
         self.bytes_out += size
         if not entries and messages:
-            self.average = inf
+            self.average = _INFINITE
         if entries:
             self.last_sent = now
+            if self.average == _INFINITE:
+                return
             if self.average < 1:
                 self.average = messages / entries
             else:
