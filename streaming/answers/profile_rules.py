@@ -104,6 +104,11 @@ PROFILE_RULES: dict[str, ProfileRule] = {
         ("A59",),
         (("2.10.5", "txn_two"),),
     ),
+    "limitsDeliveryDelays": ProfileRule(
+        "Messages that are to be delivered later than `maxDeliveryDelayInMillis` allows are refused, or stored.",
+        ("A69", "D34"),
+        why=_NOT_RECORDED,
+    ),
     "limitsActiveTransactions": ProfileRule(
         "NEW_TXN beyond `maxActiveTransactionsPerCoordinator` is answered, or not.",
         ("A65",),

@@ -610,6 +610,8 @@ class ServiceConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     nonPersistentKeepsPermits: bool = True
     """Shared on non-persistent topics: the permits of a consumer that leaves stay in the total of all, while others remain (4.0). If false,
     they go with it (4.2)."""
+    limitsDeliveryDelays: bool = True
+    """`maxDeliveryDelayInMillis` of the policy `delayedDelivery` has an effect (4.0). If false, it has none (3.0)."""
     publishRatesInWindows: bool = False
     """Publish rates count in seconds that follow each other, and a broker looks every 10 ms whether one was exceeded, or 50 ms for that of the
     broker; then it reads no more of who publishes until the second is over (3.0). If false, they are buckets of permits (4.0)."""
@@ -798,6 +800,7 @@ _BEFORE_4_0: dict[str, Any] = {
     "turnsCountMessages": True,
     "readsByLedgerSizes": False,
     "nonPersistentSubscriptionsStay": True,
+    "limitsDeliveryDelays": False,
     "publishRatesInWindows": True,
     "retentionKeepsEmptyTopics": True,
     "subscriptionKeySharedUseClassicPersistentImplementation": True,

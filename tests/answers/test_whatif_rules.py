@@ -193,6 +193,16 @@ LOGS: dict[str, tuple[list[Record], str, str, dict[str, Any]]] = {
         ],
         "3.0", "4.0", {"open_loop_baseline": "sent to s"},
     ),
+    # Ten seconds later than the policy allows, by a producer of the long form.
+    "limitsDeliveryDelays": (
+        [
+            (0, None, {"command": "ADMIN", "method": "POST", "path": "/namespaces/a/b/delayedDelivery",
+                       "body": {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 1000}}),
+            producer(0, "p", 1, "Shared"),
+            send(1, 0, deliver_at_time=START + 12_000),
+        ],
+        "3.0", "4.0", {"open_loop_baseline": "stored"},
+    ),
     # No one asked for this topic to be created.
     "metadataWithoutAutoCreation": (
         [(1, T, {"command": "PARTITIONED_METADATA", "connection": "c", "request_id": 1, "metadata_auto_creation_enabled": False})],

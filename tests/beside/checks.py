@@ -14,6 +14,7 @@ import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from streaming.runtime.jars import JarsUnavailableError
 from streaming.runtime.java import java_binary
@@ -95,23 +96,24 @@ def differences(there: Lines, here: Lines) -> dict[str, tuple[str, str]]:
     return dict(sorted(found.items()))
 
 
-LISTED: list[dict[str, str]] = tomllib.loads((_HERE / "differences.toml").read_text())["checks"]
+LISTED: list[dict[str, Any]] = tomllib.loads((_HERE / "differences.toml").read_text())["checks"]
 
 
-def judged(found: dict[str, tuple[str, str]]) -> tuple[list[str], Counter[str]]:
-    """Texts on the differences that are not listed and on those that are gone, and how many of each reason there are."""
+def judged(found: dict[str, tuple[str, str]], version: str = VERSION) -> tuple[list[str], Counter[str]]:
+    """Texts on the differences from a `version` that are not listed and on those that are gone, and how many of each reason there are."""
     counts: Counter[str] = Counter()
     wrong = []
+    known = [each for each in LISTED if version in each.get("releases", [version])]
     for name, (real, ours) in found.items():
-        listed = next((each for each in LISTED if re.fullmatch(each["check"], name)), None)
+        listed = next((each for each in known if re.fullmatch(each["check"], name)), None)
         if listed is None:
             wrong.append(f"{name}\n  Pulsar:   {real}\n  Magnetar: {ours}")
         else:
             counts[listed["reason"]] += 1
     wrong += [
         f"{each['check']}: no difference any more: {each['reason']}"
-        for each in LISTED
-        if not counts[each["reason"]]
+        for each in known
+        if not (each.get("is_race") or counts[each["reason"]])
     ]
     return wrong, counts
 
@@ -152,7 +154,7 @@ def main() -> int:
     if given.record:
         recorded(given.pulsar).write_text("".join(f"{line}\n" for line in lines(there)))
     found = differences(there, here)
-    wrong, counts = judged(found)
+    wrong, counts = judged(found, given.pulsar)
     print("\n".join(wrong))
     unlike = {each.split(" ")[0] for each in found}
     print(f"{len(there) - len(unlike)} of {len(there)} checks see the same")

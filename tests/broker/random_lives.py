@@ -1230,7 +1230,7 @@ THEMES: dict[str, Theme] = {
                 for name in (
                     "compactionCountsMetadata", "compactionSeesNullValues", "compactionNeedsNewMessages", "lastOfNothingHasIndex",
                     "compactedBatchesNameMessages", "findsCompactedByTime", "refusedTransactionsStay", "producersReadyTopicForAborts",
-                    "originalPrincipalsAreAsked", "adminCallsAskByOperation",
+                    "originalPrincipalsAreAsked", "adminCallsAskByOperation", "limitsDeliveryDelays",
                 )
             },
         },

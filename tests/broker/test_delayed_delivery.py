@@ -108,6 +108,13 @@ def test_a_longer_delay_than_allowed_is_refused() -> None:
     assert run.topic.ledger.number_of_entries == 2
 
 
+@pytest.mark.feature("B3", "I2")
+@pytest.mark.parametrize(("profile", "refused"), [("2.10", 0), ("3.0", 0), ("4.0", 1)])
+def test_before_4_0_no_delay_is_too_long(profile: Any, refused: int) -> None:
+    run = with_consumer(profile=profile, delayedDeliveryMaxDelayInMillis=5000)
+    assert len(of(run.publish(0, deliver_at_time=BASE + 60_000), SendError)) == refused
+
+
 # -- when it is delivered -----------------------------------------------------------------------------------------
 
 

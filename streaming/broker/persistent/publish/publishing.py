@@ -8,6 +8,7 @@ delays a write or makes it fail.
 from schemas.commands import Fault, MessageIdData, MessageMetadata, Publish, Send
 from schemas.effects import LedgerClosed, SendReceipt, TopicEvent, Unsupported
 from schemas.entries import Entry
+from streaming.broker.config import ServiceConfiguration
 from streaming.broker.context import Context
 from streaming.broker.dispatch.sending import ABORT_MARKER, COMMIT_MARKER
 from streaming.broker.errors import BrokerError
@@ -119,7 +120,7 @@ def _publish(
         rate_limits.published(ctx, topic, write.producer, messages, write.size)
     refusal = too_large(ctx, policies, write)
     if refusal is None and write.metadata.deliver_at_time is not None:
-        refusal = _too_late(policies, write, write.metadata.deliver_at_time)
+        refusal = _too_late(ctx.config, policies, write, write.metadata.deliver_at_time)
     if refusal is not None:
         return refuse(ctx, topic, write, "NotAllowedError", refusal)
     name, highest = write.producer.name, write.highest_sequence_id
@@ -187,8 +188,12 @@ def _submit(ctx: Context, topic: PersistentTopic, write: PendingWrite) -> None:
     write.last_of_ledger = full and not topic.is_shadow
 
 
-def _too_late(policies: HierarchyTopicPolicies, write: PendingWrite, deliver_at: int) -> str | None:
+def _too_late(
+    config: ServiceConfiguration, policies: HierarchyTopicPolicies, write: PendingWrite, deliver_at: int
+) -> str | None:
     """Why a message is delayed for too long; None: it is not."""
+    if not config.limitsDeliveryDelays:
+        return None
     policy = policies.delayedDelivery.value
     longest = policy.maxDeliveryDelayInMillis
     if policy.active and 0 < longest < deliver_at - write.metadata.publish_time:
