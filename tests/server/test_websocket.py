@@ -263,6 +263,14 @@ def test_a_release_has_what_it_has(profile: Any) -> None:
     ]  # fmt: skip
 
 
+def test_before_3_0_chunks_come_one_by_one_on_shared() -> None:
+    """As the first answers of a real 2.10.5 show. Exclusive gets both messages, twice."""
+    with running_on(partial(standalone, "2.10")) as broker:
+        heard = held(address_of(broker), "chunks", old=True)
+    sizes = [said["payload"] for who, said in heard if who == "c" and said != "open"]
+    assert sizes == [1_500_000] * 4 + [699_980] * 2
+
+
 def test_times_are_those_of_a_doubles_clock() -> None:
     clock = HeldClock(1_700_000_000_000)
     with (

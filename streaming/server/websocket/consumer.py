@@ -201,7 +201,8 @@ class TopicConsumer:
                 self.ack_entry(position)
                 self.used(count)
             return None
-        if "num_messages_in_batch" not in metadata and (chunks := metadata.get("num_chunks_from_msg", 1)) > 1:
+        chunks = metadata.get("num_chunks_from_msg", 1) if self._options.joins_chunks else 1
+        if "num_messages_in_batch" not in metadata and chunks > 1:
             joined = self._joined(position, metadata, payload, chunks)
             if joined is None:
                 self.used()

@@ -59,13 +59,24 @@ class Release(NamedTuple):
     """What those without a valid token are told."""
     tells_encrypted: bool = False
     """Encrypted messages say that they are, besides how."""
+    batches_of_one: bool = False
+    """A message for which no other came in time is a batch. Else, it is published by itself."""
+    joins_shared_chunks: bool = True
+    """Consumers of Shared get a chunked message as one. Else, each of its chunks as a message."""
+    says_not_found: bool = True
+    """A topic that can't be is 404. Else, 500."""
+    authenticates_bad_paths: bool = True
+    """A path that names nothing is 500. Else, 401 if clients need tokens."""
 
 
 _BEFORE_4_0 = Release(
     ("/ws/v3/",), frozenset({"subscriptionInitialPosition"}), own_keys=False, early_event_times=False, full_dead_letters=False,
     says_blank=False, knows_missing_tenants=False,
 )  # fmt: skip
-_BEFORE_3_0 = _BEFORE_4_0._replace(parameters=frozenset({"subscriptionInitialPosition", "encryptionKeys"}))
+_BEFORE_3_0 = _BEFORE_4_0._replace(
+    parameters=frozenset({"subscriptionInitialPosition", "encryptionKeys"}), batches_of_one=True, joins_shared_chunks=False,
+    says_not_found=False, authenticates_bad_paths=False,
+)  # fmt: skip
 USUAL = Release()
 _FROM_4_2 = Release(
     ("/ws/producer", "/ws/consumer", "/ws/reader"), drops=False, readers_apart=False, unexpected="java.lang.RuntimeException: {}", says_invalid=True,
@@ -111,6 +122,8 @@ class ProducerOptions(NamedTuple):
     compression: str | None
     encryption_keys: tuple[_Json, ...]
     """Those of a client that encrypts messages itself."""
+    batches_of_one: bool = False
+    """See `Release`."""
 
 
 class ConsumerOptions(NamedTuple):
@@ -134,6 +147,8 @@ class ConsumerOptions(NamedTuple):
     """Whether dead letters tell the subscription that they come from, and their event time."""
     tells_encrypted: bool = False
     """Whether encrypted messages say that they are."""
+    joins_chunks: bool = True
+    """Whether the chunks of a message become one."""
 
 
 def kind_of(path: str) -> SocketKind | None:
@@ -232,7 +247,7 @@ def producer_options(asked: Asked) -> ProducerOptions:
             raise NoKeyReader
     return ProducerOptions(
         query.get("producerName"), sequence_id, hashing == "Murmur3_32Hash", timeout, routing == "RoundRobinPartition",
-        batching, most, delay, pending, None if compression == "NONE" else compression, keys,
+        batching, most, delay, pending, None if compression == "NONE" else compression, keys, asked.release.batches_of_one,
     )  # fmt: skip
 
 
@@ -266,7 +281,7 @@ def consumer_options(asked: Asked) -> ConsumerOptions:
     return ConsumerOptions(
         type_, query.get("consumerName"), queue, mode == "Durable", initial == "Earliest", None, priority, ack_timeout, nack, most,
         dead, _crypto(query), query.get("pullMode", "").lower() == "true", asked.release.full_dead_letters,
-        asked.release.tells_encrypted,
+        asked.release.tells_encrypted, asked.release.joins_shared_chunks or type_ in ("Exclusive", "Failover"),
     )  # fmt: skip
 
 

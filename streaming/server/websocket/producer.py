@@ -34,6 +34,7 @@ class _Sent(NamedTuple):
     tail: bytes
     done: tuple[_Done, ...]
     due: float
+    is_batch: bool
 
 
 class _Batched(NamedTuple):
@@ -134,7 +135,7 @@ class TopicProducer:
     def flush(self) -> None:
         """Send what waits for more to make a batch."""
         messages, self._batch, self._batch_bytes, self._batch_whole = self._batch, [], 0, 0
-        if len(messages) == 1:
+        if len(messages) == 1 and not self._options.batches_of_one:
             self._send_one(messages[0], None)
         elif messages:
             first, last = messages[0], messages[-1]
@@ -183,7 +184,8 @@ class TopicProducer:
             payload = compress(payload)
         sent = {"producer_id": self._number, "sequence_id": sequence_id, **fields}
         timeout = self._options.send_timeout / 1000
-        found = _Sent(sent, entry(metadata, payload), done, time.monotonic() + timeout)
+        due = time.monotonic() + timeout
+        found = _Sent(sent, entry(metadata, payload), done, due, "num_messages" in fields)
         self._sent[sequence_id] = found
         if timeout:
             self._timeout.set(timeout)
@@ -223,7 +225,7 @@ class TopicProducer:
         elif frame.cmd == "SEND_RECEIPT" and (sent := self._sent.pop(fields["sequence_id"], None)):
             where = fields["message_id"]
             for index, done in enumerate(sent.done):
-                batch_index = index if len(sent.done) > 1 else -1
+                batch_index = index if sent.is_batch else -1
                 done(ClientMessageId(where["ledgerId"], where["entryId"], self.partition, batch_index))
 
     def _lost(self) -> None:

@@ -136,6 +136,8 @@ class _Session:
         try:
             await self._open(path)
         except BadPath as error:
+            if self._server.authentication is not None and not self._release.authenticates_bad_paths:
+                return await self._refuse(401, self._release.unauthenticated, path)
             return await self._refuse(500, self._release.unexpected.format(error), path)
         except BadParameter as error:
             if self._is_reader and self._release.readers_apart:
@@ -145,6 +147,8 @@ class _Session:
             return await self._refuse(500, f"Failed to create producer/consumer: {error}", path)
         except NotGranted as error:
             status, what = _STATUS.get(error.code, 500), "Failed to create producer/consumer"
+            if status == 404 and not self._release.says_not_found:
+                status = 500
             if self._is_reader and self._release.readers_apart:
                 status, what = 500, "Failed to create reader"
             told = error if self._client is None else self._client.told(error)
