@@ -42,7 +42,7 @@ from streaming.broker.admin import (
     tenants,
     transactions,
 )
-from streaming.broker.admin.transactions import Told
+from streaming.broker.admin.transactions import TransactionSource
 from streaming.broker.admin_table import TOPIC, Call, Table
 from streaming.broker.authorization import Access
 from streaming.broker.config import PROFILE_OF, RELEASES, BadSetting, ServiceConfiguration, configuration
@@ -812,7 +812,7 @@ class Broker:
             dynamic_settings.call_settings(ctx, command, self._reconfigure)
             or resources.call_resources(ctx, command)
             or tenants.call_tenants(ctx, command, self._delete_namespace)
-            or transactions.call_transactions(ctx, command, Told(state.coordinators, self.topic))
+            or transactions.call_transactions(ctx, command, TransactionSource(state.coordinators, self.topic))
             or namespaces.call_lists(ctx, command, state.topics, ctx.deleted)
         ):
             return

@@ -1,7 +1,6 @@
 """What the admin API tells of transactions, under ``/admin/v3/transactions`` (mirrors `TransactionsBase`; docs/rules/transactions.md §10)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -29,7 +28,7 @@ _NO_TIMES = {"recoverStartTime": 0, "recoverEndTime": 0}
 """Nothing is recovered: the state has all of it."""
 
 
-class Told(NamedTuple):
+class TransactionSource(NamedTuple):
     """What calls on transactions tell of: the `coordinators` of an ingress partition, by id, and each `topic` by its full name (`KeyError`: there is
     none)."""
 
@@ -37,7 +36,7 @@ class Told(NamedTuple):
     topic: Callable[[str], PersistentTopic]
 
 
-def call_transactions(ctx: Context, command: Admin, told: Told) -> bool:
+def call_transactions(ctx: Context, command: Admin, told: TransactionSource) -> bool:
     """Answer GET of a path below transactions. False, and no answer: the call is about something else."""
     if command.method != "GET" or not command.path.startswith(BELOW):
         return False
@@ -45,7 +44,7 @@ def call_transactions(ctx: Context, command: Admin, told: Told) -> bool:
     return True
 
 
-def called(config: ServiceConfiguration, path: str, told: Told) -> AdminAnswer:
+def called(config: ServiceConfiguration, path: str, told: TransactionSource) -> AdminAnswer:
     """The answer to GET of a path below transactions, with its query. Raises `AdminError`."""
     if not config.transactionCoordinatorEnabled:
         raise AdminError(*NO_TRANSACTIONS)
@@ -56,7 +55,7 @@ def called(config: ServiceConfiguration, path: str, told: Told) -> AdminAnswer:
     return 200, found
 
 
-def _answer(told: Told, parts: list[str], query: Mapping[str, str]) -> Any:
+def _answer(told: TransactionSource, parts: list[str], query: Mapping[str, str]) -> Any:
     """None: there is no such path. Raises `AdminError`."""
     match parts:
         case ["coordinators"]:
@@ -109,7 +108,7 @@ def to_abort(path: str) -> TxnID | None:
     return None
 
 
-def open_transaction(told: Told, txn: TxnID) -> OpenTransaction:
+def open_transaction(told: TransactionSource, txn: TxnID) -> OpenTransaction:
     """What a coordinator knows of a transaction. Raises `AdminError`."""
     coordinator = told.coordinators.get(txn.most)
     if coordinator is None or not coordinator.connected:
@@ -125,7 +124,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _coordinator(told: Told, id_: str) -> Coordinator:
+def _coordinator(told: TransactionSource, id_: str) -> Coordinator:
     found = told.coordinators.get(_number(id_))
     if found is None or not found.connected:
         raise AdminError(404, f"Transaction coordinator not found! coordinator id : {id_}")
@@ -141,7 +140,7 @@ def _coordinator_stats(coordinator: Coordinator) -> dict[str, Any]:
 
 
 def _slow(
-    told: Told, coordinators: Mapping[int, Coordinator], timeout: int
+    told: TransactionSource, coordinators: Mapping[int, Coordinator], timeout: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The transactions that were given more than so many ms. Raises `AdminError`."""
     slow = [
@@ -157,14 +156,17 @@ def _slow(
         yield str(txn), _metadata(told, txn, each)
 
 
-def _metadata(told: Told, txn: TxnID, found: OpenTransaction) -> dict[str, Any]:
+def _metadata(told: TransactionSource, txn: TxnID, found: OpenTransaction) -> dict[str, Any]:
     acked: dict[str, dict[str, Any]] = {}
     for topic, subscription in found.subscriptions:
         acked.setdefault(topic, {})[subscription] = {}
     produced = {}
     for topic in found.topics:
-        with suppress(KeyError):  # it is gone
-            produced[topic] = _in_buffer(told.topic(complete(topic)), txn)
+        try:
+            there = told.topic(complete(topic))
+        except KeyError:
+            continue  # it is gone
+        produced[topic] = _in_buffer(there, txn)
     return {
         "txnId": str(txn), "status": found.status, "openTimestamp": found.opened, "timeoutAt": found.timeout,
         "producedPartitions": produced, "ackedPartitions": acked,
@@ -192,7 +194,7 @@ def _buffer_stats(topic: PersistentTopic, *, marks: bool) -> dict[str, Any]:
     return found | ({"lowWaterMarks": {str(id_): mark for id_, mark in known.items()}} if marks else {})
 
 
-def _topic(told: Told, name: list[str]) -> PersistentTopic:
+def _topic(told: TransactionSource, name: list[str]) -> PersistentTopic:
     full = f"persistent://{'/'.join(name)}"
     try:
         return told.topic(full)
@@ -200,7 +202,7 @@ def _topic(told: Told, name: list[str]) -> PersistentTopic:
         raise AdminError(404, f"Topic not found {full}") from None
 
 
-def _subscription(told: Told, name: list[str], subscription: str) -> Any:
+def _subscription(told: TransactionSource, name: list[str], subscription: str) -> Any:
     found = _topic(told, name).subscriptions.get(subscription)
     if found is None:
         raise AdminError(404, "Subscription not found")

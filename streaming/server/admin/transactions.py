@@ -7,7 +7,7 @@ from typing import Any
 
 from schemas.commands import Admin, EndTxn
 from schemas.effects import AdminResponse
-from streaming.broker.admin.transactions import BELOW, Told, called, to_abort
+from streaming.broker.admin.transactions import BELOW, TransactionSource, called, to_abort
 from streaming.broker.errors import AdminError
 from streaming.broker.names import COORDINATOR_ASSIGN, partition_of
 from streaming.server.admin.asks import Ask
@@ -35,7 +35,7 @@ async def told(engine: Engine, path: str, service_url: str) -> Any:
     `EngineStopped`, `NoAnswer`."""
     if isinstance(engine, EmbeddedEngine):
         broker = engine.folded
-        _, found = called(broker.config, BELOW + path, Told(broker.coordinators, broker.topic))
+        _, found = called(broker.config, BELOW + path, TransactionSource(broker.coordinators, broker.topic))
     else:
         rows = await engine.submit(None, Admin(method="GET", path=BELOW + path))
         answers = [each.effect for each in rows if isinstance(each.effect, AdminResponse)]
