@@ -46,8 +46,9 @@ class SortedSettings(NamedTuple):
         return f"{applied:,} setting{'' if applied == 1 else 's'} applied, {self.without_effect:,} without effect here"
 
 
-def sort_out(settings: Mapping[str, Any], profile: Profile) -> SortedSettings:
-    """What becomes of a broker's settings under a profile."""
+def sort_out(settings: Mapping[str, Any], profile: Profile, *, transactions: bool = False) -> SortedSettings:
+    """What becomes of a broker's settings under a profile. `transactions`: whether they are those of a log that has the transactions of the
+    broker's clients; otherwise nothing turns transactions on."""
     found = SortedSettings({}, 0, {}, {}, {}, None)
     without_effect = 0
     for name, value in settings.items():
@@ -70,9 +71,11 @@ def sort_out(settings: Mapping[str, Any], profile: Profile) -> SortedSettings:
         except BadSetting as error:
             found.bad[name] = str(error)
         else:
-            if name == "transactionCoordinatorEnabled" and configuration(
-                profile, {name: value}
-            ) != configuration(profile, {}):
+            if (
+                name == "transactionCoordinatorEnabled"
+                and not transactions
+                and configuration(profile, {name: value}) != configuration(profile, {})
+            ):
                 found.not_applied[name] = (
                     f"{name}: transactions are those of the log, and policies can't turn them on"
                 )

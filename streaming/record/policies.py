@@ -51,13 +51,13 @@ class BrokerSettings(NamedTuple):
     refused: list[str]
 
 
-def settings_of(rest: Rest) -> BrokerSettings:
-    """What is known of the broker. Raises `CallFailed`."""
+def settings_of(rest: Rest, *, transactions: bool = False) -> BrokerSettings:
+    """What is known of the broker. `transactions`: see `sort_out`. Raises `CallFailed`."""
     version = rest.get("/brokers/version", str)
     profile = profile_of(version)
     defaults = configuration(profile, {})
     shown = rest.get("/brokers/configuration/runtime")
-    found = sort_out(shown, profile)
+    found = sort_out(shown, profile, transactions=transactions)
     differing = {
         name: value
         for name, value in found.applied.items()

@@ -45,7 +45,7 @@ def known_of(rest: Rest) -> BrokerInfo:
     cluster: str | None = None
     try:
         with understood(rest.url):
-            found = settings_of(rest)
+            found = settings_of(rest, transactions=True)
         cluster = found.cluster
         header = {"broker_config": found.settings, "pulsar_version": found.version}
         missing += found.refused

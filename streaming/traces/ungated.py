@@ -12,6 +12,7 @@ one of these explanations:
 * an answer differs while other producers of its topic, or other consumers of its subscription, had commands under way
 * later differences on a subscription or topic follow from the former
 * an entry was stored before the recording began
+* a transaction began before the recording
 * a call is about a topic or a subscription that was there before the recording began
 * the topic has messages that were published through REST or are too large for a line, or got calls of Pulsar 1's admin API, which are not recorded
 * Magnetar does not support the command
@@ -33,7 +34,7 @@ from streaming.broker.names import base_of
 from streaming.broker.non_persistent.topic import is_non_persistent
 from streaming.protocol.codec import Frame
 from streaming.protocol.frames import MINUS_ONE
-from streaming.protocol.requests import OF_THE_BROKER, OF_THE_GATEWAY
+from streaming.protocol.requests import OF_THE_BROKER, OF_THE_GATEWAY, TRANSACTIONS
 from streaming.traces.session import Session, SessionRecord, Stream, stream_name
 from streaming.traces.trace import Trace
 
@@ -43,6 +44,7 @@ CLOSING = "race: the connection, producer or consumer was being closed"
 ORDER = "race: messages of several producers were stored in another order"
 UNDER_WAY = "race: others had commands under way on the topic"
 OLDER = "the entry was stored before the recording began"
+BEGUN = "the transaction began before the recording"
 EXISTED = "the topic or subscription was there before the recording began"
 NOT_SUPPORTED = "Magnetar does not support"
 LACKING = "follows from what is not recorded of the topic"
@@ -93,6 +95,9 @@ class UngatedSession(Session):
         """Producer and sequence id of each message that was sent in the recording."""
         self._lacking: dict[str, int] = {}
         """Since when a topic has what is not recorded."""
+        self._transacts = any(record.get("cmd") in TRANSACTIONS for record in trace.records)
+        self._transactions: dict[tuple[int, int], int] = {}
+        """Magnetar's numbers of transactions, by coordinator and recorded number."""
         self._absent: set[tuple[str, tuple[int, int]]] = set()
         """Entries that are not recorded, of such topics."""
         for record in trace.records:
@@ -102,8 +107,12 @@ class UngatedSession(Session):
         self._open_ours: dict[Hashable, deque[tuple[int, Stream, Frame]]] = defaultdict(deque)
 
     def _settings(self) -> dict[str, Any]:
-        """The broker's own checks run: nobody noted when the recorded ones did."""
-        return dict(self.trace.header["broker_config"])
+        """The broker's own checks run: nobody noted when the recorded ones did. Without any request to a coordinator, no transactions are turned
+        on: it makes no difference then, but that a what-if takes the log."""
+        settings = dict(self.trace.header["broker_config"])
+        if not self._transacts:
+            settings.pop("transactionCoordinatorEnabled", None)
+        return settings
 
     def _take(self, row: Row, record: dict[str, Any]) -> None:
         effect = row.effect
@@ -146,6 +155,7 @@ class UngatedSession(Session):
         yield from super()._commands_of(record)
 
     def _frame(self, record: dict[str, Any]) -> tuple[str | None, dict[str, Any]] | None:
+        given, record = record, self._in_our_transaction(record)
         name, connection, fields = record["cmd"], self._connection(record), record.get("fields", {})
         self._now = int(record["t"])
         if name == "_TCP_CLOSE":
@@ -170,6 +180,9 @@ class UngatedSession(Session):
         if asked is not None and any(fields.get(ids) and asked[1].get(ids) == [] for ids in _IDS):
             return None  # it is about absent entries only
         if asked is not None and asked[0] is not None:
+            if _LEAST in given.get("fields", {}) and _LEAST not in fields:
+                self.explained[BEGUN] += 1
+                self._raced.add(asked[0])
             self._note_command(self._stream(connection, name, fields), asked[0], name, fields)
         return asked
 
@@ -181,6 +194,21 @@ class UngatedSession(Session):
             if moved is not None:
                 return {**ids, "ledgerId": moved[0], "entryId": moved[1]}
         return super()._ids(topic, ids)
+
+    def _in_our_transaction(self, record: dict[str, Any]) -> dict[str, Any]:
+        """A recorded frame with Magnetar's number of its transaction: the broker may have had others before. What belongs to a transaction
+        that began before the recording belongs to none: nothing in the log would end it, and it would hold back all that follows."""
+        changed = dict[str, Any]()
+        for part in ("fields", "metadata"):
+            ids = record.get(part) or {}
+            if not self._transacts or _LEAST not in ids or _MOST not in ids:
+                continue
+            ours = self._transactions.get((ids[_MOST], ids[_LEAST]))
+            if ours is None and record["cmd"].removesuffix("_RESPONSE") not in TRANSACTIONS:
+                changed[part] = {name: value for name, value in ids.items() if name not in (_MOST, _LEAST)}
+            else:
+                changed[part] = {**ids, _LEAST: _NO_TRANSACTION if ours is None else ours}
+        return {**record, **changed} if changed else record
 
     def _note_command(self, stream: Stream, topic: str, name: str, fields: dict[str, Any]) -> None:
         self._commands[topic].append((self._now, name, stream))
@@ -310,6 +338,9 @@ class UngatedSession(Session):
 
     def _compare(self, stream: Stream, record: dict[str, Any], other: Stream, answer: Frame) -> None:
         subscription = self._subscriptions.get(stream)
+        if record["cmd"] == answer.cmd == "NEW_TXN_RESPONSE":
+            self._note_transaction(record.get("fields", {}), answer.fields)
+        record = self._in_our_transaction(record)
         fields = record.get("fields", {})
         if stream != other and subscription is not None:
             self._raced.add(subscription)
@@ -334,8 +365,15 @@ class UngatedSession(Session):
                 record = {**record, "fields": _without_position(fields)}
                 answer = answer._replace(fields=_without_position(answer.fields))
         found = self._frame_difference(topic, record, answer)
-        if found is not None:
+        if found is not None and fields.get(_LEAST) == _NO_TRANSACTION:
+            self.explained[BEGUN] += 1
+        elif found is not None:
             self._differ(stream, int(record["t"]), asked, f"{record['cmd']} {found}")
+
+    def _note_transaction(self, recorded: dict[str, Any], ours: dict[str, Any]) -> None:
+        """A transaction begins, unless one of the answers is an error."""
+        if _LEAST in recorded and _LEAST in ours and recorded.get(_MOST) == ours.get(_MOST):
+            self._transactions[recorded.get(_MOST, 0), recorded[_LEAST]] = ours[_LEAST]
 
     def _differ(self, stream: Stream, time: int, asked: Hashable, text: str) -> None:
         """Note a difference at `time`, or its explanation."""
@@ -408,6 +446,12 @@ def _without_position(fields: dict[str, Any]) -> dict[str, Any]:
 
 _IDS = ("message_id", "message_ids")
 """The fields of ACK and REDELIVER_UNACKNOWLEDGED_MESSAGES that name entries."""
+
+_MOST, _LEAST = "txnid_most_bits", "txnid_least_bits"
+"""The coordinator of a transaction, and its number there."""
+
+_NO_TRANSACTION = 2**62
+"""The number of a transaction that began before the recording: no coordinator has that many."""
 
 _OTHERS = frozenset({"WATCH_TOPIC_UPDATE", "AUTH_CHALLENGE", "TOPIC_MIGRATED"})
 """What a broker sends without being asked, and Magnetar does not."""
