@@ -1,4 +1,4 @@
-"""Transactions of the official Java client, unchanged: the subjects of its own tests of transactions. On the embedded engine, which alone has them."""
+"""Transactions of the official Java client, unchanged: the subjects of its own tests of transactions. On the embedded engine."""
 
 import re
 import subprocess
