@@ -820,13 +820,14 @@ def test_acks_of_transactions_that_never_end_do_not_block_a_subscription(
 def test_acks_without_a_place_rarely_look_at_all_pending_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_acks, "MOST_POSITIONS", 20)
     monkeypatch.setattr(pending_acks, "WORTH_A_LOOK", 10)
-    looks = []
+    looks: list[Position] = []
     has_acked = ManagedCursor.has_acked
-    monkeypatch.setattr(
-        ManagedCursor,
-        "has_acked",
-        lambda cursor, position: looks.append(position) or has_acked(cursor, position),
-    )
+
+    def looked(cursor: ManagedCursor, position: Position) -> bool:
+        looks.append(position)
+        return has_acked(cursor, position)
+
+    monkeypatch.setattr(ManagedCursor, "has_acked", looked)
     run = Transacting()
     run.subscribe("s", "Shared", permits=1_000)
     for number in range(21):

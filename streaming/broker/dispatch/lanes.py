@@ -34,7 +34,7 @@ from streaming.broker.subscription.consumer import Consumer
 from streaming.broker.subscription.context import SubscriptionContext
 
 
-class Rows(Protocol):
+class RowsOfRun(Protocol):
     """What a lane asks of the publishes of a run, by row: `streaming.broker.persistent.publish.publish_run.Publishes`."""
 
     @property
@@ -132,7 +132,7 @@ class Lane(ABC):
     def flow(self, consumer: Consumer, permits: int) -> bool:
         """Whether permits, of which there are not too many, are only added. They are then. False: nothing has changed."""
 
-    def end(self, ledger: int, rows: Rows) -> None:
+    def end(self, ledger: int, rows: RowsOfRun) -> None:
         """Leave the subscription as the entries of a ledger have made it that were taken."""
         if taken := self.rows:
             subscription = self._subscription
