@@ -297,14 +297,15 @@ def send_columns(
     batches and other metadata, too."""
     records = [row for row, each in enumerate(commands) if type(each) is Send and _is_usual(each)]
     sends: Any = commands
-    encoded = {row: _encode(sends[row].metadata) for row in _worth_it(records, others)[0]}
+    batches = {row for row in records if sends[row].num_messages != 1}
+    encoded = {row: _encode(sends[row].metadata) for row in _worth_it(records, others, batches)[0]}
     records, stretches = _worth_it(
         list(encoded), others, {row for row, each in encoded.items() if not _is_plain(sends[row], each)}
     )
     if not records:
         return None
     own = [sends[row] for row in records]
-    metadata = [each.metadata for each in own]
+    metadata, encodings = [each.metadata for each in own], [encoded[row] for row in records]
     clocks = _clocks(timestamps, clock)[records]
     producers, numbers, keys, times = (
         list(map(attrgetter(name), metadata))
@@ -321,7 +322,7 @@ def send_columns(
     payloads = _payloads(own)
     names = pa.array(producers, pa.string())
     keyed = pa.array(keys, pa.string())
-    sizes, largest = _sizes(_texts(names), numbers, times, keyed, payloads, _more(records, metadata, encoded))
+    sizes, largest = _sizes(_texts(names), numbers, times, keyed, payloads, _more(metadata, encodings))
     largest = largest._replace(messages=max(counts))
     rows = Publishes(
         _taken(offsets, records), clocks.tolist(), _taken(topics, records), producers, ids, times, keys, sizes.tolist(), largest,
@@ -332,7 +333,7 @@ def send_columns(
         "connection": pa.array(connections, pa.string()),
         "producer_id": pa.array(producer_ids, pa.int64()),
         "highest_sequence_id": pa.array(highest, pa.int64()),
-        "metadata": pa.array([encoded[row] for row in records], pa.binary()),
+        "metadata": pa.array(encodings, pa.binary()),
     }
     return PublishColumns(records, rows, _numbered(rows.senders), columns, stretches)
 
@@ -387,19 +388,20 @@ def _is_plain(send: Send, encoded: bytes) -> bool:
     return send.highest_sequence_id is None and encoded.startswith(_HEADS[more])
 
 
-def _more(records: list[int], metadata: Sequence[MessageMetadata], encoded: dict[int, bytes]) -> _Integers:
-    """The bytes of what each metadata has besides a key. `encoded`: see `_is_plain`."""
-    found = np.zeros(len(records), np.int64)
-    fields = np.full(len(records), 3)  # those that are accounted for, with the key
-    fields += np.fromiter((each.partition_key is not None for each in metadata), bool, len(records))
+def _more(metadata: Sequence[MessageMetadata], encoded: Sequence[bytes]) -> _Integers:
+    """The bytes of what each metadata has besides a key. `encoded`: the same in MessagePack."""
+    found = np.zeros(len(metadata), np.int64)
+    fields = np.full(len(metadata), 3)  # those that are accounted for, with the key
+    fields += np.fromiter((each.partition_key is not None for each in metadata), bool, len(metadata))
     for name, tag in _INTEGERS:
         values = list(map(attrgetter(name), metadata))
         if values.count(None) < len(values):
             given = pa.array(values, pa.int64())
             found += np.where(given.is_valid(), tag + _varints(pc.fill_null(given, 0).to_numpy()), 0)
             fields += given.is_valid().to_numpy(zero_copy_only=False)
-    for row, (record, count) in enumerate(zip(records, fields.tolist(), strict=True)):
-        if not encoded[record].startswith(_HEAD_OF[count]):
+    heads = zip(encoded, map(_HEAD_OF.__getitem__, fields.tolist()), strict=True)
+    for row, (each_encoded, head) in enumerate(heads):
+        if not each_encoded.startswith(head):
             each = metadata[row]
             plain = plain_metadata_size(
                 each.producer_name, each.sequence_id, each.publish_time, each.partition_key
