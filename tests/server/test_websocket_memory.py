@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from streaming.protocol.codec import Frame, batch
+from streaming.server.binary import Limits
 from streaming.server.websocket import consumer, known
 from streaming.server.websocket.consumer import TopicConsumer, WebSocketConsumer
 from streaming.server.websocket.known import KnownMessages
 from streaming.server.websocket.messages import ClientMessageId
 from streaming.server.websocket.parameters import ConsumerOptions
+from streaming.server.websocket.sessions import _Session
 
 pytestmark = pytest.mark.feature("I9")
 
@@ -140,6 +142,22 @@ def test_a_reader_remembers_nothing_of_what_it_has_read() -> None:
     assert not topic._batches
     assert not topic._others
     assert reader.remembers() == 0
+
+
+def test_what_comes_after_the_end_is_not_counted() -> None:
+    """Nobody would take it out of the sum again."""
+    counted = list[int]()
+    server: Any = SimpleNamespace(limits=Limits())
+    never: Any = None
+    session = _Session(
+        server, {}, never, never, lambda _, size, __: counted.append(size), KnownMessages(), "4.0"
+    )
+    producer: Any = SimpleNamespace(flush=lambda: None, pending=0)
+    session._producer = producer
+    session._answer("receipt")
+    session.close()
+    session._answer("receipt")
+    assert counted == [7]
 
 
 @pytest.mark.parametrize("count", [0, -5])

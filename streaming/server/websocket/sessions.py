@@ -127,6 +127,7 @@ class _Session:
         self._room.set()
         self._ended = asyncio.Event()
         self._reason: tuple[int, str] | None = None
+        self._closed = False
 
     # -- opening
 
@@ -345,7 +346,8 @@ class _Session:
                 consumer.ack(ClientMessageId.of(command["messageId"]))
 
     def _count(self, size: int, goes_on: bool) -> None:
-        self._count_all(self, size, goes_on)
+        if not self._closed:  # the last words of the broker may come later
+            self._count_all(self, size, goes_on)
 
     # -- the end
 
@@ -360,6 +362,7 @@ class _Session:
 
     def close(self) -> None:
         """It is closed: its producer or consumer goes, too."""
+        self._closed = True
         if self._producer is not None:
             self._producer.flush()
         if self._consumer is not None:
