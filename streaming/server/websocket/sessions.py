@@ -346,7 +346,7 @@ class _Session:
                 consumer.ack(ClientMessageId.of(command["messageId"]))
 
     def _count(self, size: int, goes_on: bool) -> None:
-        if not self._closed:  # the last words of the broker may come later
+        if not self._closed:  # something may come later
             self._count_all(self, size, goes_on)
 
     # -- the end
@@ -358,6 +358,7 @@ class _Session:
 
     def drop(self) -> None:
         """End it at once."""
+        self._closed = True
         self._scope[ABORT]()
 
     def close(self) -> None:
