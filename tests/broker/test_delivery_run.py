@@ -445,3 +445,42 @@ def test_what_the_messages_of_a_batch_count_for(settings: dict[str, int]) -> Non
         mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
     ):
         assert same(records, []) >= 2
+
+
+@pytest.mark.parametrize("type_", get_args(SubType))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"delayedDeliveryEnabled": False},
+        {"maxUnackedMessagesPerSubscription": 6},
+        {"maxUnackedMessagesPerConsumer": 4},
+        {"preciseDispatcherFlowControl": True},
+    ],
+)
+@pytest.mark.parametrize("permits", [1, 5, 100])
+def test_acks_of_what_was_sent_and_of_what_was_not(
+    type_: SubType, settings: dict[str, Any], permits: int
+) -> None:
+    log: list[tuple[int, str | None, Any]] = [
+        (0, None, BrokerConfig(settings=settings)),
+        (0, TOPIC, Subscribe(connection="c", consumer_id=1, request_id=1, subscription="s", subType=type_)),
+        (0, TOPIC, Flow(connection="c", consumer_id=1, messagePermits=permits)),
+    ]
+    for number in range(24):
+        log.append((1, TOPIC, Publish(producer="p", sequence_id=number, key=f"k{number % 5}")))
+        if number % 3:
+            entry = number // 2 + 5 * (number % 2)
+            named = [MessageIdData(ledgerId=1, entryId=entry, ack_set=[1] if number % 7 == 6 else [])]
+            log.append(
+                (1, TOPIC, Ack(connection="c", consumer_id=1, ack_type="Individual", message_id=named))
+            )
+        if number % 10 == 9:
+            log.append((1, TOPIC, Flow(connection="c", consumer_id=1, messagePermits=permits)))
+    with (
+        mock.patch.object(publish_columns, "_SHORTEST", 1),
+        mock.patch.object(plain_layout, "_FEWEST", 1),
+        mock.patch("streaming.broker.persistent.delivery_run._FEW", 2),
+    ):
+        same(records_of(log), [])
+        same(records_of(log), [20, 40])
