@@ -24,6 +24,8 @@ from tests.authorization.questions import NOBODY, SUPERUSER, token
 ANSWER_SECONDS = 20.0
 """An answer that takes longer is none."""
 
+QUIET_SECONDS = 0.4
+
 _EARLIEST = "subscriptionInitialPosition=Earliest"
 _MESSAGE = re.compile(r"<tr><th>MESSAGE:</th><td>(.*?)</td></tr>", re.DOTALL)
 _TOLD = re.compile(r"\{(?:&quot;|\")errorMsg.*?\}")
@@ -71,8 +73,10 @@ class Talk:
                 self._sockets[name].send(each if isinstance(each, str | bytes) else json.dumps(each))
 
     def hear(self, name: str, messages: int = 1, *, sort: bool = False) -> list[Any]:
-        """Wait for messages. `sort`: their order is chance."""
-        came = [self._hear(name) for _ in range(messages)]
+        """Wait for messages, but not again as long once one has not come. `sort`: their order is chance."""
+        came: list[Any] = []
+        for _ in range(messages):
+            came.append(self._hear(name, QUIET_SECONDS if came[-1:] == ["nothing"] else ANSWER_SECONDS))
         shown = [self._shown(each) for each in came]
         for each in sorted(shown, key=str) if sort else shown:
             self._note(name, each)
@@ -95,18 +99,18 @@ class Talk:
         self.say(name, message)
         return self.hear(name)[0]
 
-    def quiet(self, name: str, seconds: float = 0.4) -> None:
+    def quiet(self, name: str, seconds: float = QUIET_SECONDS) -> None:
         """Nothing comes."""
         try:
             self._note(name, self._shown(json.loads(self._sockets[name].recv(timeout=seconds))))
         except TimeoutError:
             self._note(name, "nothing")
 
-    def _hear(self, name: str) -> Any:
+    def _hear(self, name: str, seconds: float = ANSWER_SECONDS) -> Any:
         if name not in self._sockets:
             return "not open"
         try:
-            found = json.loads(self._sockets[name].recv(timeout=ANSWER_SECONDS))
+            found = json.loads(self._sockets[name].recv(timeout=seconds))
         except TimeoutError:
             return "nothing"
         except ConnectionClosed as closed:
