@@ -148,8 +148,13 @@ def test_an_answer_shows_so_much_of_transactions(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_transactions_there_is_nothing_to_tell() -> None:
+    off = 503, {"reason": "This Broker is not configured with transactionCoordinatorEnabled=true."}
     with running() as broker:
-        assert _ask(broker, "coordinatorStats")[0] == 503
+        assert _ask(broker, "coordinatorStats") == off
+        for method in ("POST", "PUT", "DELETE"):
+            assert _ask(broker, "transactionCoordinator/replicas", method) == off
+    with running(transactionCoordinatorEnabled=True) as broker:
+        assert _ask(broker, "transactionCoordinator/replicas", "POST")[0] == 501
 
 
 def test_a_server_starts_again_in_the_middle_of_a_transaction(tmp_path: Path) -> None:

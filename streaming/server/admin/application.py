@@ -162,6 +162,7 @@ class _Api:
                 return _json(200, await transactions.told(self._engine, asked, self._service_url()))
             if request.method == "POST" and await transactions.abort(self._engine, path):
                 return Response(status_code=204)
+            await transactions.told(self._engine, "coordinators", "")  # raises, if there are no transactions
         except AdminError as error:
             return _reason(error.status, error.reason)
         return _reason(501, f"{request.method} {request.url.path} is not supported")
